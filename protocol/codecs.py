@@ -1,0 +1,192 @@
+"""A frame's header in its three forms: JSON (0), ROCKETMQ's binary (1) and MessagePack (2, ours).
+
+The MessagePack header is an array: code, flag, opaque, language, version, remark, ext map.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgpack
+import msgspec
+
+from aerobee.protocol.command import JSON, LANGUAGES, MSGPACK, ROCKETMQ, Command
+
+EXT_FIELDS_MAX: Final = 1024
+INT32_MIN: Final = -(2**31)
+INT32_MAX: Final = 2**31 - 1
+
+
+class ProtocolError(Exception):
+    """Bytes from the other side that are no frame; the connection cannot go on."""
+
+
+class _JsonHeader(msgspec.Struct):
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: str | int = "OTHER"
+    version: int = 0
+    remark: str | None = None
+    extFields: dict[str, str | int | float | bool | None] | None = None
+
+
+_json_header: Final = msgspec.json.Decoder(_JsonHeader)
+_json_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _decode_json(header: bytes) -> Command:
+    try:
+        parsed = _json_header.decode(header)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
+        raise ProtocolError(f"the JSON header cannot be read: {error}") from None
+    ext: dict[str, str] = {}
+    for name, value in (parsed.extFields or {}).items():
+        if type(value) is str:
+            ext[name] = value
+        elif value is not None:  # C++ and Node send numbers and booleans bare
+            ext[name] = _json_encode(value).decode()
+    return Command(
+        parsed.code,
+        ext,
+        b"",
+        parsed.opaque,
+        parsed.flag,
+        parsed.remark,
+        parsed.language if isinstance(parsed.language, str) else _language(parsed.language),
+        parsed.version,
+        JSON,
+    )
+
+
+def _encode_json(command: Command) -> bytes:
+    header: dict[str, Any] = {
+        "code": command.code,
+        "extFields": command.ext,
+        "flag": command.flag,
+        "language": command.language,
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": command.version,
+    }
+    if command.remark is not None:
+        header["remark"] = command.remark
+    return _json_encode(header)
+
+
+_BINARY_HEAD: Final = struct.Struct(">hBhii")  # code, language, version, opaque, flag
+_INT: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">h")
+
+
+def _decode_binary(header: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
+        remark, position = _binary_text(header, _BINARY_HEAD.size, _INT)
+        (ext_length,) = _INT.unpack_from(header, position)
+        position += 4
+        if ext_length < 0 or position + ext_length > len(header):
+            raise ProtocolError(f"ext block of {ext_length} bytes in a header of {len(header)}")
+        end = position + ext_length
+        ext: dict[str, str] = {}
+        while position < end:
+            name, position = _binary_text(header, position, _SHORT)
+            value, position = _binary_text(header, position, _INT)
+            if value:  # a zero-length value is a null
+                ext[name] = value
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the binary header cannot be read: {error}") from None
+    return Command(
+        code, ext, b"", opaque, flag, remark or None, _language(language), version, ROCKETMQ
+    )
+
+
+def _binary_text(header: bytes, position: int, length_form: struct.Struct) -> tuple[str, int]:
+    (length,) = length_form.unpack_from(header, position)
+    start = position + length_form.size
+    if length < 0 or start + length > len(header):
+        raise ProtocolError(f"text of {length} bytes at {position} of a header of {len(header)}")
+    return header[start : start + length].decode(), start + length
+
+
+def _encode_binary(command: Command) -> bytes:
+    remark = (command.remark or "").encode()
+    pairs = []
+    for name, value in command.ext.items():
+        name_bytes, value_bytes = name.encode(), value.encode()
+        pairs += [
+            _SHORT.pack(len(name_bytes)),
+            name_bytes,
+            _INT.pack(len(value_bytes)),
+            value_bytes,
+        ]
+    ext = b"".join(pairs)
+    head = _BINARY_HEAD.pack(
+        command.code,
+        LANGUAGES.index(command.language) if command.language in LANGUAGES else 7,
+        command.version,
+        command.opaque,
+        command.flag,
+    )
+    return b"".join((head, _INT.pack(len(remark)), remark, _INT.pack(len(ext)), ext))
+
+
+def _decode_msgpack(header: bytes) -> Command:
+    try:
+        code, flag, opaque, language, version, remark, ext = msgpack.unpackb(
+            header, max_map_len=EXT_FIELDS_MAX, max_ext_len=0
+        )
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise ProtocolError(f"the MessagePack header cannot be read: {error}") from None
+    numbers = (code, flag, opaque, language, version)
+    if any(type(number) is not int for number in numbers) or type(ext) is not dict:
+        raise ProtocolError("the MessagePack header's fields have the wrong types")
+    if not (remark is None or type(remark) is str) or any(
+        type(name) is not str or type(value) is not str for name, value in ext.items()
+    ):
+        raise ProtocolError("the MessagePack header's remark and ext fields must be text")
+    return Command(code, ext, b"", opaque, flag, remark, _language(language), version, MSGPACK)
+
+
+def _encode_msgpack(command: Command) -> bytes:
+    language = LANGUAGES.index(command.language) if command.language in LANGUAGES else 7
+    packed: bytes = msgpack.packb(
+        (
+            command.code,
+            command.flag,
+            command.opaque,
+            language,
+            command.version,
+            command.remark,
+            command.ext,
+        )
+    )
+    return packed
+
+
+def _language(number: int) -> str:
+    return LANGUAGES[number] if 0 <= number < len(LANGUAGES) else "OTHER"
+
+
+DECODERS: Final[dict[int, Callable[[bytes], Command]]] = {
+    JSON: _decode_json,
+    ROCKETMQ: _decode_binary,
+    MSGPACK: _decode_msgpack,
+}
+ENCODERS: Final[dict[int, Callable[[Command], bytes]]] = {
+    JSON: _encode_json,
+    ROCKETMQ: _encode_binary,
+    MSGPACK: _encode_msgpack,
+}
+
+
+def decode_command(codec: int, header: bytes, body: bytes | memoryview = b"") -> Command:
+    """The frame's header and body as a Command; ProtocolError when the header is not sound."""
+    command = DECODERS[codec](header)
+    if len(command.ext) > EXT_FIELDS_MAX:
+        raise ProtocolError(f"{len(command.ext)} ext fields, at most {EXT_FIELDS_MAX} are taken")
+    for name in ("code", "opaque", "flag", "version"):
+        if not INT32_MIN <= getattr(command, name) <= INT32_MAX:
+            raise ProtocolError(f"{name} {getattr(command, name)} does not fit 32 bits")
+    command.body = body
+    return command

@@ -1,0 +1,215 @@
+"""RocketMQ's JSON bodies, which are not always JSON: map keys may be bare integers or whole objects.
+
+`dumps` writes them so (compact, keys sorted, no nulls); `loads` takes them, and single quotes, bare
+names, stray commas and `$ref` marks of a repeated object besides.
+"""
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+
+class MessageQueue(NamedTuple):
+    """A queue of a topic on a broker; as a map key it is written as an object."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class JsonError(ValueError):
+    """A body that even a tolerant reader cannot read."""
+
+
+def dumps(value: Any, *, indent: int = 0) -> bytes:
+    """`value` in RocketMQ's form; with `indent` spread over lines for a file that people read."""
+    return _write(value, "\n" if indent else "", " " * indent).encode()
+
+
+def _write(value: Any, line: str, step: str) -> str:
+    if isinstance(value, MessageQueue):
+        value = _queue_object(value)
+    if isinstance(value, dict):
+        inner = line + step if line else ""
+        pairs = [
+            f"{_write_key(key)}:{_write(item, inner, step)}"
+            for key, item in sorted(value.items(), key=_key_order)
+            if item is not None
+        ]
+        return "{" + inner + ("," + inner).join(pairs) + line + "}" if pairs else "{}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value) if isinstance(value, (set, frozenset)) else value
+        return "[" + ",".join(_write(item, line, step) for item in items) + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _key_order(pair: tuple[Any, Any]) -> tuple[str, Any]:
+    return type(pair[0]).__name__, pair[0]
+
+
+def _write_key(key: Any) -> str:
+    if isinstance(key, MessageQueue):
+        return _write(key, "", "")
+    if isinstance(key, int):
+        return str(key)
+    return json.dumps(str(key), ensure_ascii=False)
+
+
+def _queue_object(queue: MessageQueue) -> dict[str, Any]:
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+def loads(data: bytes | memoryview | str) -> Any:
+    """The value of a body. Bare integer keys become ints, queue objects as keys MessageQueue."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        text = data if isinstance(data, str) else str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise JsonError(f"the body is not UTF-8: {error.reason} at {error.start}") from None
+    reader = _Reader(text)
+    try:
+        value = reader.value()
+    except RecursionError:
+        raise JsonError("the body is nested too deeply") from None
+    reader.skip()
+    if reader.at < len(text):
+        raise reader.error("more text after the value")
+    return _resolve(value, value)
+
+
+_SPACE: Final = re.compile(r"[\s,]*")
+_BLANK: Final = re.compile(r"\s*")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NAME: Final = re.compile(r"[A-Za-z_$][\w$.-]*")
+_WORDS: Final = {"true": True, "false": False, "null": None, "NaN": None}
+_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
+_NUMBER_DIGITS_MAX: Final = 400
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def error(self, reason: str) -> JsonError:
+        near = self.text[self.at : self.at + 20]
+        return JsonError(f"the body cannot be read at {self.at} ({near!r}): {reason}")
+
+    def skip(self, pattern: re.Pattern[str] = _BLANK) -> str:
+        match = pattern.match(self.text, self.at)
+        assert match is not None  # both patterns match the empty text
+        self.at = match.end()
+        return self.text[self.at : self.at + 1]
+
+    def value(self) -> Any:
+        first = self.skip()
+        if first == "{":
+            return self.object()
+        if first == "[":
+            return self.array()
+        if first in ('"', "'"):
+            return self.string(first)
+        if number := _NUMBER.match(self.text, self.at):
+            return self.number(number)
+        if word := _NAME.match(self.text, self.at):
+            self.at = word.end()
+            if word.group() in _WORDS:
+                return _WORDS[word.group()]
+            return word.group()
+        raise self.error("a value was expected")
+
+    def number(self, match: re.Match[str]) -> int | float:
+        text = match.group()
+        if len(text) > _NUMBER_DIGITS_MAX:
+            raise self.error("the number has too many digits")
+        self.at = match.end()
+        return int(text) if match.group(1) is None and match.group(2) is None else float(text)
+
+    def array(self) -> list[Any]:
+        self.at += 1
+        items = []
+        while (following := self.skip(_SPACE)) != "]":
+            if not following:
+                raise self.error("the list has no end")
+            items.append(self.value())
+        self.at += 1
+        return items
+
+    def object(self) -> dict[Any, Any]:
+        self.at += 1
+        pairs: dict[Any, Any] = {}
+        while (following := self.skip(_SPACE)) != "}":
+            if not following:
+                raise self.error("the object has no end")
+            key = _as_key(self.value())
+            if self.skip() != ":":
+                raise self.error("a colon was expected")
+            self.at += 1
+            pairs[key] = self.value()
+        self.at += 1
+        return pairs
+
+    def string(self, quote: str) -> str:
+        pieces = []
+        start = self.at + 1
+        while True:
+            end = self.text.find(quote, start)
+            if end < 0:
+                raise self.error("the text has no end")
+            slash = self.text.find("\\", start, end)
+            if slash < 0:
+                pieces.append(self.text[start:end])
+                self.at = end + 1
+                return "".join(pieces)
+            pieces.append(self.text[start:slash])
+            piece, start = self.escape(slash + 1)
+            pieces.append(piece)
+
+    def escape(self, at: int) -> tuple[str, int]:
+        mark = self.text[at : at + 1]
+        width = {"u": 4, "x": 2}.get(mark)
+        if width is None:
+            return _ESCAPES.get(mark, mark), at + 1
+        digits = self.text[at + 1 : at + 1 + width]
+        try:
+            return chr(int(digits, 16)), at + 1 + width
+        except ValueError:
+            raise self.error(f"\\{mark}{digits} is no character") from None
+
+
+def _as_key(value: Any) -> Any:
+    if isinstance(value, dict):
+        try:
+            return MessageQueue(value["topic"], value["brokerName"], int(value["queueId"]))
+        except (KeyError, TypeError, ValueError):
+            return tuple(sorted((str(name), str(item)) for name, item in value.items()))
+    return tuple(map(str, value)) if isinstance(value, list) else value
+
+
+_STEP: Final = re.compile(r"\.([\w$]+)|\[(\d+)\]")
+
+
+def _resolve(value: Any, root: Any) -> Any:
+    """`value` with each `{"$ref": "$.path"}` replaced by what it points at, where that is found."""
+    if isinstance(value, dict):
+        if len(value) == 1 and isinstance(reference := value.get("$ref"), str):
+            return _follow(reference, root, value)
+        return {key: _resolve(item, root) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, root) for item in value]
+    return value
+
+
+def _follow(reference: str, root: Any, missing: Any) -> Any:
+    target = root
+    for name, index in _STEP.findall(reference.removeprefix("$")):
+        try:
+            target = target[name] if name else target[int(index)]
+        except (KeyError, IndexError, TypeError):
+            return missing
+    return missing if target is root else target

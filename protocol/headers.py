@@ -1,0 +1,110 @@
+"""The ext fields of requests as typed values: a struct per request whose fields a handler needs typed.
+
+Attribute names are Python's, wire names RocketMQ's. `decode_ext` says which field is wrong.
+"""
+
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+PULL_COMMIT_OFFSET: Final = 1
+PULL_SUSPEND: Final = 2
+PULL_SUBSCRIPTION: Final = 4
+PULL_CLASS_FILTER: Final = 8
+PULL_LITE: Final = 16
+
+
+class HeaderError(ValueError):
+    """A request's ext fields lack one or hold one of the wrong kind."""
+
+
+class Header(msgspec.Struct, rename="camel", kw_only=True):
+    """The fields of one request code."""
+
+
+class SendRequest(Header):
+    """SEND_MESSAGE with the long names."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: Int32 = 4
+    queue_id: Int32
+    sys_flag: Int32 = 0
+    born_timestamp: Int64 = 0
+    flag: Int32 = 0
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+
+
+SEND_V2_NAMES: Final = {
+    "producer_group": "a",
+    "topic": "b",
+    "default_topic": "c",
+    "default_topic_queue_nums": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_timestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "unit_mode": "k",
+    "max_reconsume_times": "l",
+    "batch": "m",
+}
+
+
+class SendRequestV2(SendRequest, rename=SEND_V2_NAMES):
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the same fields under one-letter names."""
+
+
+class PullRequest(Header):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64 = 0
+    suspend_timeout_millis: Int64 = 0
+    subscription: str | None = None
+    sub_version: Int64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@cache
+def _boolean_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    hints = get_type_hints(kind)
+    return tuple(
+        field.encode_name
+        for field in msgspec.structs.fields(kind)
+        if hints[field.name] in (bool, bool | None)
+    )
+
+
+def decode_ext(ext: dict[str, str], kind: type[T]) -> T:
+    """`ext` as a value of `kind`; a boolean is true only for "true" (any case) and the 1 of C++."""
+    values: dict[str, Any] = ext
+    booleans = [name for name in _boolean_names(kind) if name in ext]
+    if booleans:
+        values = dict(ext)
+        for name in booleans:
+            values[name] = ext[name].lower() in ("true", "1")
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise HeaderError(f"the request's fields cannot be used: {error}") from None

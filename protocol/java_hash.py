@@ -1,0 +1,34 @@
+"""Java's String.hashCode, on which RocketMQ builds tag codes and index slots."""
+
+from array import array
+from functools import lru_cache
+from typing import Final
+
+_MASK: Final = 0xFFFFFFFF
+_SIGN: Final = 0x80000000
+
+
+def java_hash(text: str) -> int:
+    """Java's hash of `text`: over UTF-16 code units, wrapped to a signed 32-bit integer."""
+    units: bytes | array[int]
+    if text.isascii():
+        units = text.encode("ascii")
+    else:
+        units = array("H", text.encode("utf-16-le", "surrogatepass"))
+    value = 0
+    for unit in units:
+        value = value * 31 + unit
+    value &= _MASK
+    return value - (_MASK + 1) if value & _SIGN else value
+
+
+@lru_cache(maxsize=4096)
+def tags_code(tag: str | None) -> int:
+    """What a consume-queue entry carries for a tag: its hash, 0 when there is none."""
+    return java_hash(tag) if tag else 0
+
+
+def index_hash(topic: str, key: str) -> int:
+    """The non-negative hash under which an index file keeps `key` of `topic`."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return 0 if value == _SIGN else value

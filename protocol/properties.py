@@ -1,0 +1,94 @@
+"""Message properties: the string `name\\x01value\\x02...` and the names with a meaning."""
+
+from typing import Final
+
+NAME_END: Final = "\x01"
+PAIR_END: Final = "\x02"
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+UNIQ_KEY: Final = "UNIQ_KEY"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+CHECK_IMMUNITY_TIME: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+INSTANCE_ID: Final = "INSTANCE_ID"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+CLUSTER: Final = "CLUSTER"
+MSG_TYPE: Final = "MSG_TYPE"
+POP_CK: Final = "POP_CK"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+CRC32: Final = "__CRC32#"
+
+PROPERTIES_SIZE_MAX: Final = 32767
+
+
+def parse(text: str) -> dict[str, str]:
+    """The pairs of a property string; one whose name or value is empty is left out."""
+    pairs = {}
+    for pair in text.split(PAIR_END):
+        name, found, value = pair.partition(NAME_END)
+        if found and name and value:
+            pairs[name] = value
+    return pairs
+
+
+def encode(pairs: dict[str, str]) -> str:
+    """The property string of `pairs`, each pair ended (readers of every version accept that)."""
+    return "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs.items())
+
+
+def get(text: str, name: str) -> str | None:
+    """The value of one property, without parsing the others."""
+    wanted = name + NAME_END
+    if text.startswith(wanted):
+        start = len(wanted)
+    else:
+        at = text.find(PAIR_END + wanted)
+        if at < 0:
+            return None
+        start = at + 1 + len(wanted)
+    end = text.find(PAIR_END, start)
+    return (text[start:end] if end >= 0 else text[start:]) or None
+
+
+def put(text: str, name: str, value: str) -> str:
+    """`text` with the property set to `value`, replacing an earlier one."""
+    if get(text, name) is not None:
+        text = remove(text, name)
+    elif text and not text.endswith(PAIR_END):
+        text += PAIR_END
+    return f"{text}{name}{NAME_END}{value}{PAIR_END}"
+
+
+def remove(text: str, *names: str) -> str:
+    """`text` without the named properties."""
+    pairs = (pair for pair in text.split(PAIR_END) if pair)
+    kept = [pair for pair in pairs if pair.partition(NAME_END)[0] not in names]
+    return "".join(pair + PAIR_END for pair in kept)
