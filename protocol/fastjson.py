@@ -1,4 +1,4 @@
-"""RocketMQ's JSON bodies, which are not always JSON: map keys may be bare integers or whole objects.
+"""RocketMQ's JSON bodies, not always JSON: map keys may be bare integers or whole objects.
 
 `dumps` writes them so (compact, keys sorted, no nulls); `loads` takes them, and single quotes, bare
 names, stray commas and `$ref` marks of a repeated object besides.

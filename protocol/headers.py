@@ -1,4 +1,4 @@
-"""The ext fields of requests as typed values: a struct per request whose fields a handler needs typed.
+"""The ext fields of requests as typed values, a struct for each request that needs it.
 
 Attribute names are Python's, wire names RocketMQ's. `decode_ext` says which field is wrong.
 """
@@ -23,7 +23,7 @@ class HeaderError(ValueError):
     """A request's ext fields lack one or hold one of the wrong kind."""
 
 
-class Header(msgspec.Struct, rename="camel", kw_only=True):
+class Header(msgspec.Struct, rename="camel"):
     """The fields of one request code."""
 
 
@@ -32,9 +32,9 @@ class SendRequest(Header):
 
     producer_group: str
     topic: str
+    queue_id: Int32
     default_topic: str = "TBW102"
     default_topic_queue_nums: Int32 = 4
-    queue_id: Int32
     sys_flag: Int32 = 0
     born_timestamp: Int64 = 0
     flag: Int32 = 0
@@ -45,25 +45,22 @@ class SendRequest(Header):
     batch: bool = False
 
 
+# SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE carry the same fields under one letter each.
 SEND_V2_NAMES: Final = {
-    "producer_group": "a",
-    "topic": "b",
-    "default_topic": "c",
-    "default_topic_queue_nums": "d",
-    "queue_id": "e",
-    "sys_flag": "f",
-    "born_timestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsume_times": "j",
-    "unit_mode": "k",
-    "max_reconsume_times": "l",
-    "batch": "m",
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
 }
-
-
-class SendRequestV2(SendRequest, rename=SEND_V2_NAMES):
-    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the same fields under one-letter names."""
 
 
 class PullRequest(Header):
@@ -108,3 +105,11 @@ def decode_ext(ext: dict[str, str], kind: type[T]) -> T:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise HeaderError(f"the request's fields cannot be used: {error}") from None
+
+
+def decode_send_v2(ext: dict[str, str]) -> SendRequest:
+    """The one-letter ext fields of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+    names = SEND_V2_NAMES
+    return decode_ext(
+        {names[name]: text for name, text in ext.items() if name in names}, SendRequest
+    )
