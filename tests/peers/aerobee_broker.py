@@ -1,0 +1,108 @@
+"""A real ``aerobee broker`` process for the tests: free ports, its own folder, stop, kill, restart."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from peers.apache import STORE_SIZES
+
+_READY = re.compile(r"ready broker=(?P<broker>\S+) namesrv=(?P<namesrv>\S+) store=(?P<store>.+)")
+_START_SECONDS = 30
+
+
+class AerobeeBroker:
+    """Started by entering it; ``broker`` and ``namesrv`` are its addresses.
+
+    The first start takes free ports; a later ``start`` after ``stop`` or ``kill`` takes the same
+    ones, so that clients find it again.
+    """
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.settings = STORE_SIZES | settings
+        self.broker = ""
+        self.namesrv = ""
+        self._ports = {"listenPort": "0", "namesrvListenPort": "0"}
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> AerobeeBroker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts the process and waits for its ready line."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {"storePathRootDir": str(self.store), **self._ports, **self.settings}
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(Path(sys.executable).with_name("aerobee")), "broker", *sets],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        ready = _READY.match(self._first_line())
+        if ready is None:
+            self.kill()
+            raise AssertionError(f"the broker gave no ready line; its log:\n{self.log()[-4000:]}")
+        self.broker, self.namesrv = ready["broker"], ready["namesrv"]
+        self._ports = {
+            "listenPort": self.broker.rpartition(":")[2],
+            "namesrvListenPort": self.namesrv.rpartition(":")[2],
+        }
+
+    def _first_line(self) -> str:
+        assert self._process is not None and self._process.stdout is not None
+        late = threading.Timer(_START_SECONDS, self._process.kill)
+        late.start()
+        try:
+            return self._process.stdout.readline()
+        finally:
+            late.cancel()
+
+    def stop(self) -> None:
+        """A clean stop: SIGTERM, answered by exit code 0."""
+        assert self._process is not None, "the broker is not running"
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(timeout=30)
+        self._forget()
+        assert code == 0, f"exit code {code}; its log:\n{self.log()[-4000:]}"
+
+    def kill(self) -> None:
+        """SIGKILL, in the middle of whatever it does."""
+        assert self._process is not None, "the broker is not running"
+        self._process.kill()
+        self._process.wait()
+        self._forget()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def kill_and_start(self) -> None:
+        self.kill()
+        self.start()
+
+    def _forget(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+
+    def log(self) -> str:
+        return (self.folder / "broker.log").read_text(errors="replace")

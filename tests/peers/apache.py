@@ -1,0 +1,127 @@
+"""Apache RocketMQ itself: the Java project built once per version, and its broker as a process.
+
+``build(version)`` gives the class path, ``ApacheBroker(version, folder, key=value)`` a running name
+server and broker on free ports of 127.0.0.1. The clients and mqadmin are in ``java_client``.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+from peers.tools import build_once, free_port, need_tools, wait_for
+from peers.wire import has_route
+
+PROJECT = Path(__file__).parent / "java"
+SERVER_VERSIONS = {"4.9.8": "4.9.7", "5.5.0": "5.5.0"}  # no 4.9.8 server was ever published
+VERSIONS = tuple(SERVER_VERSIONS)
+
+_OPENS = ("sun.nio.ch", "java.nio", "java.lang", "java.util", "jdk.internal.ref")
+# Small and equal to what the tests give an Aerobee broker, so that folders can be exchanged.
+STORE_SIZES = {
+    "mappedFileSizeCommitLog": "16777216",
+    "maxIndexNum": "400000",
+    "maxHashSlotNum": "100000",
+}
+
+
+def build(version: str) -> str:
+    """The class path of the peers with the clients, tools and servers of this version."""
+    need_tools("java", "javac", "mvn")
+    versions = [f"-Dclient.version={version}", f"-Dserver.version={SERVER_VERSIONS[version]}"]
+    target = PROJECT / "target" / version
+    build_once(
+        [["mvn", "-q", "-B", *versions, "package"]],
+        folder=PROJECT,
+        sources=[PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java")],
+        stamp=target / "built.sha256",
+    )
+    return f"{target}/classes:{target}/lib/*"
+
+
+def java_command(version: str, home: Path, main: str, *args: str, heap: str = "512m") -> list[str]:
+    """The argv of a JVM for a test: a small heap, quick to start, its home in the given folder."""
+    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS]
+    jvm = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
+    return ["java", *opens, *jvm, "-cp", build(version), f"peers.{main}", *args]
+
+
+class ApacheBroker:
+    """A name server and a broker of Apache RocketMQ in one JVM, started by entering it.
+
+    ``folder`` gets conf/, logs/ and store/. Settings are broker settings by their own names. The
+    ports stay the same over ``start`` after ``stop`` or ``kill``.
+    """
+
+    def __init__(self, version: str, folder: Path, *, heap: str = "512m", **settings: str) -> None:
+        self.version = version
+        self.folder = folder
+        self.store = folder / "store"
+        self.settings = STORE_SIZES | settings
+        self.port = free_port(-2, 1)  # the VIP port and the HA port
+        self.namesrv_port = free_port()
+        self.broker = f"127.0.0.1:{self.port}"
+        self.namesrv = f"127.0.0.1:{self.namesrv_port}"
+        self.heap = heap
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ApacheBroker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts it and waits until a client would find the route of the template topic."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = java_command(
+            self.version,
+            self.folder,
+            "ApacheBroker",
+            str(self.namesrv_port),
+            str(self.port),
+            str(self.folder),
+            *(f"{key}={value}" for key, value in self.settings.items()),
+            heap=self.heap,
+        )
+        with (self.folder / "output.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            wait_for(self._is_ready, timeout=60, what=f"Apache RocketMQ {self.version} is up")
+        except BaseException:
+            self.kill()
+            raise
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"the JVM ended by itself:\n{self.output()[-4000:]}")
+        return has_route(self.namesrv, "TBW102")
+
+    def stop(self) -> None:
+        """A clean stop: SIGTERM, which a JVM answers with exit code 143."""
+        assert self._process is not None, "the broker is not running"
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(timeout=60)
+        self._process = None
+        assert code == 143, f"exit code {code}:\n{self.output()[-4000:]}"
+
+    def kill(self) -> None:
+        """SIGKILL: what is not written yet is lost."""
+        assert self._process is not None, "the broker is not running"
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def output(self) -> str:
+        return (self.folder / "output.log").read_text(errors="replace")

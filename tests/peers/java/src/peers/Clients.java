@@ -1,0 +1,29 @@
+package peers;
+
+import java.util.concurrent.atomic.AtomicInteger;
+
+import org.apache.rocketmq.client.ClientConfig;
+
+/** What all clients of the driver have in common: where they connect and under which name they are known. */
+final class Clients {
+    private static final AtomicInteger NUMBER = new AtomicInteger();
+
+    private Clients() {
+    }
+
+    static void configure(ClientConfig client, Options options) {
+        client.setNamesrvAddr(options.need("namesrv"));
+        client.setClientIP("127.0.0.1");
+        client.setInstanceName(options.get("instance", "driver-" + NUMBER.incrementAndGet()));
+        client.setVipChannelEnabled(options.is("vip"));
+        if (options.has("poll")) {
+            client.setPollNameServerInterval(options.number("poll", 0));
+        }
+        if (options.has("heartbeat")) {
+            client.setHeartbeatBrokerInterval(options.number("heartbeat", 0));
+        }
+        if (options.has("heartbeatV2")) {
+            Reflected.set(client, "setUseHeartbeatV2", boolean.class, options.is("heartbeatV2"));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+"""What every peer needs: its tools or a skip, one build per content, free ports, patience with a reason."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+
+def need_tools(*names: str) -> None:
+    """Skips the test where a tool is missing; in CI (CI=true) that is a failure instead."""
+    missing = [name for name in names if shutil.which(name) is None]
+    if not missing:
+        return
+    reason = f"{', '.join(missing)} not found on PATH; install it to run the tests with this peer"
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def build_once(
+    commands: Sequence[Sequence[str]], *, folder: Path, sources: Sequence[Path], stamp: Path
+) -> None:
+    """Runs the commands in the folder unless the stamp already holds the hash of the sources."""
+    digest = hashlib.sha256(repr([list(command) for command in commands]).encode())
+    for source in sorted(sources):
+        digest.update(str(source.relative_to(folder)).encode() + b"\0" + source.read_bytes())
+    wanted = digest.hexdigest()
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(stamp.with_suffix(".lock")):
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        for command in commands:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=600,
+            )
+            if done.returncode != 0:
+                pytest.fail(f"{' '.join(command)} in {folder} failed:\n{done.stdout[-4000:]}")
+        stamp.write_text(wanted)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def free_port(*neighbours: int) -> int:
+    """A port that is free together with port + n for each neighbour n."""
+    for _ in range(200):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            if port < 65000 and all(_is_free(port + other) for other in neighbours):
+                return port
+    raise RuntimeError(f"no free port with its neighbours {neighbours}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def wait_for(condition: Callable[[], T], *, timeout: float, what: str, interval: float = 0.05) -> T:
+    """Asks until the answer is true and returns it; on time-out fails and shows the last answer."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout:g} s; last seen {answer!r}")
+        time.sleep(interval)
