@@ -1,27 +1,45 @@
 # The two commands: `make run` starts a broker, `make test` sets up and passes the tests.
+# `make help` lists the rest; each area keeps its own targets in make/.
 PY ?= python3
 V  := .venv
 OK := $(V)/.installed
+# Tests that need more than Python have targets of their own.
+QUICK := not apache and not go and not node and not spark and not slow and not root
 
-.PHONY: run test check format
+.DEFAULT_GOAL := help
+.PHONY: help run test check format clean
 
-$(OK): pyproject.toml
-	@echo "setting up $(V) (once, about a minute)"
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | \
+	  awk 'BEGIN{FS=":.*## "}{printf "  %-18s %s\n",$$1,$$2}'
+
+$(OK): pyproject.toml constraints.txt
+	@echo "setting up $(V) with $$($(PY) --version) (once, about a minute)"
 	@$(PY) -m venv $(V)
-	@$(V)/bin/pip install -q -e '.[dev]'
+	@$(V)/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: $(OK)
+run: $(OK) ## set up what is missing and start a broker with its name service (ARGS="--set key=value")
 	@$(V)/bin/aerobee broker $(ARGS)
 
-check: $(OK)
+test: $(OK) ## set up what is missing and run the tests that need Python only
+	$(V)/bin/pytest -q -m "$(QUICK)" $(ARGS)
+
+check: $(OK) ## format, lint and types
 	$(V)/bin/ruff format --check .
 	$(V)/bin/ruff check .
 	$(V)/bin/mypy
 
-format: $(OK)
+format: $(OK) ## rewrite the code in the project's format
 	$(V)/bin/ruff format .
 	$(V)/bin/ruff check --fix .
 
-test: $(OK)
-	$(V)/bin/pytest -q
+clean: ## remove what the other targets made
+	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .ci/work
+
+include $(wildcard make/*.mk)
+
+.PHONY: lock
+lock: $(OK) ## write the versions now installed to constraints.txt
+	@{ sed -n 1p constraints.txt; $(V)/bin/pip freeze --exclude-editable; } > constraints.new
+	@mv constraints.new constraints.txt

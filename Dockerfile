@@ -1,0 +1,23 @@
+# docker build -t aerobee . && docker run -p 10911:10911 -p 9876:9876 -v aerobee:/var/lib/aerobee aerobee
+FROM docker.io/library/python:3.12-slim AS build
+WORKDIR /src
+COPY . .
+RUN python3 -m venv /opt/aerobee \
+ && /opt/aerobee/bin/pip install --no-cache-dir -c constraints.txt .
+
+FROM docker.io/library/python:3.12-slim
+RUN useradd --system --uid 10001 --home-dir /var/lib/aerobee --create-home aerobee
+COPY --from=build /opt/aerobee /opt/aerobee
+ENV PATH=/opt/aerobee/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    AEROBEE_BINDADDRESS=0.0.0.0 \
+    AEROBEE_STOREPATHROOTDIR=/var/lib/aerobee/store
+USER 10001
+WORKDIR /var/lib/aerobee
+VOLUME /var/lib/aerobee
+EXPOSE 9876 10909 10911 5557
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s CMD ["aerobee", "ping"]
+ENTRYPOINT ["aerobee"]
+CMD ["broker"]
