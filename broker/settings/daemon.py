@@ -1,0 +1,183 @@
+"""Settings of the process: addresses, cluster, name service, connections, logs, metrics."""
+
+from dataclasses import dataclass
+
+from aerobee.broker.settings.fields import setting
+
+PORT_BOUNDS = {"low": 0, "high": 65535}
+
+
+def _check_host_port(value: str) -> str | None:
+    host, colon, port = value.rpartition(":")
+    if not value or (colon and host and port.isdigit() and 0 < int(port) < 65536):
+        return None
+    return "write it as HOST:PORT, for example mq.example.org:20911"
+
+
+@dataclass
+class DaemonSettings:
+    """Who we are, where we listen and to whom we say so."""
+
+    # --- identity
+    broker_name: str = setting("", "Name of this broker; empty: the machine's host name.")
+    broker_cluster_name: str = setting("DefaultCluster", "Name of the cluster.")
+    broker_id: int = setting(
+        0, "0 is a master; replicas are not there yet, so it is always taken as 0.", low=-1
+    )
+    region_id: str = setting("DefaultRegion", "Put on every stored message as MSG_REGION.")
+    broker_permission: int = setting(
+        6, "4 read + 2 write for the whole broker; 4 drains it.", low=0, high=15, runtime=True
+    )
+
+    # --- addresses
+    listen_port: int = setting(
+        10911,
+        "Port for clients; the same requests are answered on listenPort - 2. 0: free ports.",
+        **PORT_BOUNDS,
+    )
+    bind_address: str = setting(
+        "127.0.0.1",
+        "Address to listen on. 0.0.0.0: all interfaces.",
+        upstream="0.0.0.0",
+        why="a newcomer's broker is not open to the network before he says so",
+    )
+    broker_ip1: str = setting(
+        "",
+        "Address that routes and message ids carry; empty: the one by which a client reached us.",
+        key="brokerIP1",
+    )
+    advertised_addr: str = setting(
+        "",
+        "HOST:PORT given to clients from outside our networks or through a port mapping.",
+        ours=True,
+        check=_check_host_port,
+    )
+    namesrv_listen_port: int = setting(
+        9876,
+        "Port of the name service inside this process. 0: a free one, -1: off.",
+        low=-1,
+        high=65535,
+        ours=True,
+    )
+    namesrv_addr: str = setting(
+        "",
+        "Name servers to register with, separated by ; (or the variable NAMESRV_ADDR).",
+        unit="host:port;...",
+    )
+    server_socket_backlog: int = setting(1024, "Backlog of the listening sockets.", low=1)
+    server_socket_snd_buf_size: int = setting(
+        0, "SO_SNDBUF of a client's socket; 0: the system's.", unit="bytes", low=0
+    )
+    server_socket_rcv_buf_size: int = setting(
+        0, "SO_RCVBUF of a client's socket; 0: the system's.", unit="bytes", low=0
+    )
+
+    # --- connections
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "A connection that is silent both ways for so long is closed.", unit="s", low=1
+    )
+    frame_timeout_seconds: int = setting(
+        30,
+        "A frame that was begun must be whole after so long, or the connection is closed.",
+        unit="s",
+        low=1,
+        ours=True,
+    )
+    frame_max_length: int = setting(
+        16777216, "Largest frame taken.", unit="bytes", low=4096, high=1 << 30, ours=True
+    )
+    max_connections: int = setting(
+        0, "Most connections at a time; 0: what the limit of open files allows.", low=0, ours=True
+    )
+    write_buffer_high_water_mark: int = setting(
+        0,
+        "Unsent bytes of a connection at which we stop reading from it; 0: 4 MiB.",
+        unit="bytes",
+        low=0,
+    )
+    shutdown_wait_time_seconds: int = setting(
+        30,
+        "At a stop, how long answers that are under way may take.",
+        unit="s",
+        low=0,
+        runtime=True,
+    )
+
+    # --- registration with name servers
+    register_name_server_period: int = setting(
+        30000,
+        "How often to register; taken as at least 10 s and at most 60 s.",
+        unit="ms",
+        low=1,
+        runtime=True,
+    )
+    register_broker_timeout_mills: int = setting(
+        24000,
+        "How long one name server may take to answer a registration.",
+        unit="ms",
+        low=1,
+        runtime=True,
+    )
+    force_register: bool = setting(
+        True, "Register each period even if the name server already has our topics.", runtime=True
+    )
+    compressed_register: bool = setting(
+        False, "Send the registration in its compressed form.", runtime=True
+    )
+
+    # --- the name service
+    kv_config_path: str = setting(
+        "",
+        "File of the name service's key-value table; empty: in the store's config folder.",
+        upstream="$HOME/namesrv/kvConfig.json",
+        why="one process keeps all it has in one folder",
+    )
+    order_message_enable: bool = setting(
+        False, "Put the order configuration of a topic into its route.", runtime=True
+    )
+    return_order_topic_config_to_broker: bool = setting(
+        True, "Answer a registration with the order configurations.", runtime=True
+    )
+    enable_all_topic_list: bool = setting(
+        True, "Answer requests for the list of all topics.", runtime=True
+    )
+    enable_topic_list: bool = setting(
+        True, "Answer requests for the list of a cluster's, or of the unit, topics.", runtime=True
+    )
+    scan_not_active_broker_interval: int = setting(
+        5000, "How often the name service looks for brokers that went silent.", unit="ms", low=100
+    )
+    delete_topic_with_broker_registration: bool = setting(
+        False,
+        "A topic absent from a broker's full registration is taken from its routes.",
+        runtime=True,
+    )
+
+    # --- logs
+    log_level: str = setting(
+        "info",
+        "Least level that is logged.",
+        choices=("debug", "info", "warning", "error"),
+        runtime=True,
+        ours=True,
+    )
+    log_format: str = setting(
+        "auto",
+        "auto: readable on a terminal, JSON otherwise.",
+        choices=("auto", "console", "json"),
+        ours=True,
+    )
+
+    # --- metrics
+    metrics_exporter_type: str = setting(
+        "PROM",
+        "PROM: serve metrics and health at metricsPromExporterPort; DISABLE: do not.",
+        choices=("DISABLE", "PROM"),
+        upstream="DISABLE",
+        why="they cost nothing until they are read, and listen on loopback only",
+    )
+    metrics_prom_exporter_port: int = setting(
+        5557, "HTTP port of /metrics, /healthz and /readyz. 0: a free one.", **PORT_BOUNDS
+    )
+    metrics_prom_exporter_host: str = setting("", "Address of that port; empty: loopback only.")
+    metrics_label: str = setting("", "Labels added to every metric.", unit="k:v,k:v")

@@ -1,0 +1,62 @@
+"""How one setting is declared: a typed dataclass field with its key, unit, bounds and meaning."""
+
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T", bool, int, float, str)
+
+_KEY_OF_METADATA = "aerobee"
+_UPPER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+EFFECT = "yes"
+NO_EFFECT = "none here"
+REFUSED = "refuses"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known of one setting beside its value."""
+
+    meaning: str
+    key: str = ""  # as in the file; "" = the attribute's name in camelCase
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # spellings that older versions, or other documents, use
+    runtime: bool = False  # may change while the broker runs
+    ours: bool = False  # Apache RocketMQ has no such key
+    upstream: str | None = None  # RocketMQ's default, where ours differs
+    why: str = ""  # why it differs
+    check: Callable[[Any], str | None] | None = None  # a sentence when the value is bad
+
+
+def setting(default: T, meaning: str, **about: Any) -> T:
+    """A dataclass field with a default; typed as the value that it will hold."""
+    described: Any = field(default=default, metadata={_KEY_OF_METADATA: About(meaning, **about)})
+    return described  # type: ignore[no-any-return]  # dataclass() puts the default in its place
+
+
+def about(described: "Field[Any]") -> About:
+    return cast(About, described.metadata[_KEY_OF_METADATA])
+
+
+def default_of(described: "Field[Any]") -> bool | int | float | str:
+    assert described.default is not MISSING
+    return cast("bool | int | float | str", described.default)
+
+
+def key_of(described: "Field[Any]") -> str:
+    return about(described).key or camel_case(described.name)
+
+
+def camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def snake_case(key: str) -> str:
+    """listenPort -> listen_port, checkCRCOnRecover -> check_crc_on_recover."""
+    return _UPPER.sub("_", key).lower()

@@ -1,0 +1,217 @@
+"""Settings of the store: places, sizes, flushing, cleaning."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aerobee.broker.settings.fields import setting
+
+BLANK_RECORD = 8
+
+
+def _check_hours(value: str) -> str | None:
+    hours = value.split(";")
+    if all(hour.isdigit() and int(hour) < 24 for hour in hours):
+        return None
+    return "write hours of the day from 00 to 23, separated by ;"
+
+
+def _check_queue_file_size(value: int) -> str | None:
+    return None if value % 20 == 0 else "it must be a multiple of 20, the size of one entry"
+
+
+def default_store_path(env: Mapping[str, str]) -> str:
+    """The folder that a broker without a setting uses."""
+    home = env.get("HOME") or os.path.expanduser("~")
+    data = env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share")
+    return os.path.join(data, "aerobee", "store")
+
+
+@dataclass
+class StorageSettings:
+    """Where and how messages are kept."""
+
+    # --- places
+    store_path_root_dir: str = setting(
+        "",
+        "Folder of the store; empty: ~/.local/share/aerobee/store.",
+        upstream="$HOME/store",
+        why="the place where programs keep their data",
+    )
+    store_path_commit_log: str = setting("", "Folder of the commit log; empty: ROOT/commitlog.")
+    mapped_file_size_commit_log: int = setting(
+        1073741824,
+        "Length of a commit log file; it cannot be changed later.",
+        unit="bytes",
+        low=4096,
+        high=2147483647,
+        aliases=("mapedFileSizeCommitLog",),
+    )
+    mapped_file_size_consume_queue: int = setting(
+        6000000,
+        "Length of a consume queue file; it cannot be changed later.",
+        unit="bytes",
+        low=20,
+        high=2147483640,
+        aliases=("mapedFileSizeConsumeQueue",),
+        check=_check_queue_file_size,
+    )
+    enable_consume_queue_ext: bool = setting(
+        False, "Keep the extension files of the consume queues."
+    )
+    mapped_file_size_consume_queue_ext: int = setting(
+        50331648, "Length of such a file.", unit="bytes", low=4096
+    )
+    bit_map_length_consume_queue_ext: int = setting(
+        64, "Bits of the filter map in an extension entry.", unit="bits", low=8
+    )
+    message_index_enable: bool = setting(True, "Keep the index by key.")
+    message_index_safe: bool = setting(
+        False, "A recovery after a crash checks index files too, instead of dropping the last."
+    )
+    max_hash_slot_num: int = setting(5000000, "Slots of an index file.", low=1, high=2**31 - 1)
+    max_index_num: int = setting(20000000, "Entries of an index file.", low=2, high=2**31 - 1)
+
+    # --- flushing
+    flush_disk_type: str = setting(
+        "ASYNC_FLUSH",
+        "SYNC_FLUSH: a send is answered when it is on disk; ASYNC_FLUSH: when it is in memory.",
+        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+    )
+    sync_flush_timeout: int = setting(
+        5000, "How long a send waits for the disk before FLUSH_DISK_TIMEOUT.", unit="ms", low=1
+    )
+    flush_interval_commit_log: int = setting(500, "How often the log is flushed.", unit="ms", low=1)
+    flush_commit_log_least_pages: int = setting(
+        4, "It is flushed when so many pages wait ...", unit="pages of 4 KiB", low=0
+    )
+    flush_commit_log_thorough_interval: int = setting(
+        10000, "... or the last flush was so long ago.", unit="ms", low=1
+    )
+    flush_commit_log_timed: bool = setting(
+        True, "Flush by the clock only; off: each message wakes the flush."
+    )
+    flush_interval_consume_queue: int = setting(
+        1000, "How often the queues are flushed.", unit="ms", low=1
+    )
+    flush_consume_queue_least_pages: int = setting(
+        2, "A queue is flushed when so many pages wait ...", unit="pages of 4 KiB", low=0
+    )
+    flush_consume_queue_thorough_interval: int = setting(
+        60000, "... or the last flush was so long ago.", unit="ms", low=1
+    )
+    transient_store_pool_enable: bool = setting(
+        False, "Write into memory buffers first; they are copied to the files in the background."
+    )
+    transient_store_pool_size: int = setting(
+        5, "Number of those buffers, each as long as a log file.", low=1, high=64
+    )
+    fast_fail_if_no_buffer_in_store_pool: bool = setting(
+        False, "Refuse sends while no buffer is free."
+    )
+    commit_interval_commit_log: int = setting(
+        200, "How often those buffers are copied.", unit="ms", low=1
+    )
+    commit_commit_log_least_pages: int = setting(
+        4, "They are copied when so many pages wait ...", unit="pages of 4 KiB", low=0
+    )
+    commit_commit_log_thorough_interval: int = setting(
+        200, "... or the last copy was so long ago.", unit="ms", low=1
+    )
+
+    warm_maped_file_enable: bool = setting(
+        True,
+        "Touch the pages of the next log file before it is needed.",
+        aliases=("warmMappedFileEnable",),
+        upstream="false",
+        why="no stall when a file is full; it is done in the background",
+    )
+
+    # --- records
+    auto_message_version_on_topic_len: bool = setting(
+        True, "Use the second record version for topics longer than 127."
+    )
+    enabled_append_prop_crc: bool = setting(
+        True,
+        "Keep a checksum of the whole record in its properties.",
+        key="enabledAppendPropCRC",
+        upstream="false",
+        why="damage in any field is found; RocketMQ 5 reads it and 4 ignores it",
+    )
+    force_verify_prop_crc: bool = setting(
+        False, "Refuse records without that checksum.", key="forceVerifyPropCRC"
+    )
+    check_crc_on_recover: bool = setting(
+        True, "Check the checksums of bodies in a recovery.", key="checkCRCOnRecover"
+    )
+    os_page_cache_busy_time_out_mills: int = setting(
+        1000, "A write that takes longer makes sends be refused as busy.", unit="ms", low=1
+    )
+    max_consume_queue_scan: int = setting(
+        20000, "Most queue entries that an estimate looks at.", low=1
+    )
+
+    # --- cleaning
+    file_reserved_time: int = setting(
+        72, "How long files are kept.", unit="h", low=0, high=24 * 366 * 100, runtime=True
+    )
+    delete_when: str = setting(
+        "04",
+        "The hours at which expired files are deleted.",
+        unit="hours of the day",
+        check=_check_hours,
+        runtime=True,
+    )
+    clean_resource_interval: int = setting(
+        10000, "How often to look for files to delete.", unit="ms", low=10
+    )
+    delete_commit_log_files_interval: int = setting(
+        100, "Pause between two deletions of log files.", unit="ms", low=0
+    )
+    delete_consume_queue_files_interval: int = setting(
+        100, "Pause between two deletions of queue files.", unit="ms", low=0
+    )
+    destroy_maped_file_interval_forcibly: int = setting(
+        120000,
+        "A file in use is deleted all the same after so long.",
+        unit="ms",
+        low=0,
+        aliases=("destroyMappedFileIntervalForcibly",),
+    )
+    redelete_hanged_file_interval: int = setting(
+        120000, "How often a deletion that failed is tried again.", unit="ms", low=1
+    )
+    delete_file_batch_max: int = setting(10, "Most files deleted in one round.", low=1)
+    disk_max_used_space_ratio: int = setting(
+        75,
+        "Used share of the disk at which files are deleted early.",
+        unit="%",
+        low=10,
+        high=95,
+        runtime=True,
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        85,
+        "Used share at which files are deleted whatever their age.",
+        unit="%",
+        low=20,
+        high=98,
+        runtime=True,
+    )
+    disk_space_warning_level_ratio: int = setting(
+        90, "Used share at which sends are refused.", unit="%", low=35, high=99, runtime=True
+    )
+    clean_file_forcibly_enable: bool = setting(
+        True, "Allow deleting whatever the age.", runtime=True
+    )
+    disk_guard_enable: bool = setting(
+        True, "Refuse sends on a full disk; off in a broker inside a test.", ours=True
+    )
+    disk_reserved_bytes: int = setting(
+        10 << 30,
+        "The three shares act only when less than this is free; 0: never.",
+        unit="bytes",
+        low=0,
+        ours=True,
+        runtime=True,
+    )
