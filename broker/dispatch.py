@@ -1,0 +1,88 @@
+"""From a request's code to its handler, and from whatever happens there to one answer.
+
+A handler is a plain function: it returns its answer, or None when it will answer later through
+`Request.reply`. A oneway request is never answered, whatever its handler says.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import RESPONSE_FLAG, Command
+from aerobee.protocol.headers import HeaderError
+
+if TYPE_CHECKING:
+    from aerobee.broker.connection import Connection
+
+log = structlog.get_logger("aerobee.dispatch")
+
+ERROR_TEXT_MAX: Final = 512
+
+
+class Request:
+    """One request and the connection it came by."""
+
+    __slots__ = ("command", "connection", "received_at")
+
+    def __init__(self, command: Command, connection: "Connection", received_at: float) -> None:
+        self.command = command
+        self.connection = connection
+        self.received_at = received_at  # the loop's time, in seconds
+
+    def reply(self, answer: Command) -> None:
+        """Answer later than the handler's return; nothing happens once the peer is gone."""
+        if not self.command.is_oneway:
+            self.connection.send(answer_to(self.command, answer))
+
+
+Handler = Callable[[Request], Command | None]
+
+
+def answer_to(request: Command, answer: Command) -> Command:
+    """`answer` made into the response to `request`: its opaque, its codec, the response bit."""
+    answer.opaque = request.opaque
+    answer.codec = request.codec
+    answer.flag |= RESPONSE_FLAG
+    return answer
+
+
+class Dispatcher:
+    """The table of handlers by request code."""
+
+    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+        self.handlers: dict[int, Handler] = dict(handlers)
+
+    def dispatch(self, request: Request) -> Command | None:
+        """The answer to send now, if any."""
+        command = request.command
+        handler = self.handlers.get(command.code)
+        if handler is None:
+            answer: Command | None = command.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f" request type {command.code} not supported",
+            )
+            log.info("request code not supported", code=command.code, peer=request.connection.name)
+        else:
+            answer = _run(handler, request)
+        if answer is None or command.is_oneway:
+            return None
+        return answer_to(command, answer)
+
+
+def _run(handler: Handler, request: Request) -> Command | None:
+    try:
+        return handler(request)
+    except HeaderError as error:
+        log.info(
+            "request refused",
+            code=request.command.code,
+            peer=request.connection.name,
+            reason=str(error),
+        )
+        return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=str(error))
+    except Exception as error:  # one request's failure is its own: say it, log it, go on
+        log.exception("request failed", code=request.command.code, peer=request.connection.name)
+        text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
+        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=text)
