@@ -1,0 +1,162 @@
+"""`make bench-compare`: Aerobee beside Apache RocketMQ on this machine, driven by one load client.
+
+Brokers run one after the other, never at once, in interleaved pairs; the table shows medians with
+ranges and the ratio to Apache, as text, JSON and a PNG chart.
+
+    python -m bench.compare [--pairs 5] [--full] [--quick] [--with-5.5] [--out bench/results]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+from bench.brokers import AEROBEE, APACHE_4, APACHE_5, BrokerProcess
+from bench.machine import describe_machine
+from bench.rows import (
+    FULL_SCALE,
+    QUICK_SCALE,
+    SESSIONS,
+    Figures,
+    killed_store,
+    restart_session,
+)
+
+# Acceptance: figure, the ratio to Apache 4.9 that is wanted, and which way is better.
+GOALS: dict[str, tuple[str, float]] = {
+    "send 4x32, 1 KB: msg/s": (">=", 2.0),
+    "send 1x1, 1 KB: p50 us": ("<=", 0.8),
+    "send 1x1, 1 KB: p99 us": ("<=", 0.5),
+    "send to receipt: p50 us": ("<=", 0.3),
+    "pull 32, 1 KB: msg/s": (">=", 3.0),
+    "SYNC_FLUSH 8x32, 1 KB: msg/s": (">=", 1.5),
+    "memory after the run: anonymous MB": ("<=", 0.1),
+    "start to first send: ms": ("<=", 0.3),
+    "restart after kill -9: ms": ("<=", 0.5),
+}
+
+Runs = dict[str, dict[str, list[float]]]  # kind -> figure -> one value per pair
+
+
+def measure(kinds: list[str], pairs: int, scale_name: str, *, full: bool, work: Path) -> Runs:
+    scale = QUICK_SCALE if scale_name == "quick" else FULL_SCALE
+    runs: Runs = {kind: {} for kind in kinds}
+
+    def add(kind: str, figures: Figures) -> None:
+        for name, value in figures.items():
+            runs[kind].setdefault(name, []).append(value)
+
+    for pair in range(pairs):
+        order = kinds if pair % 2 == 0 else kinds[::-1]
+        for name, session in SESSIONS.items():
+            for kind in order:
+                print(f"pair {pair + 1} of {pairs}: {name}, {kind}", flush=True)
+                add(kind, session(kind, work / kind, scale, full=full))
+    store = killed_store(work / "killed", scale)
+    for pair in range(pairs):
+        for kind in kinds if pair % 2 == 0 else kinds[::-1]:
+            print(f"pair {pair + 1} of {pairs}: restart, {kind}", flush=True)
+            add(kind, restart_session(kind, work / kind, store))
+    return runs
+
+
+def table(runs: Runs, kinds: list[str]) -> str:
+    """Markdown: a row per figure, medians with ranges, the ratio to each peer and the goal."""
+    peers = [kind for kind in kinds if kind != AEROBEE]
+    ratio_heads = [f"ratio to {peer}" for peer in peers]
+    lines = [
+        "| | " + " | ".join([*kinds, *ratio_heads, "goal (to apache-4.9)"]) + " |",
+        "|---" * (len(kinds) + len(peers) + 2) + "|",
+    ]
+    for name in runs[AEROBEE]:
+        ours = statistics.median(runs[AEROBEE][name])
+        cells = [_cell(runs[kind][name]) for kind in kinds]
+        cells += [f"{ours / (statistics.median(runs[peer][name]) or 1):.2f}" for peer in peers]
+        cells.append(_verdict(name, runs, ours))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(values: list[float]) -> str:
+    return (
+        f"{_figure(statistics.median(values))} ({_figure(min(values))}–{_figure(max(values))})"
+        if len(values) > 1
+        else _figure(values[0])
+    )
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _verdict(name: str, runs: Runs, ours: float) -> str:
+    if name not in GOALS or APACHE_4 not in runs:
+        return ""
+    sign, wanted = GOALS[name]
+    ratio = ours / (statistics.median(runs[APACHE_4][name]) or 1)
+    met = ratio >= wanted if sign == ">=" else ratio <= wanted
+    return f"{sign} {wanted:g}: {'met' if met else 'MISSED'}"
+
+
+def chart(runs: Runs, path: Path) -> None:
+    """How far each goal's figure is from Apache 4.9's: a bar per goal, in favour to the right."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = [name for name in GOALS if name in runs[AEROBEE]]
+    gains = []
+    for name in names:
+        ratio = statistics.median(runs[AEROBEE][name]) / statistics.median(runs[APACHE_4][name])
+        gains.append(ratio if GOALS[name][0] == ">=" else 1 / ratio)
+    wanted = [goal if sign == ">=" else 1 / goal for sign, goal in (GOALS[name] for name in names)]
+    figure, axes = pyplot.subplots(figsize=(9, 0.5 * len(names) + 1.5))
+    rows = range(len(names))
+    axes.barh(rows, gains, color="#2b7a78")
+    axes.plot(wanted, rows, "|", color="black", markersize=18, label="goal")
+    axes.axvline(1, color="#b00020", label="Apache RocketMQ 4.9")
+    axes.set_xscale("log")
+    axes.set_yticks(rows, names)
+    axes.invert_yaxis()
+    axes.set_xlabel("times better than Apache RocketMQ 4.9 on the same machine (log scale)")
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--full", action="store_true", help="the whole matrix")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the program out")
+    parser.add_argument("--with-5.5", action="store_true", dest="with_five", help="5.5.0 too")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"))
+    options = parser.parse_args()
+    kinds = [AEROBEE, APACHE_4] + ([APACHE_5] if options.with_five or options.full else [])
+    with tempfile.TemporaryDirectory(prefix="aerobee-bench-") as work:
+        runs = measure(
+            kinds,
+            options.pairs,
+            "quick" if options.quick else "full",
+            full=options.full,
+            work=Path(work),
+        )
+        about = [BrokerProcess(kind, Path(work)).describe() for kind in kinds]
+    machine = describe_machine()
+    text = table(runs, kinds)
+    print(f"\n{machine}\n{'; '.join(about)}\n{options.pairs} interleaved pairs\n\n{text}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = "compare-quick" if options.quick else "compare"
+    result = {"machine": machine, "brokers": about, "pairs": options.pairs, "runs": runs}
+    (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / f"{name}.md").write_text(f"{machine}. {'; '.join(about)}.\n\n{text}\n")
+    chart(runs, options.out / f"{name}.png")
+    print(f"\nwritten: {options.out}/{name}.json, .md and .png")
+
+
+if __name__ == "__main__":
+    main()

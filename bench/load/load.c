@@ -1,0 +1,492 @@
+// A load client for any broker that speaks RocketMQ's remoting frame, so that every broker is
+// driven by the same program. It checks the code of every answer.
+//
+//   load send  PORT topic=T n=100000 conns=4 window=32 size=1024 queues=4 codec=json|rmq batch=0
+//   load pull  PORT topic=T n=100000 conns=4 max=32 queues=4     reads the queues again and again
+//   load count PORT topic=T queues=4                             reads every queue to its end once:
+//                                    offsets must be gapless and every body must match its CRC
+//   load e2e   PORT topic=T n=2000 gap_us=1000                   paced sends, one long poll: receipt
+//
+// Prints one JSON object. Exit 0: all well; 1: a bad answer, a gap or a broken body; 2: usage or no
+// connection; 4: the broker went away or was silent for 20 s; 5: an answer that cannot be read.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RING = 1 << 16, READ_CAP = 20 << 20, WRITE_CAP = 4 << 20, SILENCE_S = 20 };
+typedef enum { SEND, PULL, COUNT, E2E } Mode;
+
+typedef struct {
+    int fd, queue, ended;
+    long opaque, outstanding, offset;
+    size_t have, write_len, write_at;
+    char *read_buf, *write_buf;
+    double *sent_at;  // by opaque, modulo RING
+} Conn;
+
+static int arg_count;
+static char **arg_values;
+static Mode mode;
+static int port, binary;
+static const char *topic, *group;
+static char run_id[9];
+static long total, conns, window_, size, queues, max_nums, batch, gap_us;
+static char *body;
+static long serial, sent, done, messages, bytes_in, bad, gaps, broken, ended;
+static int first_bad;
+static char bad_text[400];
+static double *latency, began;
+static long latencies, latency_cap;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static long wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec * 1000L + t.tv_nsec / 1000000;
+}
+
+static const char *arg(const char *name, const char *fallback) {
+    size_t n = strlen(name);
+    for (int i = 3; i < arg_count; i++)
+        if (!strncmp(arg_values[i], name, n) && arg_values[i][n] == '=') return arg_values[i] + n + 1;
+    return fallback;
+}
+
+static long number(const char *name, const char *fallback) { return atol(arg(name, fallback)); }
+
+static void record_latency(double seconds) {
+    if (latencies < latency_cap) latency[latencies++] = seconds;
+}
+
+static int dial(void) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int i = 0; i < 50; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        if (!connect(fd, (struct sockaddr *)&to, sizeof to)) return fd;
+        close(fd);
+        usleep(100000);
+    }
+    perror("connect");
+    exit(2);
+}
+
+static size_t put_int(char *at, uint32_t value) {
+    value = htonl(value);
+    memcpy(at, &value, 4);
+    return 4;
+}
+
+static size_t put_short(char *at, uint16_t value) {
+    value = htons(value);
+    memcpy(at, &value, 2);
+    return 2;
+}
+
+static uint32_t get_int(const char *at) {
+    uint32_t value;
+    memcpy(&value, at, 4);
+    return ntohl(value);
+}
+
+static uint64_t get_long(const char *at) {
+    uint64_t value;
+    memcpy(&value, at, 8);
+    return be64toh(value);
+}
+
+typedef const char *Field[2];
+
+static size_t binary_header(char *h, int code, long opaque, Field *fields, int count) {
+    size_t ext = 0;
+    put_short(h, code);
+    h[2] = 0;  // JAVA
+    put_short(h + 3, 435);
+    put_int(h + 5, opaque);
+    memset(h + 9, 0, 8);  // flag, remark
+    for (int i = 0; i < count; i++) {
+        char *at = h + 21 + ext;
+        size_t name = strlen(fields[i][0]), value = strlen(fields[i][1]);
+        put_short(at, name);
+        memcpy(at + 2, fields[i][0], name);
+        put_int(at + 2 + name, value);
+        memcpy(at + 6 + name, fields[i][1], value);
+        ext += 6 + name + value;
+    }
+    put_int(h + 17, ext);
+    return 21 + ext;
+}
+
+static size_t json_header(char *h, int code, long opaque, Field *fields, int count) {
+    size_t n = sprintf(h, "{\"code\":%d,\"extFields\":{", code);
+    for (int i = 0; i < count; i++) {
+        n += sprintf(h + n, "%s\"%s\":\"", i ? "," : "", fields[i][0]);
+        for (const char *s = fields[i][1]; *s; s++)
+            n += *s < ' ' ? sprintf(h + n, "\\u%04x", *s) : (h[n] = *s, 1);
+        h[n++] = '"';
+    }
+    return n + sprintf(h + n, "},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%ld,"
+                       "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":435}", opaque);
+}
+
+// The frame without its body, whose length is given; the caller copies the body behind it.
+static size_t frame(char *at, int code, long opaque, Field *fields, int count, size_t body_size) {
+    size_t n = (binary ? binary_header : json_header)(at + 8, code, opaque, fields, count);
+    put_int(at, 4 + n + body_size);
+    put_int(at + 4, n | (binary ? 1u << 24 : 0));
+    return 8 + n;
+}
+
+static int properties(char *at) {
+    ++serial;
+    return sprintf(at, "UNIQ_KEY\1%s%024lX\2WAIT\1true\2TAGS\1TagA\2KEYS\1K%s%lX", run_id, serial,
+                   run_id, serial);
+}
+
+// The body of SEND_BATCH_MESSAGE: `batch` messages of `size` bytes.
+static size_t batch_body(char *at) {
+    char props[256];
+    size_t n = 0;
+    for (long i = 0; i < batch; i++) {
+        int props_len = properties(props);
+        n += put_int(at + n, 22 + size + props_len);
+        n += put_int(at + n, 0);
+        n += put_int(at + n, 0);
+        n += put_int(at + n, 0);
+        n += put_int(at + n, size);
+        memcpy(at + n, body, size);
+        n += size;
+        n += put_short(at + n, props_len);
+        memcpy(at + n, props, props_len);
+        n += props_len;
+    }
+    return n;
+}
+
+static size_t send_frame(char *at, long opaque, int queue) {
+    static char *whole_batch;
+    char q[16], t[24], props[256];
+    size_t body_size = size;
+    const char *content = body;
+    sprintf(q, "%d", queue);
+    sprintf(t, "%ld", wall_ms());
+    if (batch) {
+        if (!whole_batch) whole_batch = malloc((size + 512) * batch);
+        body_size = batch_body(whole_batch);
+        content = whole_batch;
+        props[0] = 0;
+        strcpy(props, "WAIT\1true");
+    } else {
+        properties(props);
+    }
+    Field fields[] = {{"a", group}, {"b", topic}, {"c", "TBW102"}, {"d", "4"}, {"e", q},
+                      {"f", "0"}, {"g", t}, {"h", "0"}, {"i", props}, {"j", "0"},
+                      {"k", "false"}, {"l", "0"}, {"m", batch ? "true" : "false"}};
+    size_t n = frame(at, batch ? 320 : 310, opaque, fields, 13, body_size);
+    memcpy(at + n, content, body_size);
+    return n + body_size;
+}
+
+static size_t pull_frame(char *at, long opaque, int queue, long offset, int suspend) {
+    char q[16], o[24], m[16];
+    sprintf(q, "%d", queue);
+    sprintf(o, "%ld", offset);
+    sprintf(m, "%ld", max_nums);
+    Field fields[] = {{"consumerGroup", group}, {"topic", topic}, {"queueId", q},
+                      {"queueOffset", o}, {"maxMsgNums", m}, {"sysFlag", suspend ? "6" : "4"},
+                      {"commitOffset", "0"}, {"suspendTimeoutMillis", suspend ? "15000" : "0"},
+                      {"subscription", "*"}, {"subVersion", "0"}, {"expressionType", "TAG"},
+                      {"maxMsgBytes", "8388608"}};
+    return frame(at, 11, opaque, fields, 12, 0);
+}
+
+// The code, opaque and nextBeginOffset of an answer.
+static int read_header(char *h, size_t n, int type, long *opaque, long *next) {
+    *next = -1;
+    if (type == 1) {
+        char *found = memmem(h, n, "nextBeginOffset", 15);
+        *opaque = (int32_t)get_int(h + 5);
+        if (found) *next = atol(found + 19);
+        return (int16_t)(get_int(h) >> 16);
+    }
+    char saved = h[n];
+    h[n] = 0;
+    char *code = strstr(h, "\"code\":"), *op = strstr(h, "\"opaque\":");
+    char *found = strstr(h, "\"nextBeginOffset\":");
+    *opaque = op ? atol(op + 9) : -1;
+    if (found) *next = atol(found + 18 + (found[18] == '"'));
+    int result = code ? atoi(code + 7) : -1;
+    h[n] = saved;
+    return result;
+}
+
+static uint32_t crc32_of(const unsigned char *p, size_t n) {
+    static uint32_t table[256];
+    if (!table[1])
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t c = i;
+            for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
+            table[i] = c;
+        }
+    uint32_t c = ~0u;
+    while (n--) c = table[(c ^ *p++) & 255] ^ (c >> 8);
+    return ~c;
+}
+
+static void check_record(const char *record, uint32_t record_size, long expected_offset) {
+    uint32_t body_size = get_int(record + 84);
+    if ((long)get_long(record + 20) != expected_offset) gaps++;
+    if (get_int(record + 36) & 0x30) return;  // IPv6 hosts: the body stands elsewhere
+    if (88 + body_size > record_size ||
+        (crc32_of((const unsigned char *)record + 88, body_size) & 0x7fffffff) != get_int(record + 8))
+        broken++;
+}
+
+static long read_records(char *at, char *end, long offset) {
+    long n = 0;
+    for (; at + 92 <= end; n++) {
+        uint32_t record_size = get_int(at), magic = get_int(at + 4);
+        if ((magic != 0xdaa320a7u && magic != 0xdaa320abu) || record_size < 91 || at + record_size > end) {
+            fprintf(stderr, "bad record: magic %x, size %u\n", magic, record_size);
+            exit(5);
+        }
+        if (mode == COUNT) check_record(at, record_size, offset + n);
+        if (mode == E2E) {
+            double stamp;
+            memcpy(&stamp, at + 88, sizeof stamp);
+            if (stamp >= began && stamp <= now()) record_latency(now() - stamp);  // else an older message
+        }
+        at += record_size;
+    }
+    if (at != end) {
+        fprintf(stderr, "an answer does not end with a record\n");
+        exit(5);
+    }
+    return n;
+}
+
+static void note_bad(int code, const char *header, size_t n) {
+    bad++;
+    if (first_bad) return;
+    first_bad = code;
+    snprintf(bad_text, sizeof bad_text, "%.*s", (int)n, header);
+}
+
+static int is_sender(Conn *c, Conn *all) { return mode == SEND || (mode == E2E && c == all + 1); }
+
+static void on_answer(Conn *c, Conn *all, char *frame_at, uint32_t length, double t) {
+    uint32_t mark = get_int(frame_at + 4);
+    size_t header_len = mark & 0xffffff;
+    char *header = frame_at + 8, *content = header + header_len, *end = frame_at + 4 + length;
+    long opaque, next;
+    int code = read_header(header, header_len, mark >> 24, &opaque, &next);
+    c->outstanding--;
+    if (is_sender(c, all)) {
+        done += batch ? batch : 1;
+        if (code) note_bad(code, header, header_len);
+        if (mode == SEND) record_latency(t - c->sent_at[opaque & (RING - 1)]);
+        return;
+    }
+    if (code == 0) {
+        messages += read_records(content, end, c->offset);
+        if (mode != E2E) record_latency(t - c->sent_at[opaque & (RING - 1)]);
+        c->offset = next;
+    } else if (code < 19 || code > 21) {
+        note_bad(code, header, header_len);
+        messages = total;
+        ended = conns;
+    } else if (mode == PULL) {
+        c->offset = 0;  // at the end: once more from the start
+    } else if (mode == COUNT && (code == 19 || (code == 21 && next == c->offset))) {
+        c->ended = 1;
+        ended++;
+    } else if (next >= 0) {
+        c->offset = next;
+    }
+}
+
+static void fill(Conn *c, Conn *all, double *next_send) {
+    c->write_at = c->write_len = 0;
+    if (mode == SEND) {
+        size_t one = (size + 512) * (batch ? batch : 1) + 1024;
+        while (c->outstanding < window_ && sent < total &&
+               (c->write_len == 0 || c->write_len + one < WRITE_CAP)) {
+            c->sent_at[c->opaque & (RING - 1)] = now();
+            int queue = (int)((sent / 8 + (c - all)) % queues);
+            c->write_len += send_frame(c->write_buf + c->write_len, c->opaque++, queue);
+            c->outstanding++;
+            sent += batch ? batch : 1;
+        }
+    } else if (is_sender(c, all)) {
+        if (sent < total && now() >= *next_send && c->outstanding < 1) {
+            double stamp = now();
+            memcpy(body, &stamp, sizeof stamp);
+            c->write_len = send_frame(c->write_buf, c->opaque++, 0);
+            c->outstanding++;
+            sent++;
+            *next_send = *next_send + gap_us / 1e6 < now() ? now() : *next_send + gap_us / 1e6;
+        }
+    } else if (c->outstanding < 1 && !c->ended) {
+        c->sent_at[c->opaque & (RING - 1)] = now();
+        c->write_len = pull_frame(c->write_buf, c->opaque++, c->queue, c->offset, mode == E2E);
+        c->outstanding++;
+    }
+}
+
+// 1 when something moved, 0 when not, -1 when the broker went away.
+static int write_some(Conn *c, Conn *all, double *next_send) {
+    int moved = 0;
+    for (;;) {
+        if (c->write_at == c->write_len) fill(c, all, next_send);
+        if (c->write_at == c->write_len) return moved;
+        ssize_t n = write(c->fd, c->write_buf + c->write_at, c->write_len - c->write_at);
+        if (n < 0) return errno == EAGAIN ? moved : -1;
+        c->write_at += n;
+        moved = 1;
+        if (c->write_at < c->write_len) return moved;
+    }
+}
+
+static int read_some(Conn *c, Conn *all) {
+    int moved = 0;
+    for (;;) {
+        ssize_t n = read(c->fd, c->read_buf + c->have, READ_CAP - c->have);
+        if (n == 0 || (n < 0 && errno != EAGAIN)) return -1;
+        if (n < 0) return moved;
+        c->have += n;
+        bytes_in += n;
+        moved = 1;
+        size_t at = 0;
+        double t = now();
+        while (c->have - at >= 8) {
+            uint32_t length = get_int(c->read_buf + at);
+            if (c->have - at < length + 4ul) break;
+            on_answer(c, all, c->read_buf + at, length, t);
+            at += length + 4;
+        }
+        if (at) memmove(c->read_buf, c->read_buf + at, c->have - at);
+        c->have -= at;
+        if (n < 65536) return moved;
+    }
+}
+
+static int finished(void) {
+    switch (mode) {
+    case SEND: return done >= total;
+    case PULL: return messages >= total;
+    case COUNT: return ended >= conns;
+    default: return latencies >= total;
+    }
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double percentile(double share) {
+    return latencies ? latency[(long)((latencies - 1) * share)] * 1e6 : 0;
+}
+
+static int report(int gone) {
+    double seconds = now() - began;
+    long n = mode == SEND ? done : mode == E2E ? latencies : messages;
+    double mb = (mode == SEND || mode == E2E ? (double)n * size : (double)bytes_in) / 1e6;
+    qsort(latency, latencies, sizeof *latency, by_value);
+    printf("{\"mode\":\"%s\",\"n\":%ld,\"secs\":%.4f,\"per_s\":%.0f,\"mb_s\":%.1f,\"p50_us\":%.1f,"
+           "\"p99_us\":%.1f,\"p999_us\":%.1f,\"max_us\":%.1f,\"bad\":%ld,\"first_bad\":%d,"
+           "\"gaps\":%ld,\"broken\":%ld,\"gone\":%d}\n",
+           arg_values[1], n, seconds, n / seconds, mb / seconds, percentile(.5), percentile(.99),
+           percentile(.999), percentile(1), bad, first_bad, gaps, broken, gone);
+    if (bad) fprintf(stderr, "%s\n", bad_text);
+    return gone ? 4 : bad || gaps || broken;
+}
+
+static void read_arguments(void) {
+    const char *names[] = {"send", "pull", "count", "e2e"};
+    int known = 0;
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(arg_values[1], names[i])) mode = i, known = 1;
+    if (!known) {
+        fprintf(stderr, "%s: unknown; send, pull, count and e2e are known\n", arg_values[1]);
+        exit(2);
+    }
+    port = atoi(arg_values[2]);
+    topic = arg("topic", "LoadTopic");
+    group = arg("group", "load_group");
+    binary = !strcmp(arg("codec", "json"), "rmq");
+    total = number("n", "100000");
+    queues = number("queues", "4");
+    conns = mode == COUNT ? queues : mode == E2E ? 2 : number("conns", "4");
+    window_ = number("window", "32");
+    size = number("size", "1024");
+    max_nums = number("max", "32");
+    batch = number("batch", "0");
+    gap_us = number("gap_us", "1000");
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) {
+        fprintf(stderr, "usage: load send|pull|count|e2e PORT [name=value ...]\n");
+        return 2;
+    }
+    arg_count = argc;
+    arg_values = argv;
+    read_arguments();
+    sprintf(run_id, "%08X", (unsigned)(wall_ms() * 2654435761u) ^ (unsigned)getpid());
+    body = malloc(size + 16);
+    for (long i = 0; i < size; i++) body[i] = 'a' + (i * 7 + 3) % 26;
+    latency_cap = total < 1000 ? 1000 : total;
+    latency = malloc(sizeof *latency * latency_cap);
+    Conn *all = calloc(conns, sizeof *all);
+    int poll = epoll_create1(0);
+    for (long i = 0; i < conns; i++) {
+        Conn *c = all + i;
+        c->fd = dial();
+        fcntl(c->fd, F_SETFL, O_NONBLOCK);
+        c->read_buf = malloc(READ_CAP);
+        c->write_buf = malloc(WRITE_CAP + (size + 512) * (batch ? batch : 1) + 4096);
+        c->sent_at = calloc(RING, sizeof(double));
+        c->queue = mode == E2E ? 0 : i % queues;
+        c->opaque = 1;
+        struct epoll_event event = {EPOLLIN | EPOLLOUT | EPOLLET, {.ptr = c}};
+        epoll_ctl(poll, EPOLL_CTL_ADD, c->fd, &event);
+    }
+    began = now();
+    double last = began, next_send = began + 0.3;
+    while (!finished()) {
+        int moved = 0;
+        for (long i = 0; i < conns; i++) {
+            int wrote = write_some(all + i, all, &next_send), got = read_some(all + i, all);
+            if (wrote < 0 || got < 0) return report(1);
+            moved |= wrote | got;
+        }
+        if (moved) {
+            last = now();
+        } else if (now() - last > SILENCE_S) {
+            fprintf(stderr, "no progress for %d s: %ld sent, %ld answered, %ld pulled\n", SILENCE_S, sent, done, messages);
+            return report(2);
+        } else {
+            struct epoll_event events[64];
+            epoll_wait(poll, events, 64, mode == E2E ? 1 : 100);
+        }
+    }
+    return report(0);
+}
