@@ -1,6 +1,7 @@
 """Settings of the process: addresses, cluster, name service, connections, logs, metrics."""
 
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 from aerobee.broker.settings.fields import setting
 
@@ -12,6 +13,15 @@ def _check_host_port(value: str) -> str | None:
     if not value or (colon and host and port.isdigit() and 0 < int(port) < 65536):
         return None
     return "write it as HOST:PORT, for example mq.example.org:20911"
+
+
+def _check_networks(value: str) -> str | None:
+    for text in filter(None, value.replace(";", ",").split(",")):
+        try:
+            ip_network(text.strip(), strict=False)
+        except ValueError:
+            return f"{text.strip()} is no network; write them as 10.0.0.0/8,192.168.0.0/16"
+    return None
 
 
 @dataclass
@@ -51,6 +61,13 @@ class DaemonSettings:
         "HOST:PORT given to clients from outside our networks or through a port mapping.",
         ours=True,
         check=_check_host_port,
+    )
+    internal_networks: str = setting(
+        "",
+        "Networks whose clients never get advertisedAddr; empty: those of our interfaces.",
+        unit="10.0.0.0/8,...",
+        ours=True,
+        check=_check_networks,
     )
     namesrv_listen_port: int = setting(
         9876,
