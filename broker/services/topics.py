@@ -1,0 +1,256 @@
+"""The topics of this broker: boot topics, creation by sends, permissions; config/topics.json."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services import names_check
+from aerobee.broker.services.config_file import ConfigFile, DataVersion
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.topic_config import (
+    INHERIT,
+    READ,
+    WRITE,
+    TopicConfig,
+    topic_from_json,
+)
+from aerobee.broker.settings import Settings
+from aerobee.protocol.codes import ResponseCode
+
+log = structlog.get_logger("aerobee.topics")
+
+_READ_WRITE: Final = READ | WRITE
+_ALL: Final = READ | WRITE | INHERIT
+
+
+class Topics:
+    """Every topic by name. `on_change` is called with a topic's name after it changed or went."""
+
+    def __init__(self, path: str, settings: Settings, clock: Clock) -> None:
+        self.data_version = DataVersion(clock.now_ms())
+        self.on_change: list[Callable[[str], None]] = []
+        self.file = ConfigFile(path, clock, self._snapshot)
+        self._settings = settings
+        self._clock = clock
+        self._table: dict[str, TopicConfig] = {}
+        self._unknown: dict[str, Any] = {}  # other keys of the file, kept
+        self._unread: dict[str, Any] = {}  # topics whose names would leave their folder, kept
+        self._system = names_check.SYSTEM_TOPICS
+
+    # --- reading
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._table.get(name)
+
+    def all(self) -> Mapping[str, TopicConfig]:
+        """A live view of the table."""
+        return MappingProxyType(self._table)
+
+    def is_system(self, name: str) -> bool:
+        """Whether the broker keeps the topic for itself."""
+        return name in self._system or name.startswith(names_check.SYSTEM_TOPIC_PREFIX)
+
+    def system_topics(self) -> list[str]:
+        """Those that there are, and those that there could be."""
+        present = {name for name in self._table if self.is_system(name)}
+        return sorted(present | self._system)
+
+    # --- start and stop
+
+    def load(self) -> None:
+        """Read the file, then add the boot topics that it lacks."""
+        content = self.file.load() or {}
+        self.data_version.load(content.get("dataVersion"))
+        table = content.get("topicConfigTable")
+        for key, value in (table if isinstance(table, dict) else {}).items():
+            self._load_topic(str(key), value)
+        self._unknown = {
+            str(key): value
+            for key, value in content.items()
+            if key not in ("dataVersion", "topicConfigTable")
+        }
+        self._add_boot_topics()
+
+    def _load_topic(self, name: str, value: Any) -> None:
+        if not isinstance(value, dict) or not names_check.is_safe_as_folder(name):
+            log.error("a topic of the config file is left out: its name is unsafe", topic=name)
+            self._unread[name] = value
+            return
+        self._table[name] = replace(topic_from_json(value, name), name=name)
+
+    def _add_boot_topics(self) -> None:
+        boot = list(boot_topics(self._settings))
+        self._system = names_check.SYSTEM_TOPICS | {topic.name for topic in boot}
+        added = [topic for topic in boot if topic.name not in self._table]
+        for topic in added:
+            self._table[topic.name] = topic
+        template = self._table.get(names_check.TEMPLATE_TOPIC)
+        if template and template.inheritable and not self._settings.auto_create_topic_enable:
+            self._table[template.name] = replace(template, perm=template.perm & ~INHERIT)
+            added.append(template)
+        if added:
+            self.data_version.next(self._clock.now_ms())
+            self.file.changed()
+
+    async def run(self) -> None:
+        """Save what was put off, until cancelled."""
+        await self.file.run()
+
+    def stop(self) -> None:
+        self.file.save_if_changed()
+
+    # --- changing
+
+    def put(self, config: TopicConfig) -> None:
+        """Create or replace a topic; the name is the caller's to check."""
+        if self._table.get(config.name) == config:
+            return
+        known = config.name in self._table
+        self._table[config.name] = config
+        self._changed(config.name)
+        log.info(
+            "topic changed" if known else "topic created",
+            topic=config.name,
+            queues=config.queue_nums,
+            perm=config.perm,
+        )
+
+    def delete(self, name: str) -> TopicConfig | None:
+        """Forget a topic; its messages and offsets are the caller's to remove."""
+        config = self._table.pop(name, None)
+        if config is not None:
+            self._changed(name)
+            log.info("topic deleted", topic=name)
+        return config
+
+    def create_on_send(
+        self, topic: str, default_topic: str, queue_nums: int, *, unit_sub: bool = False
+    ) -> TopicConfig:
+        """The topic that a send names, made from its template when new; Refused says why not."""
+        config = self._table.get(topic)
+        if config is not None:
+            return config
+        if names_check.is_retry_topic(topic):
+            return self.create_retry(topic.removeprefix(names_check.RETRY_PREFIX))
+        if problem := names_check.topic_problem(topic):
+            raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+        template = self._template(topic, default_topic)
+        count = max(1, min(queue_nums, template.write_queue_nums, self._settings.max_queue_nums))
+        config = TopicConfig(
+            topic,
+            count,
+            count,
+            template.perm & ~INHERIT,
+            template.topic_filter_type,
+            2 if unit_sub else 0,
+        )
+        self.put(config)
+        return config
+
+    def _template(self, topic: str, default_topic: str) -> TopicConfig:
+        settings = self._settings
+        reason = ""
+        template = self._table.get(default_topic)
+        if default_topic == names_check.TEMPLATE_TOPIC and not settings.auto_create_topic_enable:
+            reason = "autoCreateTopicEnable is false"
+        elif template is None:
+            reason = f"its template {default_topic!r} does not exist"
+        elif not template.inheritable:
+            reason = f"{default_topic} is no template (its perm {template.perm} lacks 1)"
+        elif len(self._table) >= settings.max_topics:
+            reason = f"the broker has {len(self._table)} topics and maxTopics={settings.max_topics}"
+        else:
+            return template
+        raise Refused(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic[{topic}] not exist and was not created: {reason}; create it with "
+            f"`aerobee topic create {topic}` or mqadmin updateTopic",
+        )
+
+    def create_retry(
+        self, group: str, queue_nums: int = 1, *, order: bool = False, unit: bool = False
+    ) -> TopicConfig:
+        """%RETRY%group, made when it is not there."""
+        return self._create_for_group(names_check.retry_topic(group), queue_nums, order, unit)
+
+    def create_dlq(self, group: str) -> TopicConfig:
+        """%DLQ%group, made when it is not there: one queue, readable."""
+        return self._create_for_group(names_check.dlq_topic(group), 1, False, False)
+
+    def _create_for_group(self, name: str, queue_nums: int, order: bool, unit: bool) -> TopicConfig:
+        config = self._table.get(name)
+        if config is not None:
+            return config
+        if problem := names_check.topic_problem(name):
+            raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+        count = max(1, min(queue_nums, self._settings.max_queue_nums))
+        config = TopicConfig(
+            name, count, count, _READ_WRITE, topic_sys_flag=2 if unit else 0, order=order
+        )
+        self.put(config)
+        return config
+
+    def create_system(self, name: str, queue_nums: int, perm: int = _READ_WRITE) -> TopicConfig:
+        """A topic that a service of the broker needs, made when it is not there."""
+        config = self._table.get(name)
+        if config is None:
+            config = TopicConfig(name, queue_nums, queue_nums, perm)
+            self._system = self._system | {name}
+            self.put(config)
+        return config
+
+    def set_order_topics(self, names: Iterable[str]) -> None:
+        """What name servers keep in ORDER_TOPIC_CONFIG decides which topics are ordered."""
+        ordered = set(names)
+        for config in list(self._table.values()):
+            if config.name in ordered and not config.order:
+                self.put(replace(config, order=True))
+            elif config.order and config.name not in ordered and ordered:
+                self.put(replace(config, order=False))
+
+    # --- the file
+
+    def _changed(self, name: str) -> None:
+        self.data_version.next(self._clock.now_ms())
+        self.file.changed()
+        for callback in self.on_change:
+            callback(name)
+
+    def table_json(self) -> dict[str, Any]:
+        """dataVersion and topicConfigTable, as the file and GET_ALL_TOPIC_CONFIG have them."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "topicConfigTable": {name: config.to_json() for name, config in self._table.items()},
+        }
+
+    def _snapshot(self) -> dict[Any, Any]:
+        content = self._unknown | self.table_json()
+        content["topicConfigTable"] |= self._unread
+        return content
+
+
+def boot_topics(settings: Settings) -> Iterable[TopicConfig]:
+    """The topics that every broker has from its first start."""
+    cluster, broker = settings.broker_cluster_name, settings.broker_name
+    if settings.auto_create_topic_enable:
+        count = settings.default_topic_queue_nums
+        yield TopicConfig(names_check.TEMPLATE_TOPIC, count, count, _ALL)
+    if settings.trace_topic_enable:
+        yield TopicConfig(settings.msg_trace_topic_name, 1, 1)
+    levels = len(settings.delay_levels_ms)
+    yield TopicConfig("SELF_TEST_TOPIC", 1, 1)
+    yield TopicConfig("BenchmarkTest", 1024, 1024)
+    yield TopicConfig(cluster, perm=_ALL if settings.cluster_topic_enable else INHERIT)
+    yield TopicConfig(broker, 1, 1, _ALL if settings.broker_topic_enable else INHERIT)
+    yield TopicConfig("OFFSET_MOVED_EVENT", 1, 1)
+    yield TopicConfig(names_check.SCHEDULE_TOPIC, levels, levels)
+    yield TopicConfig(f"{cluster}_REPLY_TOPIC", 1, 1)
+    yield TopicConfig(f"rmq_sys_REVIVE_LOG_{cluster}", 8, 8)
+    yield TopicConfig(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1, INHERIT)
+    yield TopicConfig(names_check.TRANSACTION_HALF_TOPIC, 1, 1)
+    yield TopicConfig(names_check.TRANSACTION_OP_TOPIC, 1, 1)
+    yield TopicConfig(names_check.TIMER_TOPIC, 1, 1)
