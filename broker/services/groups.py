@@ -1,0 +1,164 @@
+"""The consumer groups of this broker and what each may do; config/subscriptionGroup.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services import names_check
+from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
+from aerobee.broker.services.group_config import GroupConfig, group_from_json
+from aerobee.broker.settings import Settings
+
+log = structlog.get_logger("aerobee.groups")
+
+_FORBIDDEN_READ: Final = 1 << 2  # the bit of the forbidden table that stops a group's reading
+_FILE_KEYS: Final = ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
+
+
+class Groups:
+    """Every group by name. `on_change` is called with a group's name after it changed or went."""
+
+    def __init__(self, path: str, settings: Settings, clock: Clock) -> None:
+        self.data_version = DataVersion(clock.now_ms())
+        self.on_change: list[Callable[[str], None]] = []
+        self.file = ConfigFile(path, clock, self._snapshot)
+        self._settings = settings
+        self._clock = clock
+        self._table: dict[str, GroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
+        self._unknown: dict[str, Any] = {}
+        self._full_said = False
+
+    # --- reading
+
+    def find(self, name: str) -> GroupConfig | None:
+        """The group if it is there."""
+        return self._table.get(name)
+
+    def get(self, name: str) -> GroupConfig | None:
+        """The group, made on its first use; None when it may not be made."""
+        config = self._table.get(name)
+        return config if config is not None else self._create(name)
+
+    def all(self) -> Mapping[str, GroupConfig]:
+        """A live view of the table."""
+        return MappingProxyType(self._table)
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether an operator took the group's right to read this topic."""
+        if not self._forbidden:
+            return False
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & _FORBIDDEN_READ)
+
+    # --- start and stop
+
+    def load(self) -> None:
+        """Read the file, then add the boot groups that it lacks."""
+        content = self.file.load() or {}
+        self.data_version.load(content.get("dataVersion"))
+        table = content.get("subscriptionGroupTable")
+        for key, value in (table if isinstance(table, dict) else {}).items():
+            if isinstance(value, dict):
+                name = str(key)
+                self._table[name] = replace(group_from_json(value, name), name=name)
+        self._load_forbidden(content.get("forbiddenTable"))
+        self._unknown = {str(key): value for key, value in content.items() if key not in _FILE_KEYS}
+        missing = [name for name in names_check.SYSTEM_GROUPS if name not in self._table]
+        for name in missing:
+            self._table[name] = GroupConfig(name)
+        if missing:
+            self.data_version.next(self._clock.now_ms())
+            self.file.changed()
+
+    def _load_forbidden(self, table: Any) -> None:
+        for group, topics in (table if isinstance(table, dict) else {}).items():
+            if isinstance(topics, dict):
+                self._forbidden[str(group)] = {
+                    str(topic): as_int(bits, 0) for topic, bits in topics.items()
+                }
+
+    async def run(self) -> None:
+        """Save what was put off, until cancelled."""
+        await self.file.run()
+
+    def stop(self) -> None:
+        self.file.save_if_changed()
+
+    # --- changing
+
+    def _create(self, name: str) -> GroupConfig | None:
+        settings = self._settings
+        system = names_check.is_system_group(name)
+        if not (settings.auto_create_subscription_group or system):
+            return None
+        if names_check.group_problem(name):
+            return None
+        if len(self._table) >= settings.max_groups and not system:
+            if not self._full_said:
+                self._full_said = True
+                log.warning(
+                    "no more groups are created by clients; raise maxGroups or delete groups",
+                    max_groups=settings.max_groups,
+                    refused=name,
+                )
+            return None
+        config = GroupConfig(name)
+        self.put(config)
+        return config
+
+    def put(self, config: GroupConfig) -> None:
+        """Create or replace a group; the name is the caller's to check."""
+        if self._table.get(config.name) == config:
+            return
+        known = config.name in self._table
+        self._table[config.name] = config
+        self._changed(config.name)
+        log.info("group changed" if known else "group created", group=config.name)
+
+    def delete(self, name: str) -> GroupConfig | None:
+        """Forget a group; its offsets are the caller's to remove."""
+        config = self._table.pop(name, None)
+        forbidden = self._forbidden.pop(name, None)
+        if config is not None or forbidden is not None:
+            self._full_said = False
+            self._changed(name)
+            log.info("group deleted", group=name)
+        return config
+
+    def set_forbidden(self, group: str, topic: str, forbidden: bool) -> None:
+        """Take or give back a group's right to read a topic."""
+        topics = self._forbidden.setdefault(group, {})
+        bits = topics.get(topic, 0)
+        bits = bits | _FORBIDDEN_READ if forbidden else bits & ~_FORBIDDEN_READ
+        if bits:
+            topics[topic] = bits
+        else:
+            topics.pop(topic, None)
+            if not topics:
+                del self._forbidden[group]
+        self._changed(group)
+
+    # --- the file
+
+    def _changed(self, name: str) -> None:
+        self.data_version.next(self._clock.now_ms())
+        self.file.changed()
+        for callback in self.on_change:
+            callback(name)
+
+    def table_json(self) -> dict[str, Any]:
+        """As the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG have it."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
+            "subscriptionGroupTable": {
+                name: config.to_json() for name, config in self._table.items()
+            },
+        }
+
+    def _snapshot(self) -> dict[Any, Any]:
+        return self._unknown | self.table_json()

@@ -1,0 +1,178 @@
+"""How far each group has come in each queue; config/consumerOffset.json.
+
+The table is keyed as the file: "topic@group" -> queue id -> queue offset. Neither name may hold an
+@, so the key can always be split again.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
+
+log = structlog.get_logger("aerobee.offsets")
+
+SEPARATOR: Final = "@"
+_FILE_KEYS: Final = ("dataVersion", "offsetTable", "groupTopicMap")
+
+
+class Offsets:
+    """Committed offsets, saved every few seconds; pull offsets and pending resets in memory."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self.data_version = DataVersion(clock.now_ms())
+        self.file = ConfigFile(path, clock, self._snapshot)
+        self._clock = clock
+        self._table: dict[str, dict[int, int]] = {}
+        self._pulled: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
+        self._unknown: dict[str, Any] = {}
+
+    # --- the hot path
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The committed offset, or the one that a reset has set; -1 when there is none."""
+        key = f"{topic}@{group}"
+        if self._resets and (reset := self._resets.get(key, {}).get(queue_id)) is not None:
+            return reset
+        queues = self._table.get(key)
+        return -1 if queues is None else queues.get(queue_id, -1)
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Keep an offset. False, with nothing kept, for a negative one and while a reset waits."""
+        if queue_offset < 0 or queue_id < 0:
+            return False
+        key = f"{topic}@{group}"
+        if self._resets and queue_id in self._resets.get(key, ()):
+            return False
+        queues = self._table.get(key)
+        if queues is None:
+            queues = self._table[key] = {}
+        if queues.get(queue_id) != queue_offset:
+            queues[queue_id] = queue_offset
+            self.file.changed_lazily()
+        return True
+
+    def commit_pull(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Remember how far the group has fetched; for statistics only, lost at a stop."""
+        key = f"{topic}@{group}"
+        queues = self._pulled.get(key)
+        if queues is None:
+            queues = self._pulled[key] = {}
+        queues[queue_id] = queue_offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int, pulled_at: int) -> int | None:
+        """The offset to which a consumer that pulls at `pulled_at` must go, told once."""
+        if not self._resets:
+            return None
+        key = f"{topic}@{group}"
+        queues = self._resets.get(key)
+        if queues is None or (reset := queues.pop(queue_id, None)) is None:
+            return None
+        if not queues:
+            del self._resets[key]
+        return None if reset == pulled_at else reset
+
+    # --- reading
+
+    def query_pull(self, group: str, topic: str, queue_id: int) -> int:
+        """How far the group has fetched; what it has committed when that is not known."""
+        pulled = self._pulled.get(f"{topic}@{group}", {}).get(queue_id, -1)
+        return max(pulled, self.query(group, topic, queue_id))
+
+    def queues_of(self, group: str, topic: str) -> dict[int, int]:
+        """Queue id -> offset, a copy."""
+        key = f"{topic}@{group}"
+        return self._table.get(key, {}) | self._resets.get(key, {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics in which the group has an offset, by name."""
+        tail = SEPARATOR + group
+        return sorted(key[: -len(tail)] for key in self._table if key.endswith(tail))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have an offset in the topic, by name."""
+        head = topic + SEPARATOR
+        return sorted(key[len(head) :] for key in self._table if key.startswith(head))
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """(topic, group) of every entry."""
+        for key in list(self._table):
+            topic, _, group = key.rpartition(SEPARATOR)
+            yield topic, group
+
+    # --- administration
+
+    def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Set an offset that the group's next pull is told, over what it may commit before."""
+        key = f"{topic}@{group}"
+        self._resets.setdefault(key, {})[queue_id] = queue_offset
+        self._table.setdefault(key, {})[queue_id] = queue_offset
+        self._pulled.get(key, {}).pop(queue_id, None)
+        self.file.changed_lazily()
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> int:
+        """Give another group this group's offsets of a topic; returns how many queues."""
+        queues = self._table.get(f"{topic}@{source_group}")
+        if not queues:
+            return 0
+        self._table[f"{topic}@{target_group}"] = dict(queues)
+        self.file.changed_lazily()
+        return len(queues)
+
+    def delete_topic(self, topic: str) -> None:
+        head = topic + SEPARATOR
+        self._delete([key for key in self._table if key.startswith(head)])
+
+    def delete_group(self, group: str) -> None:
+        tail = SEPARATOR + group
+        self._delete([key for key in self._table if key.endswith(tail)])
+
+    def delete(self, group: str, topic: str) -> None:
+        self._delete([f"{topic}@{group}"])
+
+    def _delete(self, keys: list[str]) -> None:
+        for key in keys:
+            self._table.pop(key, None)
+            self._pulled.pop(key, None)
+            self._resets.pop(key, None)
+        if keys:
+            self.file.changed_lazily()
+
+    # --- the file
+
+    def load(self) -> None:
+        content = self.file.load() or {}
+        self.data_version.load(content.get("dataVersion"))
+        table = content.get("offsetTable")
+        for key, queues in (table if isinstance(table, dict) else {}).items():
+            if isinstance(queues, dict):
+                offsets = {as_int(queue, -1): as_int(at, -1) for queue, at in queues.items()}
+                self._table[str(key)] = {
+                    queue: at for queue, at in offsets.items() if queue >= 0 and at >= 0
+                }
+        self._unknown = {str(key): value for key, value in content.items() if key not in _FILE_KEYS}
+
+    def persist(self) -> None:
+        """Save now."""
+        self.file.save()
+
+    async def run(self, interval_ms: int) -> None:
+        """Save within `interval_ms` of a change, until cancelled."""
+        await self.file.run(interval_ms / 1000)
+
+    def stop(self) -> None:
+        self.file.save_if_changed()
+
+    def table_json(self) -> dict[str, Any]:
+        """As the file and GET_ALL_CONSUMER_OFFSET have it."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "offsetTable": {key: dict(queues) for key, queues in self._table.items()},
+        }
+
+    def _snapshot(self) -> dict[Any, Any]:
+        self.data_version.next(self._clock.now_ms())
+        return self._unknown | self.table_json()
