@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aerobee.broker.clock import Clock
-    from aerobee.broker.connection import Connection
-
-Address = tuple[str, int]
+    from aerobee.broker.connection import Address, Connection
 
 
-def reached_address(connection: "Connection") -> Address:
+def reached_address(connection: "Connection") -> "Address":
     """The address by which the client reached us."""
     return connection.local
 

@@ -1,53 +1,342 @@
 """One client's connection: bytes in, answers out, and our own requests to the client.
 
-It knows nothing of what the frames mean. `feed` (see `hot_path`) is given every read and returns
+It knows nothing of what the frames mean. A `Feed` (see `hot_path`) is given every read and returns
 the answers, which leave in one write. Reading stops while the client does not take what it asked
 for, or while too many of its requests wait for the disk.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import structlog
 
-from aerobee.protocol.command import ONEWAY_FLAG, Command
-
-if TYPE_CHECKING:
-    from aerobee.broker.broker import Address
+from aerobee.protocol.codecs import ProtocolError
+from aerobee.protocol.command import JSON, ONEWAY_FLAG, Command
+from aerobee.protocol.frame import FRAME_SIZE_MAX, encode_frame
 
 log = structlog.get_logger("aerobee.connection")
+
+Part = bytes | memoryview
+Address = tuple[str, int]
 
 
 class ConnectionClosed(ConnectionError):
     """The client went before it answered."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may take of us."""
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    write_buffer_max: int = 4 << 20  # unsent bytes at which we stop reading
+    waiting_max: int = 10_000  # requests that wait for the disk, at which we stop reading
+    idle_seconds: float = 120.0
+    header_seconds: float = 10.0  # a frame's lengths and header must be here so soon
+    frame_seconds: float = 30.0  # and all of it so soon
+
+
+class Feed(Protocol):
+    """What makes answers of bytes: the hot path in Python, or a compiled twin of it."""
+
+    error: ProtocolError | None  # set once the bytes are no frames; nothing more is answered
+
+    def feed(self, data: bytes) -> Sequence[Part]:
+        """The answers that can be given at once to the requests that `data` completes."""
+
+    def resume(self) -> Sequence[Part]:
+        """Answers to requests that were kept back, because the answers before were too large."""
+
+    @property
+    def kept_back(self) -> bool: ...
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and not ended."""
+
+    @property
+    def header_missing(self) -> bool:
+        """Whether not even the header of that frame is whole."""
+
+
+class Owner(Protocol):
+    """The server, as a connection needs it."""
+
+    limits: Limits
+
+    def opened(self, connection: "Connection") -> bool:
+        """Take the connection in; False refuses it."""
+
+    def lost(self, connection: "Connection") -> None: ...
+
+    def make_feed(self, connection: "Connection") -> Feed: ...
+
+
 class Connection(asyncio.Protocol):
     """A client that is connected."""
 
-    peer: "Address" = ("0.0.0.0", 0)
-    local: "Address" = ("0.0.0.0", 0)
-    name: str = "?"  # the peer as ip:port
-
-    def __init__(self) -> None:
+    def __init__(self, owner: Owner) -> None:
+        self.peer: Address = ("0.0.0.0", 0)
+        self.local: Address = ("0.0.0.0", 0)
+        self.name = "?"  # the peer as ip:port
         self.client_id: str | None = None  # by its heartbeat
-        self.language = "OTHER"  # of its last request that was not a plain send or pull
+        self.language = "OTHER"  # of its last request that was no plain send or pull
         self.version = 0
         self.on_close: list[Callable[[Connection], None]] = []
         self.is_closed = False
+        self.active_at = 0.0  # the loop's time of the last read or write
+        self.frame_begun_at = 0.0  # of the frame that is not whole yet; 0.0: none
+        self.waiting = 0  # requests whose answers wait for the disk
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._feed: Feed | None = None
+        self._write_paused = False
+        self._read_paused = False
+        self._stopping = False
+        self._releases: list[Callable[[], None]] = []  # of mapped files whose bytes are under way
+        self._asked: dict[int, asyncio.Future[Command]] = {}
+        self._last_opaque = 0
+
+    # --- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.local = _address(transport.get_extra_info("sockname"))
+        self.name = f"{self.peer[0]}:{self.peer[1]}"
+        self.active_at = self._loop.time()
+        high = self._owner.limits.write_buffer_max
+        transport.set_write_buffer_limits(high=high, low=high // 4)
+        if self._owner.opened(self):
+            self._feed = self._owner.make_feed(self)
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        feed = self._feed
+        if feed is None or self._stopping:
+            return
+        now = self.active_at = self._loop.time()
+        answers = feed.feed(data)
+        if answers:
+            self.write(answers)
+        if feed.kept_back:
+            self._go_on()
+        if feed.partial:
+            if answers or not self.frame_begun_at:
+                self.frame_begun_at = now
+        else:
+            self.frame_begun_at = 0.0
+        if self._releases:
+            self._release_sent()
+        if feed.error is not None:
+            self._refuse(feed.error)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._go_on()
+        self._update_reading()
+
+    def eof_received(self) -> None:
+        """The client has closed its side; what is written still goes out."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_closed = True
+        self._feed = None
+        for release in self._releases:
+            release()
+        self._releases.clear()
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(ConnectionClosed(f"client {self.name} went away"))
+                future.exception()  # whoever waits sees it; nobody waiting is no mistake
+        self._asked.clear()
+        for callback in self.on_close:
+            try:
+                callback(self)
+            except Exception:  # the next callback must run all the same
+                log.exception("cleaning up after a client failed", peer=self.name)
+        self.on_close.clear()
+        self._owner.lost(self)
+
+    # --- answers
 
     def send(self, command: Command) -> None:
         """Write one frame; nothing happens when the connection is closed."""
+        self.write((encode_frame(command),))
+
+    def write(self, parts: Sequence[Part]) -> None:
+        """Write frames in pieces; nothing happens when the connection is closed."""
+        transport = self._transport
+        if transport is None or self.is_closed or transport.is_closing():
+            return
+        self.active_at = self._loop.time()
+        if len(parts) == 1:
+            transport.write(parts[0])
+        else:
+            transport.writelines(parts)
+
+    def release_when_sent(self, release: Callable[[], None]) -> None:
+        """Call `release` once all that was written so far has left, or the client has gone."""
+        if self.is_closed:
+            release()
+        else:
+            self._releases.append(release)
+
+    def wait_begins(self) -> None:
+        """A request's answer waits for the disk."""
+        self.waiting += 1
+        if self.waiting >= self._owner.limits.waiting_max:
+            self._update_reading()
+
+    def waits_end(self, count: int) -> None:
+        """That many answers have come."""
+        self.waiting -= count
+        if self._read_paused:
+            self._update_reading()
+
+    # --- requests of ours
 
     def send_oneway(self, command: Command) -> None:
         """Send a request of ours that wants no answer."""
         command.flag |= ONEWAY_FLAG
+        command.opaque = self._next_opaque()
+        command.codec = JSON
         self.send(command)
 
-    async def request(self, command: Command, timeout: float) -> Command:
-        """Ask the client; TimeoutError or ConnectionClosed when no answer comes."""
-        raise ConnectionClosed(self.name)
+    def request(self, command: Command, timeout: float) -> "asyncio.Future[Command]":
+        """Ask the client and await its answer; TimeoutError or ConnectionClosed when none comes."""
+        future: asyncio.Future[Command] = self._loop.create_future()
+        if self.is_closed:
+            future.set_exception(ConnectionClosed(f"client {self.name} went away"))
+            return future
+        opaque = command.opaque = self._next_opaque()
+        command.codec = JSON  # every client reads it
+        self._asked[opaque] = future
+        timer = self._loop.call_later(timeout, self._give_up, opaque, command.code, timeout)
+        future.add_done_callback(partial(self._asked_done, opaque, timer))
+        self.send(command)
+        return future
+
+    def answered(self, answer: Command) -> None:
+        """The client's answer to a request of ours; one that nobody waits for is dropped."""
+        future = self._asked.get(answer.opaque)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _asked_done(
+        self, opaque: int, timer: asyncio.TimerHandle, _future: "asyncio.Future[Command]"
+    ) -> None:
+        timer.cancel()
+        self._asked.pop(opaque, None)
+
+    def _give_up(self, opaque: int, code: int, timeout: float) -> None:
+        future = self._asked.get(opaque)
+        if future is not None and not future.done():
+            future.set_exception(
+                TimeoutError(f"client {self.name} did not answer request {code} in {timeout:g} s")
+            )
+
+    def _next_opaque(self) -> int:
+        self._last_opaque = (self._last_opaque + 1) & 0x7FFFFFFF
+        return self._last_opaque
+
+    # --- ends and deadlines
+
+    def stop_reading(self) -> None:
+        """Take no more requests; answers still go out."""
+        self._stopping = True
+        self._update_reading()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether an answer is still due or on its way."""
+        if self.is_closed or self._transport is None:
+            return False
+        return self.waiting > 0 or self._transport.get_write_buffer_size() > 0
 
     def close(self, reason: str = "") -> None:
         """Send what is written, then close."""
+        if self._transport is None or self.is_closed or self._transport.is_closing():
+            return
+        if reason:
+            log.info("connection closed", peer=self.name, client_id=self.client_id, reason=reason)
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close without sending the rest."""
+        if self._transport is not None and not self.is_closed:
+            self._transport.abort()
+
+    def check_deadlines(self, now: float) -> None:
+        """Close when the client has been silent, or slow with a frame, for too long."""
+        limits = self._owner.limits
+        if self._releases:
+            self._release_sent()
+        if now - self.active_at > limits.idle_seconds:
+            self.close(f"silent for {limits.idle_seconds:g} s")
+            self.abort()
+        elif self.frame_begun_at and not self._read_paused and self._feed is not None:
+            age = now - self.frame_begun_at
+            if age > limits.header_seconds and self._feed.header_missing:
+                self.close(f"a frame's header was not whole after {limits.header_seconds:g} s")
+            elif age > limits.frame_seconds:
+                self.close(f"a frame was not whole after {limits.frame_seconds:g} s")
+
+    # --- inside
+
+    def _go_on(self) -> None:
+        """Answer what was kept back, as long as the client takes it."""
+        feed = self._feed
+        while feed is not None and feed.kept_back and not self._write_paused:
+            answers = feed.resume()
+            if answers:
+                self.write(answers)
+        self._update_reading()
+        if self._releases:
+            self._release_sent()
+
+    def _update_reading(self) -> None:
+        transport, feed = self._transport, self._feed
+        if transport is None or feed is None or transport.is_closing():
+            return
+        pause = (
+            self._stopping
+            or self._write_paused
+            or feed.kept_back
+            or self.waiting >= self._owner.limits.waiting_max
+        )
+        if pause != self._read_paused:
+            self._read_paused = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+                if self.frame_begun_at:
+                    self.frame_begun_at = self._loop.time()  # the delay was ours
+
+    def _release_sent(self) -> None:
+        if self._transport is not None and self._transport.get_write_buffer_size() == 0:
+            releases, self._releases = self._releases, []
+            for release in releases:
+                release()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        log.warning("bytes that are no frame: connection closed", peer=self.name, reason=str(error))
+        self.close()
+
+
+def _address(name: object) -> Address:
+    if isinstance(name, tuple) and len(name) >= 2:
+        ip = str(name[0])
+        return (ip.removeprefix("::ffff:") if "." in ip else ip), int(name[1])
+    return ("0.0.0.0", 0)
