@@ -1,0 +1,7 @@
+# Tests that need root: a real systemd in systemd-nspawn, real containers with podman.
+.PHONY: test-systemd test-container
+test-systemd: $(OK) ## the service in a booted systemd (root; systemd-container, mmdebstrap)
+	$(V)/bin/pytest -q tests/system/test_systemd.py $(ARGS)
+
+test-container: $(OK) ## image and cluster with podman (root; podman, runc, mmdebstrap)
+	$(V)/bin/pytest -q tests/system/test_container.py $(ARGS)

@@ -1,0 +1,132 @@
+"""Podman for tests: a stand-in for the base image, builds, runs and a host of its own outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE_IMAGE = "docker.io/library/python:3.12-slim"
+IMAGE = "localhost/aerobee:test"
+
+_CONFIG = """\
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=20000:20000"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+
+
+def need_podman() -> None:
+    """Skip where this cannot run; in CI that is a failure."""
+    tools = ("podman", "runc", "mmdebstrap", "ip")
+    missing = [name for name in tools if shutil.which(name) is None]
+    reason = ""
+    if os.getuid() != 0:
+        reason = "needs root for containers and network namespaces"
+    elif missing:
+        reason = f"{', '.join(missing)} not found: apt-get install podman runc mmdebstrap iproute2"
+    if reason and os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+
+
+def use_config(folder: Path) -> None:
+    config = folder / "containers.conf"
+    config.write_text(_CONFIG)
+    os.environ["CONTAINERS_CONF"] = str(config)
+
+
+def run(*command: object, timeout: float = 300, check: bool = True) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+    if check:
+        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-3000:]}"
+    return done.stdout.strip()
+
+
+def podman(*words: object, timeout: float = 300, check: bool = True) -> str:
+    return run("podman", *words, timeout=timeout, check=check)
+
+
+def make_base_image(folder: Path) -> None:
+    """A Debian with Python under the name of the Dockerfile's base: it only stands in for it."""
+    if podman("image", "exists", BASE_IMAGE, check=False) == "" and _exists(BASE_IMAGE):
+        return
+    root = folder / "base"
+    packages = "python3,python3-venv,ca-certificates"
+    run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", root)
+    certificates = Path("/etc/ssl/certs/ca-certificates.crt")
+    if certificates.exists():
+        shutil.copy(certificates, root / "etc/ssl/certs/ca-certificates.crt")
+    archive = folder / "base.tar"
+    run("tar", "-C", root, "--numeric-owner", "-cf", archive, ".")
+    change = "ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt"
+    podman("import", "-q", "--change", change, archive, BASE_IMAGE)
+    shutil.rmtree(root)
+    archive.unlink()
+
+
+def _exists(image: str) -> bool:
+    return subprocess.run(["podman", "image", "exists", image]).returncode == 0
+
+
+def build_image(folder: Path) -> None:
+    """The project's Dockerfile, from a fresh clone."""
+    source = folder / "source"
+    run("git", "clone", "-q", ROOT, source)
+    options = ("--pull=never", "--network=host", "--format", "docker")
+    podman("build", "-q", *options, "-t", IMAGE, source, timeout=600)
+
+
+def wait_log(container: str, text: str, timeout: float = 30) -> None:
+    deadline = time.monotonic() + timeout
+    while text not in podman("logs", container, check=False):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{container}: no {text!r} in its log:\n{podman('logs', container)}")
+        time.sleep(0.2)
+
+
+class OutsideHost:
+    """A network namespace with one link to this host and no route to any container."""
+
+    name = "aerobee-out"
+    host_address = "10.89.251.1"
+    address = "10.89.251.2"
+
+    def __enter__(self) -> OutsideHost:
+        self.remove()
+        run("ip", "netns", "add", self.name)
+        run("ip", "link", "add", "aerobee-o0", "type", "veth", "peer", "name", "aerobee-o1")
+        run("ip", "link", "set", "aerobee-o1", "netns", self.name)
+        run("ip", "addr", "add", f"{self.host_address}/30", "dev", "aerobee-o0")
+        run("ip", "link", "set", "aerobee-o0", "up")
+        inside = ("ip", "netns", "exec", self.name, "ip")
+        run(*inside, "addr", "add", f"{self.address}/30", "dev", "aerobee-o1")
+        run(*inside, "link", "set", "aerobee-o1", "up")
+        run(*inside, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        run("ip", "netns", "del", self.name, check=False)
+        run("ip", "link", "del", "aerobee-o0", check=False)
+
+    def run(self, *command: object, timeout: float = 60) -> str:
+        return run("ip", "netns", "exec", self.name, *command, timeout=timeout)

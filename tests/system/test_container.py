@@ -1,0 +1,99 @@
+"""The image and the cluster of containers, for real, with podman."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from system.containers import (
+    IMAGE,
+    OutsideHost,
+    build_image,
+    make_base_image,
+    need_podman,
+    podman,
+    use_config,
+    wait_log,
+)
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(900)]
+
+NETWORK = "aerobee-test"
+HARDENED = ("--read-only", "--cap-drop=ALL")
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need_podman()
+    folder = tmp_path_factory.mktemp("podman")
+    use_config(folder)
+    make_base_image(folder)
+    build_image(folder)
+    yield IMAGE
+    podman("rm", "-fa", "-t", "1", check=False)
+    podman("network", "rm", "-f", NETWORK, check=False)
+
+
+def start(name: str, image: str, *words: str, options: tuple[str, ...] = ()) -> None:
+    podman("rm", "-f", "-t", "1", name, check=False)
+    podman("run", "-d", "--name", name, *HARDENED, *options, image, *words)
+
+
+def test_it_runs_hardened_answers_its_healthcheck_and_stops_by_sigterm(image: str) -> None:
+    start("one", image)
+    wait_log("one", "ready broker=")
+    assert podman("exec", "one", "id", "-u") == "10001"
+    podman("healthcheck", "run", "one")
+    podman("exec", "one", "aerobee", "send", "Greetings", "hello")
+    found = podman(
+        "exec", "one", "aerobee", "consume", "Greetings", "--group=g", "--from=first", "--max=1",
+        "--json",
+    )  # fmt: skip
+    assert json.loads(found.splitlines()[-1])["body"] == "hello"
+    podman("stop", "-t", "20", "one")
+    assert podman("inspect", "one", "--format", "{{.State.ExitCode}}") == "0"
+
+
+def test_two_masters_and_a_name_service_serve_clients_in_their_network(image: str) -> None:
+    podman("network", "rm", "-f", NETWORK, check=False)
+    podman("network", "create", NETWORK)
+    options = ("--network", NETWORK)
+    start("namesrv", image, "namesrv", options=options)
+    wait_log("namesrv", "ready")
+    ip = podman(
+        "inspect", "namesrv", "--format", f'{{{{(index .NetworkSettings.Networks "{NETWORK}").IPAddress}}}}'
+    )
+    for name in ("broker-a", "broker-b"):
+        settings = (f"brokerName={name}", f"namesrvAddr={ip}:9876", "namesrvListenPort=-1")
+        sets = [word for setting in settings for word in ("--set", setting)]
+        start(name, image, "broker", *sets, options=options)
+        wait_log(name, "ready broker=")
+    client = ("run", "--rm", *options, "-e", f"AEROBEE_NAMESRV={ip}:9876", image)
+    brokers = json.loads(podman(*client, "cluster", "brokers", "--json"))
+    assert {row["broker"] for row in brokers} == {"broker-a", "broker-b"}
+    for number in range(8):
+        podman(*client, "send", "Orders", f"order-{number}")
+    found = podman(*client, "consume", "Orders", "--group=g", "--from=first", "--max=8", "--json")
+    bodies = {json.loads(line)["body"] for line in found.splitlines() if line.startswith("{")}
+    assert bodies == {f"order-{number}" for number in range(8)}
+
+
+def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:
+    aerobee = Path(sys.executable).with_name("aerobee")
+    with OutsideHost() as outside:
+        advertised = f"advertisedAddr={outside.host_address}:20911"
+        ports = ("-p", "20911:10911", "-p", "29876:9876")
+        start("mapped", image, "broker", "--set", advertised, options=ports)
+        wait_log("mapped", "ready broker=")
+        namesrv = ("--namesrv", f"{outside.host_address}:29876")
+        outside.run(aerobee, "send", "Mapped", "through the wall", *namesrv)
+        found = outside.run(
+            aerobee, "consume", "Mapped", "--group=g", "--from=first", "--max=1", "--json", *namesrv
+        )
+        assert "through the wall" in found
+        # the same broker serves a client inside, by its own address
+        inside = podman("exec", "mapped", "aerobee", "message", "time", "Mapped", "--json", check=False)
+        assert "through the wall" in inside
