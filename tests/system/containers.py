@@ -97,7 +97,9 @@ def wait_log(container: str, text: str, timeout: float = 30) -> None:
     deadline = time.monotonic() + timeout
     while text not in podman("logs", container, check=False):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{container}: no {text!r} in its log:\n{podman('logs', container)}")
+            raise AssertionError(
+                f"{container}: no {text!r} in its log:\n{podman('logs', container)}"
+            )
         time.sleep(0.2)
 
 

@@ -64,7 +64,10 @@ def test_two_masters_and_a_name_service_serve_clients_in_their_network(image: st
     start("namesrv", image, "namesrv", options=options)
     wait_log("namesrv", "ready")
     ip = podman(
-        "inspect", "namesrv", "--format", f'{{{{(index .NetworkSettings.Networks "{NETWORK}").IPAddress}}}}'
+        "inspect",
+        "namesrv",
+        "--format",
+        f'{{{{(index .NetworkSettings.Networks "{NETWORK}").IPAddress}}}}',
     )
     for name in ("broker-a", "broker-b"):
         settings = (f"brokerName={name}", f"namesrvAddr={ip}:9876", "namesrvListenPort=-1")
@@ -95,5 +98,7 @@ def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:
         )
         assert "through the wall" in found
         # the same broker serves a client inside, by its own address
-        inside = podman("exec", "mapped", "aerobee", "message", "time", "Mapped", "--json", check=False)
+        inside = podman(
+            "exec", "mapped", "aerobee", "message", "time", "Mapped", "--json", check=False
+        )
         assert "through the wall" in inside

@@ -68,9 +68,7 @@ def test_a_hung_broker_is_restarted_by_the_watchdog(machine: Machine) -> None:
 def test_a_killed_broker_is_restarted_with_its_messages(machine: Machine) -> None:
     before = property_of(machine, "MainPID")
     machine.shell(f"kill -KILL {before}")
-    machine.wait(
-        f"systemctl show {SERVICE} -p MainPID --value", rf"^(?!{before}$|0$)\d+$", 30
-    )
+    machine.wait(f"systemctl show {SERVICE} -p MainPID --value", rf"^(?!{before}$|0$)\d+$", 30)
     machine.wait(f"systemctl is-active {SERVICE}", "^active", 30)
     found = machine.shell(f"{AEROBEE} consume Greetings --group g2 --from first --max 1 --json")
     assert "hello" in found
