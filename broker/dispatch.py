@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from aerobee.broker.services.refused import Refused
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import RESPONSE_FLAG, Command
+from aerobee.protocol.fastjson import JsonError
 from aerobee.protocol.headers import HeaderError
 
 if TYPE_CHECKING:
@@ -74,7 +76,9 @@ class Dispatcher:
 def _run(handler: Handler, request: Request) -> Command | None:
     try:
         return handler(request)
-    except HeaderError as error:
+    except Refused as refused:
+        return request.command.answer(refused.code, remark=refused.remark)
+    except (HeaderError, JsonError) as error:
         log.info(
             "request refused",
             code=request.command.code,
