@@ -4,6 +4,7 @@ One line per event that an operator would want, none per message. Every part of 
 `log = structlog.get_logger("aerobee.store")` or the like; where its lines go is decided here.
 """
 
+import contextlib
 import logging
 import sys
 from typing import TextIO, cast
@@ -40,7 +41,8 @@ class _Logger:
         self.name = name
 
     def write(self, line: str) -> None:
-        print(line, file=_Output.stream or sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # the reader of our log may have gone
+            print(line, file=_Output.stream or sys.stderr, flush=True)
 
     debug = info = warning = error = critical = write
 

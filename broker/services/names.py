@@ -7,12 +7,12 @@ moment of the question, and its address depends on who asks.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from aerobee.broker.clock import Clock
-from aerobee.broker.services.topic_config import WRITE, TopicConfig
+from aerobee.broker.services.topic_config import READ, WRITE, TopicConfig
 
 log = structlog.get_logger("aerobee.names")
 
@@ -81,27 +81,26 @@ class _Live:
     connection: object  # its closing ends the registration
 
 
-class LocalBroker(Protocol):
-    """The broker in this process, as the name service sees it."""
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The broker in this process."""
 
     cluster: str
     name: str
-
-    def topics(self) -> Mapping[str, TopicConfig]: ...
-    def permission(self) -> int: ...
+    topics: Callable[[], Mapping[str, TopicConfig]]
+    permission: Callable[[], int]
 
 
 class Names:
     """All routes. `local_address` in the questions is ours as the asking client shall dial it."""
 
-    def __init__(self, clock: Clock, local: LocalBroker | None = None) -> None:
+    def __init__(self, clock: Clock, local: Local | None = None) -> None:
         self._clock = clock
         self.local = local
         self._brokers: dict[str, BrokerData] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}  # topic -> broker name
         self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
         self._write_wiped = False  # of the local broker
-        self.on_change: list[Callable[[], None]] = []
 
     # --- questions
 
@@ -166,10 +165,12 @@ class Names:
         if config is None:
             return None
         data = queue_data(self.local.name, config)
-        perm = data.perm
-        if not self.local.permission() & WRITE or self._write_wiped:
-            perm &= ~WRITE
-        return replace(data, perm=perm)
+        return replace(data, perm=data.perm & permission_mask(self._local_permission()))
+
+    def _local_permission(self) -> int:
+        assert self.local is not None
+        permission = self.local.permission()
+        return permission & ~WRITE if self._write_wiped else permission
 
     # --- registrations
 
@@ -289,6 +290,11 @@ class Names:
             del self._queues[topic]
 
 
+def permission_mask(permission: int) -> int:
+    """What a broker-wide permission leaves of a topic's."""
+    return ~((READ | WRITE) & ~permission)
+
+
 def queue_data(broker_name: str, config: TopicConfig) -> QueueData:
     return QueueData(
         broker_name,
@@ -297,13 +303,3 @@ def queue_data(broker_name: str, config: TopicConfig) -> QueueData:
         config.perm,
         config.topic_sys_flag,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """The broker in this process."""
-
-    cluster: str
-    name: str
-    topics: Callable[[], Mapping[str, TopicConfig]]
-    permission: Callable[[], int]

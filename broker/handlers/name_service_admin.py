@@ -1,0 +1,228 @@
+"""What administrators ask of a name server: lists, key-value table, permissions, its settings."""
+
+from collections.abc import Callable
+
+from aerobee.broker.dispatch import Request
+from aerobee.broker.services.name_service import NameService
+from aerobee.broker.services.names import MASTER_ID, QueueData
+from aerobee.broker.services.registration_body import topic_queues_from_route
+from aerobee.broker.services.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
+from aerobee.broker.settings import SettingsError, render_settings
+from aerobee.broker.settings.properties_file import parse_properties
+from aerobee.protocol import fastjson
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.headers import Header, decode_ext
+
+_FIXED_KEYS = {"configBlackList", "configStorePath", "kvConfigPath"}
+
+
+class _KvRequest(Header):
+    namespace: str
+    key: str
+
+
+class _PutKvRequest(_KvRequest):
+    value: str
+
+
+def put_kv(service: NameService, request: Request) -> Command:
+    header = decode_ext(request.command.ext, _PutKvRequest)
+    service.kv.put(header.namespace, header.key, header.value)
+    return request.command.answer(ResponseCode.SUCCESS)
+
+
+def get_kv(service: NameService, request: Request) -> Command:
+    header = decode_ext(request.command.ext, _KvRequest)
+    value = service.kv.get(header.namespace, header.key)
+    if value is None:
+        return request.command.answer(
+            ResponseCode.QUERY_NOT_FOUND,
+            remark=f"No config item, Namespace: {header.namespace} Key: {header.key}",
+        )
+    return request.command.answer(ResponseCode.SUCCESS, {"value": value})
+
+
+def delete_kv(service: NameService, request: Request) -> Command:
+    header = decode_ext(request.command.ext, _KvRequest)
+    service.kv.delete(header.namespace, header.key)
+    return request.command.answer(ResponseCode.SUCCESS)
+
+
+class _NamespaceRequest(Header):
+    namespace: str
+
+
+def list_kv(service: NameService, request: Request) -> Command:
+    header = decode_ext(request.command.ext, _NamespaceRequest)
+    table = service.kv.namespace(header.namespace)
+    if not table:
+        return request.command.answer(
+            ResponseCode.QUERY_NOT_FOUND,
+            remark=f"No config item, Namespace: {header.namespace}",
+        )
+    return request.command.answer(ResponseCode.SUCCESS, body=fastjson.dumps({"table": table}))
+
+
+def cluster_info(service: NameService, request: Request) -> Command:
+    brokers = list(service.names.brokers(service.address_for(request.connection)))
+    clusters: dict[str, list[str]] = {}
+    for broker in brokers:
+        clusters.setdefault(broker.cluster, []).append(broker.name)
+    body = {
+        "brokerAddrTable": {broker.name: broker.to_json() for broker in brokers},
+        "clusterAddrTable": clusters,
+    }
+    return request.command.answer(ResponseCode.SUCCESS, body=fastjson.dumps(body))
+
+
+class _BrokerNameRequest(Header):
+    broker_name: str
+
+
+def wipe_write_permission(service: NameService, request: Request) -> Command:
+    name = decode_ext(request.command.ext, _BrokerNameRequest).broker_name
+    count = service.names.set_write_permission(name, False)
+    return request.command.answer(ResponseCode.SUCCESS, {"wipeTopicCount": str(count)})
+
+
+def add_write_permission(service: NameService, request: Request) -> Command:
+    name = decode_ext(request.command.ext, _BrokerNameRequest).broker_name
+    count = service.names.set_write_permission(name, True)
+    return request.command.answer(ResponseCode.SUCCESS, {"addTopicCount": str(count)})
+
+
+def all_topics(service: NameService, request: Request) -> Command:
+    if not service.settings.enable_all_topic_list:
+        return _disabled(request, "enableAllTopicList")
+    return _topic_list(request, service.names.topics())
+
+
+class _ClusterRequest(Header):
+    cluster: str
+
+
+def topics_of_cluster(service: NameService, request: Request) -> Command:
+    if not service.settings.enable_topic_list:
+        return _disabled(request, "enableTopicList")
+    wanted = decode_ext(request.command.ext, _ClusterRequest).cluster
+    address = service.address_for(request.connection)
+    names = {broker.name for broker in service.names.brokers(address) if broker.cluster == wanted}
+    return _topic_list(request, service.names.topics(lambda data: data.broker_name in names))
+
+
+def system_topics(service: NameService, request: Request) -> Command:
+    """The names of clusters and brokers are topics too; and some master to ask for the rest."""
+    brokers = list(service.names.brokers(service.address_for(request.connection)))
+    names = [broker.cluster for broker in brokers] + [broker.name for broker in brokers]
+    masters = [b.addresses[MASTER_ID] for b in brokers if MASTER_ID in b.addresses]
+    return _topic_list(request, list(dict.fromkeys(names)), masters[0] if masters else None)
+
+
+def _unit_topics(matches: Callable[[QueueData], bool]) -> Callable[[NameService, Request], Command]:
+    def answer(service: NameService, request: Request) -> Command:
+        if not service.settings.enable_topic_list:
+            return _disabled(request, "enableTopicList")
+        return _topic_list(request, service.names.topics(matches))
+
+    return answer
+
+
+def _topic_list(request: Request, topics: list[str], address: str | None = None) -> Command:
+    body = fastjson.dumps({"brokerAddr": address, "topicList": topics})
+    return request.command.answer(ResponseCode.SUCCESS, body=body)
+
+
+def _disabled(request: Request, key: str) -> Command:
+    return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=f"disable: {key}=false")
+
+
+class _TopicRequest(Header):
+    topic: str
+    cluster_name: str | None = None
+
+
+def delete_topic(service: NameService, request: Request) -> Command:
+    header = decode_ext(request.command.ext, _TopicRequest)
+    service.names.delete_topic(header.topic, header.cluster_name or None)
+    return request.command.answer(ResponseCode.SUCCESS)
+
+
+def register_topic(service: NameService, request: Request) -> Command:
+    header = decode_ext(request.command.ext, _TopicRequest)
+    try:
+        queues = topic_queues_from_route(request.command.body)
+    except fastjson.JsonError as error:
+        return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=str(error))
+    service.names.put_queues(header.topic, queues)
+    return request.command.answer(ResponseCode.SUCCESS)
+
+
+class _MemberGroupRequest(Header):
+    cluster_name: str
+    broker_name: str
+
+
+def broker_member_group(service: NameService, request: Request) -> Command:
+    header = decode_ext(request.command.ext, _MemberGroupRequest)
+    broker = service.names.broker(header.broker_name, service.address_for(request.connection))
+    found = broker is not None and broker.cluster == header.cluster_name
+    group = {
+        "brokerAddrs": dict(broker.addresses) if broker is not None and found else {},
+        "brokerName": header.broker_name,
+        "cluster": header.cluster_name,
+    }
+    body = fastjson.dumps({"brokerMemberGroup": group})
+    return request.command.answer(ResponseCode.SUCCESS, body=body)
+
+
+def get_settings(service: NameService, request: Request) -> Command:
+    body = render_settings(service.settings).encode()
+    return request.command.answer(ResponseCode.SUCCESS, body=body)
+
+
+def update_settings(service: NameService, request: Request) -> Command:
+    command = request.command
+    try:
+        text = str(command.body, "utf-8")
+    except UnicodeDecodeError:
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8")
+    values = {key: value for _, key, value in parse_properties(text)}
+    fixed = sorted(_FIXED_KEYS & set(values))
+    if fixed:
+        return command.answer(
+            ResponseCode.NO_PERMISSION, remark=f"Can not update config in black list: {fixed[0]}"
+        )
+    try:
+        service.settings.change(values)
+    except SettingsError as error:
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    return command.answer(ResponseCode.SUCCESS)
+
+
+TABLE: dict[int, Callable[[NameService, Request], Command | None]] = {
+    RequestCode.PUT_KV_CONFIG: put_kv,
+    RequestCode.GET_KV_CONFIG: get_kv,
+    RequestCode.DELETE_KV_CONFIG: delete_kv,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: list_kv,
+    RequestCode.GET_BROKER_CLUSTER_INFO: cluster_info,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_permission,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: all_topics,
+    RequestCode.GET_TOPICS_BY_CLUSTER: topics_of_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: _unit_topics(
+        lambda data: bool(data.topic_sys_flag & UNIT_FLAG)
+    ),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _unit_topics(
+        lambda data: bool(data.topic_sys_flag & UNIT_SUB_FLAG)
+    ),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _unit_topics(
+        lambda data: data.topic_sys_flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG
+    ),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+    RequestCode.GET_BROKER_MEMBER_GROUP: broker_member_group,
+    RequestCode.GET_NAMESRV_CONFIG: get_settings,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_settings,
+}

@@ -1,0 +1,78 @@
+"""The name service as its handlers see it: routes, key-value table, and what it may tell whom."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from aerobee.broker.services.names import Names
+from aerobee.broker.settings import Settings
+from aerobee.protocol import fastjson
+
+if TYPE_CHECKING:
+    from aerobee.broker.connection import Connection
+
+STANDARD_JSON_VERSION: Final = 401  # clients from 4.9.4 on read quoted keys
+
+
+@dataclass
+class NameService:
+    """Everything that requests to a name server need."""
+
+    settings: Settings
+    clock: Clock
+    names: Names
+    kv: KvConfig
+    address_for: Callable[[Connection], str]  # the local broker's, as this client shall dial it
+
+    async def watch(self) -> None:
+        """Drop brokers that went silent; ends by cancellation."""
+        while True:
+            await self.clock.sleep(self.settings.scan_not_active_broker_interval / 1000)
+            self.names.drop_silent()
+
+    def route(self, topic: str, local_address: str) -> dict[str, Any] | None:
+        """TopicRouteData, or None for a topic that nobody has."""
+        queues = self.names.queues(topic)
+        brokers = []
+        for data in queues:
+            broker = self.names.broker(data.broker_name, local_address)
+            if broker is not None:
+                brokers.append(broker)
+        if not brokers:
+            return None
+        addresses = {address for broker in brokers for address in broker.addresses.values()}
+        route = {
+            "brokerDatas": [broker.to_json() for broker in brokers],
+            "filterServerTable": {
+                address: servers
+                for address, servers in self.names.filter_servers().items()
+                if address in addresses
+            },
+            "queueDatas": [data.to_json() for data in queues],
+        }
+        if self.settings.order_message_enable:
+            order = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+            if order is not None:
+                route["orderTopicConf"] = order
+        return route
+
+
+def encode_route(route: dict[str, Any], *, standard: bool) -> bytes:
+    """Never a blank: Go clients cut the text at commas and colons.
+
+    Broker ids are quoted only for clients that ask for standard JSON, or are new enough."""
+    if standard:
+        return json.dumps(route, sort_keys=True, separators=(",", ":")).encode()
+    return fastjson.dumps(route)
+
+
+def kv_config_path(settings: Settings) -> str:
+    if settings.kv_config_path:
+        return os.path.abspath(os.path.expanduser(settings.kv_config_path))
+    return os.path.join(settings.store_path_root_dir, "config", "kvConfig.json")

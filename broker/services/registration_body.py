@@ -1,0 +1,163 @@
+"""The body of REGISTER_BROKER, which carries a broker's topics: plain JSON or compressed.
+
+Compressed, after inflation (every length is a 4-byte integer):
+
+    length, DataVersion as JSON
+    number of topics, then for each: length, "name read write perm filterType attributesAsJson"
+    length, list of filter servers as JSON
+    from 5.0 on: number of static topics, then for each: length, JSON (not used here)
+"""
+
+import struct
+import zlib
+from typing import Any, Final
+
+from aerobee.broker.services.config_file import as_int
+from aerobee.broker.services.names import QueueData
+from aerobee.broker.services.topic_config import FILTER_TYPES, TopicConfig, topic_from_json
+from aerobee.protocol import fastjson
+
+_INT: Final = struct.Struct(">i")
+_INFLATED_SIZE_MAX: Final = 64 << 20
+
+Body = tuple[dict[str, int], dict[str, TopicConfig], list[str]]
+
+
+class BadBody(ValueError):
+    """A registration that cannot be read."""
+
+
+def decode_body(body: bytes | memoryview, *, compressed: bool) -> Body:
+    """(data version, topics, filter servers); BadBody says what is wrong."""
+    if not body:
+        return {}, {}, []
+    try:
+        return _decode_compressed(bytes(body)) if compressed else _decode_plain(body)
+    except (fastjson.JsonError, zlib.error, struct.error, UnicodeDecodeError) as error:
+        raise BadBody(f"the registration's body cannot be read: {error}") from None
+
+
+def encode_plain(
+    data_version: dict[str, int], topics: dict[str, dict[str, Any]], *, perm_mask: int = -1
+) -> bytes:
+    wrapper = {
+        "dataVersion": data_version,
+        "mappingDataVersion": data_version,
+        "topicConfigTable": _masked(topics, perm_mask),
+        "topicQueueMappingDetailMap": {},
+        "topicQueueMappingInfoMap": {},
+    }
+    return fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+
+
+def encode_compressed(
+    data_version: dict[str, int], topics: dict[str, dict[str, Any]], *, perm_mask: int = -1
+) -> bytes:
+    table = _masked(topics, perm_mask)
+    parts = [_counted(fastjson.dumps(data_version)), _INT.pack(len(table))]
+    for name, topic in table.items():
+        numbers = f"{topic['readQueueNums']} {topic['writeQueueNums']} {topic['perm']}"
+        attributes = fastjson.dumps(topic.get("attributes") or {}).decode()
+        text = f"{name} {numbers} {topic['topicFilterType']} {attributes}"
+        parts.append(_counted(text.encode()))
+    parts += [_counted(b"[]"), _INT.pack(0)]
+    return zlib.compress(b"".join(parts))
+
+
+def topic_queues_from_route(body: bytes | memoryview) -> list[QueueData]:
+    """The queues in a TopicRouteData, with which a topic can be registered by itself."""
+    content = fastjson.loads(body) if body else {}
+    queues = content.get("queueDatas") if isinstance(content, dict) else None
+    return [
+        QueueData(
+            str(queue.get("brokerName", "")),
+            as_int(queue.get("readQueueNums"), 0),
+            as_int(queue.get("writeQueueNums"), 0),
+            as_int(queue.get("perm"), 0),
+            as_int(queue.get("topicSysFlag"), 0),
+        )
+        for queue in (queues if isinstance(queues, list) else [])
+        if isinstance(queue, dict)
+    ]
+
+
+def _masked(topics: dict[str, dict[str, Any]], mask: int) -> dict[str, dict[str, Any]]:
+    """A broker that may not be written registers topics that may not be written either."""
+    return {name: topic | {"perm": topic["perm"] & mask} for name, topic in topics.items()}
+
+
+def _counted(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def _decode_plain(body: bytes | memoryview) -> Body:
+    content = fastjson.loads(body)
+    wrapper = content.get("topicConfigSerializeWrapper") if isinstance(content, dict) else None
+    if not isinstance(wrapper, dict):
+        raise BadBody("the registration's body has no topicConfigSerializeWrapper")
+    table = wrapper.get("topicConfigTable")
+    topics = {
+        str(name): topic_from_json(topic, str(name))
+        for name, topic in (table if isinstance(table, dict) else {}).items()
+        if isinstance(topic, dict)
+    }
+    return _version(wrapper.get("dataVersion")), topics, _texts(content.get("filterServerList"))
+
+
+def _decode_compressed(body: bytes) -> Body:
+    inflater = zlib.decompressobj()
+    reader = _Reader(inflater.decompress(body, _INFLATED_SIZE_MAX))
+    if inflater.unconsumed_tail:
+        raise BadBody(f"the registration's body is larger than {_INFLATED_SIZE_MAX} bytes")
+    version = _version(fastjson.loads(reader.counted()))
+    topics = {}
+    for _ in range(reader.number()):
+        topic = _topic_from_text(reader.counted().decode())
+        topics[topic.name] = topic
+    return version, topics, _texts(fastjson.loads(reader.counted() or b"[]"))
+
+
+def _topic_from_text(text: str) -> TopicConfig:
+    parts = text.split(" ", 5)
+    if len(parts) < 5:
+        raise BadBody(f"a topic of the registration is cut short: {text[:100]!r}")
+    name, read, write, perm, filter_type = parts[:5]
+    if filter_type.isdigit():
+        filter_type = FILTER_TYPES[min(int(filter_type), 1)]
+    attributes = fastjson.loads(parts[5]) if len(parts) > 5 and parts[5].strip() else {}
+    return TopicConfig(
+        name,
+        as_int(read, 16),
+        as_int(write, 16),
+        as_int(perm, 6),
+        filter_type,
+        attributes=attributes if isinstance(attributes, dict) else {},
+    )
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self) -> int:
+        (value,) = _INT.unpack_from(self._data, self._at)
+        self._at += _INT.size
+        return int(value)
+
+    def counted(self) -> bytes:
+        size = self.number()
+        if not 0 <= size <= len(self._data) - self._at:
+            raise BadBody(f"the registration's body is cut short at {self._at}")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+
+def _version(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): as_int(number, 0) for key, number in value.items()}
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
