@@ -1,0 +1,311 @@
+"""Record bytes to Arrow in bulk: no Python object is made per message.
+
+Fixed fields are gathered with numpy. Bodies, topics and property values are cut out by a "gap
+take": an Arrow binary array of 2n elements laid over the buffer without a copy (value, gap, value,
+gap, ...), of which every other element is taken in one C++ pass. Its offsets are 32 bit, so one
+batch spans less than 2 GiB of the log (`SPAN_MAX`).
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aerobee.pipeline.columns import COLUMNS, arrow_schema
+from aerobee.pipeline.property_columns import PropertyColumns
+from aerobee.protocol.ids import decode_host
+from aerobee.protocol.record import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZSTD,
+    HEAD_V4_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    CorruptRecord,
+)
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+SPAN_MAX: Final = 2**31 - 1
+_HEAD: Final = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_host", "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+assert _HEAD.itemsize == HEAD_V4_SIZE
+
+
+def gather(data: Bytes, positions: Ints, width: int) -> Bytes:
+    """The `width` bytes at each position, as rows of a new array."""
+    windows = np.lib.stride_tricks.sliding_window_view(data, width)
+    return np.ascontiguousarray(windows[positions])
+
+
+def gap_take(buffer: Any, starts: Ints, ends: Ints, kind: Any, valid: Any = None) -> Any:
+    """The byte ranges as an Arrow array of `kind`; the ranges ascend. `valid` False: a null."""
+    count = len(starts)
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2] = starts
+    offsets[1::2] = ends
+    offsets[-1] = ends[-1] if count else 0
+    laid = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
+    taken = laid.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    if valid is None or valid.all():
+        return taken
+    mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, count, [mask, *taken.buffers()[1:]])
+
+
+class Records:
+    """The records that start at `positions` (ascending) of `data`, decoded column by column."""
+
+    def __init__(self, data: Bytes, positions: Ints, broker: str | None = None) -> None:
+        self.data = data
+        self.buffer = pa.py_buffer(data)
+        self.positions = positions
+        self.broker = broker
+        self.count = len(positions)
+        self._check_room()
+        self.fields = gather(data, positions, HEAD_V4_SIZE).view(_HEAD)[:, 0]
+        self.head_sizes: Any = HEAD_V4_SIZE
+        self.sys_flag = self.fields["sys_flag"].astype(np.int32)
+        if (self.sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)).any():
+            self._read_long_heads()
+        self._cut()
+        self._properties: PropertyColumns | None = None
+
+    def _check_room(self) -> None:
+        if not self.count:
+            return
+        if self.positions[0] < 0 or self.positions[-1] + HEAD_V4_SIZE > len(self.data):
+            raise CorruptRecord(int(self.positions[-1]), f"{len(self.data)} bytes are all there is")
+        if int(self.positions[-1]) > SPAN_MAX:
+            raise ValueError(f"a batch spans at most {SPAN_MAX} bytes of the log")
+
+    def _read_long_heads(self) -> None:
+        """IPv6 hosts take 20 bytes, so what follows them stands 12 or 24 bytes further on."""
+        born_size = np.where(self.sys_flag & BORN_HOST_V6, 20, 8)
+        store_size = np.where(self.sys_flag & STORE_HOST_V6, 20, 8)
+        self.head_sizes = HEAD_V4_SIZE - 16 + born_size + store_size
+        room = self.positions + self.head_sizes <= len(self.data)
+        self._require(room, "its head is cut off")
+        store_at = self.positions + 48 + born_size
+        tail_at = store_at + 8 + store_size
+        store = gather(self.data, store_at, 16)
+        self.fields["store_timestamp"] = store[:, :8].copy().view(">i8")[:, 0]
+        self.fields["store_host"] = store[:, 8:].copy().view("V8")[:, 0]  # whole when it is IPv4
+        tail = gather(self.data, tail_at, 16)
+        self.fields["reconsume_times"] = tail[:, :4].copy().view(">i4")[:, 0]
+        self.fields["prepared_transaction_offset"] = tail[:, 4:12].copy().view(">i8")[:, 0]
+        self.fields["body_length"] = tail[:, 12:].copy().view(">i4")[:, 0]
+
+    def _require(self, sound: Any, reason: str) -> None:
+        if not sound.all():
+            raise CorruptRecord(int(self.positions[int(np.argmin(sound))]), reason)
+
+    def _cut(self) -> None:
+        """Where body, topic and properties begin and end, and that all lengths agree."""
+        data, fields = self.data, self.fields
+        magic = fields["magic"]
+        second = magic == MAGIC_V2
+        self._require((magic == MAGIC_V1) | second, "its magic is not a record's")
+        size = fields["size"].astype(np.int64)
+        self.ends = self.positions + size
+        self._require((size > self.head_sizes) & (self.ends <= len(data)), "its size is wrong")
+        body_length = fields["body_length"].astype(np.int64)
+        self.body_starts = self.positions + self.head_sizes
+        self.body_ends = self.body_starts + body_length
+        fits = (body_length >= 0) & (self.body_ends + 3 + second <= self.ends)
+        self._require(fits, "its body does not fit it")
+        topic_length = data[self.body_ends].astype(np.int64)
+        if second.any():
+            wide = topic_length << 8 | data[self.body_ends + 1]
+            topic_length = np.where(second, wide, topic_length)
+        self.topic_starts = self.body_ends + 1 + second
+        self.topic_ends = self.topic_starts + topic_length
+        self._require(self.topic_ends + 2 <= self.ends, "its topic does not fit it")
+        high, low = data[self.topic_ends], data[self.topic_ends + 1]
+        self.property_starts = self.topic_ends + 2
+        stated = self.property_starts + (high.astype(np.int64) << 8 | low)
+        self._require(stated == self.ends, "its properties' length is wrong")
+
+    @property
+    def properties(self) -> PropertyColumns:
+        if self._properties is None:
+            text = gap_take(self.buffer, self.property_starts, self.ends, pa.binary())
+            self._properties = PropertyColumns(text, gap_take)
+        return self._properties
+
+    def column(self, name: str) -> Any:
+        """One column of `columns.COLUMNS` as an Arrow array."""
+        return _MAKERS[name](self)
+
+    def select(self, keep: Any) -> "Records":
+        """The records where `keep` is true."""
+        return Records(self.data, self.positions[keep], self.broker)
+
+    def batch(self, names: Sequence[str], schema: Any = None) -> Any:
+        """A RecordBatch of the named columns."""
+        arrays = [self.column(name) for name in names]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema or arrow_schema(names))
+
+
+def _integer(field: str, kind: Any) -> Any:
+    return lambda records: pa.array(records.fields[field].astype(kind))
+
+
+def _time(field: str) -> Any:
+    def make(records: Records) -> Any:
+        micros = records.fields[field].astype(np.int64) * 1000
+        return pa.Array.from_buffers(
+            COLUMNS["timestamp"][1], records.count, [None, pa.py_buffer(micros)]
+        )
+
+    return make
+
+
+def _topic(records: Records) -> Any:
+    return gap_take(records.buffer, records.topic_starts, records.topic_ends, pa.string())
+
+
+def _value(records: Records) -> Any:
+    bodies = gap_take(records.buffer, records.body_starts, records.body_ends, pa.binary())
+    compressed = np.flatnonzero(records.sys_flag & COMPRESSED)
+    if not len(compressed):
+        return bodies
+    values = bodies.to_pylist()
+    for row in compressed:
+        values[row] = _inflate(values[row], int(records.sys_flag[row]), records, int(row))
+    return pa.array(values, pa.binary())
+
+
+def _inflate(body: bytes, sys_flag: int, records: Records, row: int) -> bytes:
+    kind = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}.get(sys_flag & COMPRESSION_MASK)
+    try:
+        if kind is None:
+            return zlib.decompress(body)
+        with pa.CompressedInputStream(pa.BufferReader(body), kind) as stream:
+            return bytes(stream.read())
+    except (zlib.error, OSError) as error:
+        position = int(records.positions[row])
+        raise CorruptRecord(position, f"its body cannot be decompressed: {error}") from None
+
+
+def _host(field: str, flag: int) -> Any:
+    def make(records: Records) -> Any:
+        if (records.sys_flag & flag).any():
+            return pa.array(_long_hosts(records, field), pa.string())
+        packed = np.ascontiguousarray(records.fields[field]).view(np.uint64)
+        if records.count and (packed == packed[0]).all():  # one broker, often one producer
+            return pa.repeat(_host_text(packed[:1].tobytes()), records.count)
+        distinct, codes = np.unique(packed, return_inverse=True)
+        texts = pa.array([_host_text(one.tobytes()) for one in distinct], pa.string())
+        return texts.take(pa.array(codes.astype(np.int32)))
+
+    return make
+
+
+def _host_text(host: bytes) -> str:
+    ip, port = decode_host(host)
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def host_bytes(records: Records, field: str, row: int) -> bytes:
+    """The packed host of one record, 8 or 20 bytes."""
+    sys_flag = int(records.sys_flag[row])
+    at = int(records.positions[row]) + 48
+    size = 20 if sys_flag & BORN_HOST_V6 else 8
+    if field == "store_host":
+        at += size + 8
+        size = 20 if sys_flag & STORE_HOST_V6 else 8
+    return records.data[at : at + size].tobytes()
+
+
+def _long_hosts(records: Records, field: str) -> list[str]:
+    return [_host_text(host_bytes(records, field, row)) for row in range(records.count)]
+
+
+_HEX: Final = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), "V2")
+
+
+def _offset_message_id(records: Records) -> Any:
+    if (records.sys_flag & STORE_HOST_V6).any():
+        ids = [
+            (host_bytes(records, "store_host", row) + offset.to_bytes(8, "big")).hex().upper()
+            for row, offset in enumerate(records.fields["physical_offset"].tolist())
+        ]
+        return pa.array(ids, pa.string())
+    raw = np.empty((records.count, 16), np.uint8)
+    raw[:, :8] = np.ascontiguousarray(records.fields["store_host"]).view(np.uint8).reshape(-1, 8)
+    offsets = np.ascontiguousarray(records.fields["physical_offset"])
+    raw[:, 8:] = offsets.view(np.uint8).reshape(-1, 8)
+    text = pa.py_buffer(np.ascontiguousarray(_HEX[raw]))
+    ends = pa.py_buffer(np.arange(0, 32 * records.count + 1, 32, dtype=np.int32))
+    return pa.Array.from_buffers(pa.string(), records.count, [None, ends, text])
+
+
+def _message_id(records: Records) -> Any:
+    unique = records.properties.value_of(b"UNIQ_KEY", pa.string())
+    return pc.coalesce(unique, _offset_message_id(records)) if unique.null_count else unique
+
+
+def _broker(records: Records) -> Any:
+    if records.broker is None:
+        return pa.nulls(records.count, pa.string())
+    return pa.repeat(records.broker, records.count)
+
+
+def _keys(records: Records) -> Any:
+    words = pc.split_pattern(records.properties.value_of(b"KEYS", pa.string()), " ")
+    return words.cast(COLUMNS["keys"][1])
+
+
+_MAKERS: Final[dict[str, Any]] = {
+    "key": lambda records: records.properties.value_of(b"KEYS", pa.binary()),
+    "value": _value,
+    "topic": _topic,
+    "partition": _integer("queue_id", np.int32),
+    "offset": _integer("queue_offset", np.int64),
+    "timestamp": _time("store_timestamp"),
+    "tags": lambda records: records.properties.value_of(b"TAGS", pa.string()),
+    "properties": lambda records: records.properties.as_map(),
+    "bornTimestamp": _time("born_timestamp"),
+    "messageId": _message_id,
+    "reconsumeTimes": _integer("reconsume_times", np.int32),
+    "bornHost": _host("born_host", BORN_HOST_V6),
+    "storeHost": _host("store_host", STORE_HOST_V6),
+    "flag": _integer("flag", np.int32),
+    "sysFlag": lambda records: pa.array(records.sys_flag),
+    "broker": _broker,
+    "headers": lambda records: records.properties.as_headers(),
+    "keys": _keys,
+    "storeTimestamp": _time("store_timestamp"),
+    "offsetMessageId": _offset_message_id,
+    "physicalOffset": _integer("physical_offset", np.int64),
+    "storeSize": _integer("size", np.int32),
+    "bodyCrc": _integer("body_crc", np.int32),
+    "preparedTransactionOffset": _integer("prepared_transaction_offset", np.int64),
+}
+assert set(_MAKERS) == set(COLUMNS)

@@ -1,0 +1,106 @@
+"""The property strings of a batch, parsed all at once into maps and single values.
+
+A pair ends at \\x02 or where its record's string ends; its name ends at the pair's first \\x01. A
+pair whose name or value is empty is left out, and so is the broker's checksum of the record.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from aerobee.pipeline.columns import COLUMNS
+
+Ints = npt.NDArray[np.int64]
+_CRC_NAME: Final = b"__CRC32#"
+
+
+class PropertyColumns:
+    """`text` is a binary array, a property string per record."""
+
+    def __init__(self, text: Any, gap_take: Callable[..., Any]) -> None:
+        self._gap_take = gap_take
+        self.count = len(text)
+        _valid, offsets, data = text.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[: self.count + 1].astype(np.int64)
+        self._buffer = data if data is not None else pa.py_buffer(b"")
+        # Eight bytes more, so that a name of up to eight bytes can be compared at any place.
+        self._data = np.zeros(int(bounds[-1]) + 8, np.uint8)
+        self._data[: bounds[-1]] = np.frombuffer(self._buffer, np.uint8)[: bounds[-1]]
+        self._row_starts = bounds[:-1]
+        self._find_pairs(bounds)
+
+    def _find_pairs(self, bounds: Ints) -> None:
+        """Row, start, end of name and end of every pair, in order."""
+        used = self._data[: bounds[-1]]
+        ends = np.flatnonzero(used == 2)
+        row_ends = bounds[1:]
+        rows = np.searchsorted(row_ends, ends, side="right")
+        gaps = np.ones(
+            len(ends), np.int64
+        )  # bytes between this pair's end and the next one's start
+        last = self._data[np.maximum(row_ends - 1, 0)]
+        open_rows = np.flatnonzero((row_ends > bounds[:-1]) & (last != 2))
+        if len(open_rows):  # 4.9 to 5.1 leave out the last \x02
+            rows = np.concatenate((rows, open_rows))
+            ends = np.concatenate((ends, row_ends[open_rows]))
+            gaps = np.concatenate((gaps, np.zeros(len(open_rows), np.int64)))
+            order = np.argsort(ends * 2 + gaps, kind="stable")
+            rows, ends, gaps = rows[order], ends[order], gaps[order]
+        starts = np.zeros(len(ends), np.int64)
+        starts[1:] = (ends + gaps)[:-1]
+        self._keep_pairs(rows, starts, ends, np.flatnonzero(used == 1))
+
+    def _keep_pairs(self, rows: Ints, starts: Ints, ends: Ints, marks: Ints) -> None:
+        if len(marks) == len(ends) and ((marks >= starts) & (marks < ends)).all():
+            name_ends = marks  # almost always: a \x01 in each pair and nowhere else
+            whole = np.ones(len(ends), bool)
+        else:
+            at = np.searchsorted(marks, starts)
+            whole = at < len(marks)
+            name_ends = np.append(marks, 0)[at]
+            whole &= name_ends < ends
+        whole &= (name_ends > starts) & (name_ends + 1 < ends)
+        whole &= ~self._is_name(starts, name_ends, _CRC_NAME)
+        self.rows, self.starts = rows[whole], starts[whole]
+        self.name_ends, self.ends = name_ends[whole], ends[whole]
+
+    def _is_name(self, starts: Ints, name_ends: Ints, name: bytes) -> Any:
+        """Which of the names equal `name` (at most eight bytes)."""
+        same = (name_ends - starts) == len(name)
+        at = np.flatnonzero(same)
+        windows = np.lib.stride_tricks.sliding_window_view(self._data, len(name))
+        same[at] = (windows[starts[at]] == np.frombuffer(name, np.uint8)).all(axis=1)
+        return same
+
+    def value_of(self, name: bytes, kind: Any) -> Any:
+        """The property of that name per record, null where it has none."""
+        pairs = np.flatnonzero(self._is_name(self.starts, self.name_ends, name))
+        starts, ends = self._row_starts.copy(), self._row_starts.copy()
+        valid = np.zeros(self.count, bool)
+        rows = self.rows[pairs]
+        starts[rows] = self.name_ends[pairs] + 1
+        ends[rows] = self.ends[pairs]
+        valid[rows] = True
+        return self._gap_take(self._buffer, starts, ends, kind, valid)
+
+    def _row_offsets(self) -> Any:
+        """Where each record's pairs begin among all pairs, and where the last one's end."""
+        counts = np.bincount(self.rows, minlength=self.count)
+        offsets = np.zeros(self.count + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        return pa.array(offsets)
+
+    def as_map(self) -> Any:
+        names = self._gap_take(self._buffer, self.starts, self.name_ends, pa.string())
+        values = self._gap_take(self._buffer, self.name_ends + 1, self.ends, pa.string())
+        return pa.MapArray.from_arrays(self._row_offsets(), names, values)
+
+    def as_headers(self) -> Any:
+        names = self._gap_take(self._buffer, self.starts, self.name_ends, pa.string())
+        values = self._gap_take(self._buffer, self.name_ends + 1, self.ends, pa.binary())
+        kind = COLUMNS["headers"][1]
+        pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+        return pa.ListArray.from_arrays(self._row_offsets(), pairs, type=kind)

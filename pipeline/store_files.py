@@ -1,0 +1,330 @@
+"""A store directory at rest: its log files, its consume queues, and the splits to read them by.
+
+A split is a byte range of one commitlog file. Which records to take from it is read from the
+consume queues of the wanted topics (20-byte entries in log order), so other topics' records are
+never touched and the log is read forward. What the queues do not know (no consume queue folder, or
+the last records after a crash) is found by walking the log.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aerobee.pipeline.decode import Ints
+from aerobee.protocol.record import (
+    BLANK_MAGIC,
+    HEAD_V4_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+    CorruptRecord,
+    decode_record,
+)
+
+ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
+SPLIT_BYTES: Final = 128 * 1024 * 1024
+SYSTEM_TOPICS: Final = frozenset(
+    (
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    )
+)
+_HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
+_TIME_AT: Final = 56
+
+
+class StoreError(ValueError):
+    """A folder that is no store, or one that cannot be read as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One commitlog file."""
+
+    path: str
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One consume queue's folder."""
+
+    topic: str
+    queue_id: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The part of a log file that one task reads; with `queues` None it is walked."""
+
+    segment: Segment
+    start: int
+    end: int
+    queues: tuple[Queue, ...] | None
+    last: bool = False  # of the newest file, whose end nobody has marked
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith("rmq_sys_")
+
+
+class StoreFiles:
+    """The files of the store at `root` (its root folder, or the commitlog folder alone)."""
+
+    def __init__(self, root: str) -> None:
+        folder = Path(root)
+        if not folder.is_dir():
+            raise StoreError(f"{root} is not a folder; give the store's root (storePathRootDir)")
+        log = folder / "commitlog" if (folder / "commitlog").is_dir() else folder
+        self.root = str(folder)
+        self.segments = _segments(log)
+        if not self.segments:
+            raise StoreError(
+                f"{root} holds no commitlog file (20 digits) in {log}; give the store's root "
+                "(storePathRootDir), which has the folders commitlog and consumequeue"
+            )
+        self.queues = _queues(folder / "consumequeue") if log != folder else []
+
+    def topics(self) -> list[str]:
+        """The topics that have a consume queue, the broker's own left out."""
+        return sorted({queue.topic for queue in self.queues if not is_system_topic(queue.topic)})
+
+    def dispatched_end(self) -> int:
+        """The physical offset up to which the consume queues know the log."""
+        ends = [QueueReader(queue.folder).last_end() for queue in self.queues]
+        return max([self.segments[0].start, *ends])
+
+    def splits(
+        self,
+        *,
+        wanted: Callable[[str], bool],
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+        sealed_only: bool = False,
+    ) -> list[Split]:
+        """The splits that can hold a wanted message; a file outside the times is left out."""
+        segments = [
+            segment
+            for segment, first_ms, next_ms in self._timed(sealed_only)
+            if (end_ms is None or first_ms < end_ms) and (start_ms is None or next_ms >= start_ms)
+        ]
+        newest = self._newest()
+        if not self.queues:
+            return [
+                Split(segment, segment.start, segment.end, None, segment is newest)
+                for segment in segments
+            ]
+        queues = [queue for queue in self.queues if wanted(queue.topic)]
+        known_end = self.dispatched_end()
+        splits = []
+        for segment in segments:
+            end = min(segment.end, max(known_end, segment.start))
+            splits += _cut_segment(segment, end, queues, split_bytes)
+            if end < segment.end and _record_at(segment, end):
+                splits.append(Split(segment, end, segment.end, None, segment is newest))
+        return splits
+
+    def _newest(self) -> Segment:
+        """The newest file that holds a record; the next one is made ahead of need."""
+        held = [one for one in self.segments if first_store_time(one) is not None]
+        return held[-1] if held else self.segments[-1]
+
+    def _timed(self, sealed_only: bool) -> list[tuple[Segment, int, int]]:
+        """Each file that holds a record, with its first record's time and the next file's."""
+        timed = []
+        for segment in self.segments:
+            first = first_store_time(segment)
+            if first is not None:
+                timed.append((segment, first))
+        nexts = [time for _, time in timed[1:]]
+        if sealed_only:
+            timed = timed[:-1]
+        else:
+            nexts.append(2**63 - 1)
+        return [(segment, first, nexts[at]) for at, (segment, first) in enumerate(timed)]
+
+
+def _segments(folder: Path) -> list[Segment]:
+    found = []
+    for entry in os.scandir(folder):
+        if len(entry.name) == 20 and entry.name.isdigit() and (size := entry.stat().st_size):
+            found.append(Segment(entry.path, int(entry.name), size))
+    return sorted(found, key=lambda segment: segment.start)
+
+
+def _queues(folder: Path) -> list[Queue]:
+    if not folder.is_dir():
+        return []
+    return [
+        Queue(topic.name, int(queue.name), queue.path)
+        for topic in sorted(os.scandir(folder), key=lambda entry: entry.name)
+        if topic.is_dir()
+        for queue in sorted(os.scandir(topic.path), key=lambda entry: entry.name)
+        if queue.name.isdigit() and queue.is_dir()
+    ]
+
+
+def first_store_time(segment: Segment) -> int | None:
+    """When the file's first record was stored; None when it holds none yet."""
+    with open(segment.path, "rb") as file:
+        head = file.read(128)
+    if len(head) < 128:
+        return None
+    size, magic, physical = _HEAD.unpack_from(head)
+    if magic not in (MAGIC_V1, MAGIC_V2) or size <= HEAD_V4_SIZE or physical != segment.start:
+        return None
+    born_v6 = head[39] & 0x10
+    return int.from_bytes(head[(at := _TIME_AT + (12 if born_v6 else 0)) : at + 8], "big")
+
+
+def _record_at(segment: Segment, physical: int) -> bool:
+    """Whether a record seems to stand there: neither a blank nor space not yet written."""
+    with open(segment.path, "rb") as file:
+        file.seek(physical - segment.start)
+        head = file.read(8)
+    return len(head) == 8 and struct.unpack(">ii", head)[1] in (MAGIC_V1, MAGIC_V2)
+
+
+def _cut_segment(
+    segment: Segment, end: int, queues: Iterable[Queue], split_bytes: int
+) -> list[Split]:
+    """The file up to `end` in parts of about `split_bytes`; parts without an entry are left out."""
+    present = [
+        (queue, reader)
+        for queue in queues
+        if (reader := QueueReader(queue.folder)).any_between(segment.start, end)
+    ]
+    if not present:
+        return []
+    parts = max(1, round((end - segment.start) / split_bytes))
+    bounds = [segment.start + (end - segment.start) * n // parts for n in range(parts + 1)]
+    splits = []
+    for low, high in pairwise(bounds):
+        held = tuple(queue for queue, reader in present if reader.any_between(low, high))
+        if held:
+            splits.append(Split(segment, low, high, held))
+    return splits
+
+
+class QueueReader:
+    """The entries of one consume queue, found by physical offset."""
+
+    def __init__(self, folder: str) -> None:
+        self._files = []
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if len(name) == 20 and name.isdigit() and os.path.getsize(path) >= ENTRY.itemsize:
+                self._files.append((int(name) // ENTRY.itemsize, path))
+
+    def last_end(self) -> int:
+        """Where the newest entry's record ends; 0 when the queue has none."""
+        for _, path in reversed(self._files):
+            entries = _entries(path)
+            if len(entries) and entries["size"][-1] != BLANK_ENTRY_SIZE:
+                return int(entries["physical"][-1]) + int(entries["size"][-1])
+        return 0
+
+    def any_between(self, low: int, high: int) -> bool:
+        return any(first < last for _, _, first, last in self._ranges(low, high))
+
+    def between(self, low: int, high: int) -> tuple[Ints, Any]:
+        """Physical offsets and tag codes of the entries with low <= physical offset < high."""
+        parts = [entries[first:last] for _, entries, first, last in self._ranges(low, high)]
+        joined = np.concatenate(parts) if parts else np.zeros(0, ENTRY)
+        joined = joined[joined["size"] != BLANK_ENTRY_SIZE]
+        return joined["physical"].astype(np.int64), joined["tags_code"].astype(np.int64)
+
+    def _ranges(self, low: int, high: int) -> Iterable[tuple[int, Any, int, int]]:
+        for base, path in self._files:
+            entries = _entries(path)
+            if not len(entries) or entries["physical"][-1] < low:
+                continue
+            first = _first_at_least(entries["physical"], low)
+            yield base, entries, first, _first_at_least(entries["physical"], high)
+            if entries["physical"][-1] >= high:
+                return
+
+
+def _entries(path: str) -> Any:
+    """The file's used entries; unused ones, all zero, follow them."""
+    whole = os.path.getsize(path) // ENTRY.itemsize
+    entries = np.memmap(path, ENTRY, "r", shape=(whole,))
+    sizes = entries["size"]
+    low, high = 0, whole
+    while low < high:
+        middle = (low + high) // 2
+        if sizes[middle] > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return entries[:low]
+
+
+def _first_at_least(ascending: Any, wanted: int) -> int:
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def map_file(segment: Segment) -> Any:
+    """The file's bytes as a numpy array over a read-only map."""
+    with open(segment.path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, np.uint8)
+
+
+def walk(data: Any, start: int, base: int, *, last_file: bool) -> list[int]:
+    """Positions of the visible records from `start` on; `base` is the log offset of data[0].
+
+    The walk ends at a blank record or at the end of what was written. Where a file that others
+    follow breaks off otherwise, that is an error: nothing is skipped in silence.
+    """
+    view = memoryview(data)
+    positions: list[int] = []
+    at = start
+    while at + 8 <= len(view):
+        size, magic = struct.unpack_from(">ii", view, at)
+        if magic == BLANK_MAGIC:
+            return positions
+        try:
+            record = decode_record(view, at, check=True)
+            if record.physical_offset != base + at:
+                raise CorruptRecord(at, f"it says that it stands at {record.physical_offset}")
+        except CorruptRecord as error:
+            if last_file:
+                return positions
+            raise StoreError(
+                f"the log is damaged at {base + at}: {error.reason}; "
+                "`aerobee pipeline audit` lists all damage"
+            ) from None
+        if record.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+            positions.append(at)
+        at += size
+    return positions

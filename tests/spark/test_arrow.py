@@ -1,0 +1,260 @@
+"""The bulk decoder and the store reader, without Spark: the same values as the plain decoder."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from spark.store_writer import StoreWriter, write_store
+
+from aerobee.pipeline import arrow
+from aerobee.pipeline.columns import COLUMNS, UnknownColumn
+from aerobee.pipeline.store_files import StoreError
+from aerobee.protocol import properties
+from aerobee.protocol.record import (
+    COMPRESSED,
+    TRANSACTION_PREPARED,
+    CorruptRecord,
+    Message,
+    StoredMessage,
+    decode_records,
+    encode_record,
+)
+
+BASE_MS = 1_700_000_000_000
+V4 = bytes([10, 1, 2, 3, 0, 0, 0x13, 0x88])
+V6 = bytes.fromhex("20010db8000000000000000000000001") + bytes([0, 0, 0x13, 0x88])
+ODD_PROPERTIES = (
+    "",
+    "TAGS\x01TagA\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01ABC\x02",
+    "TAGS\x01TagA\x02KEYS\x01k1",  # no last mark, as 4.9 to 5.1 write it
+    "\x02\x01nameless\x02valueless\x01\x02alone\x02X\x01a\x01b\x02TAGS\x01q",
+    "\x02\x02TAGS\x01é中文\x02",
+    "KEYSX\x01no key\x02XKEYS\x01neither\x02",
+    "\x01",
+)
+
+
+def odd_message(number: int, rng: random.Random) -> Message:
+    return Message(
+        "t" * 140 if number % 11 == 5 else f"topic-{number % 3}",
+        number % 4,
+        rng.randbytes(rng.choice((0, 1, 30, 700))),
+        ODD_PROPERTIES[number % len(ODD_PROPERTIES)],
+        flag=number - 5,
+        born_timestamp=BASE_MS + number,
+        born_host=V6 if number % 5 == 1 else V4,
+        store_host=V6 if number % 7 == 2 else V4,
+        reconsume_times=number % 3,
+    )
+
+
+def expected_row(message: StoredMessage) -> dict[str, object]:
+    pairs = {name: v for name, v in message.property_map().items() if name != "__CRC32#"}
+    return {
+        "key": pairs["KEYS"].encode() if "KEYS" in pairs else None,
+        "value": message.body,
+        "topic": message.topic,
+        "partition": message.queue_id,
+        "offset": message.queue_offset,
+        "timestamp": datetime.fromtimestamp(message.store_timestamp / 1000, UTC),
+        "tags": pairs.get("TAGS"),
+        "properties": pairs,
+        "bornTimestamp": datetime.fromtimestamp(message.born_timestamp / 1000, UTC),
+        "messageId": pairs.get("UNIQ_KEY", message.message_id),
+        "offsetMessageId": message.message_id,
+        "reconsumeTimes": message.reconsume_times,
+        "bornHost": "[2001:db8::1]:5000" if message.sys_flag & 16 else "10.1.2.3:5000",
+        "storeHost": "[2001:db8::1]:5000" if message.sys_flag & 32 else "10.1.2.3:5000",
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "broker": "broker-a",
+        "headers": [{"key": k, "value": v.encode()} for k, v in pairs.items()],
+        "keys": pairs["KEYS"].split(" ") if "KEYS" in pairs else None,
+        "storeTimestamp": datetime.fromtimestamp(message.store_timestamp / 1000, UTC),
+        "physicalOffset": message.physical_offset,
+        "storeSize": message.size,
+        "bodyCrc": message.body_crc,
+        "preparedTransactionOffset": message.prepared_transaction_offset,
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_column_equals_what_the_plain_decoder_says(seed: int) -> None:
+    rng = random.Random(seed)
+    numbers = [rng.randrange(1000) for _ in range(rng.choice((1, 2, 300)))]
+    body = b""
+    for number in numbers:
+        message = odd_message(number, rng)
+        body += encode_record(
+            message, number, 10_000 + number, BASE_MS + number, append_crc=number % 2 == 0
+        )
+    batch = arrow.decode(body, tuple(COLUMNS), broker="broker-a")
+    batch.validate(full=True)
+    rows = batch.to_pylist(maps_as_pydicts="strict")
+    assert rows == [expected_row(message) for message in decode_records(body)]
+
+
+def test_compressed_bodies_are_given_decompressed() -> None:
+    text = b"a body that was worth it " * 200
+    with pa.BufferOutputStream() as sink:
+        with pa.CompressedOutputStream(sink, "lz4") as stream:
+            stream.write(text)
+        lz4 = sink.getvalue().to_pybytes()
+    with pa.BufferOutputStream() as sink:
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(text)
+        zstd = sink.getvalue().to_pybytes()
+    forms = [(text, 0), (zlib.compress(text), 0x1), (zlib.compress(text), 0x301)]
+    forms += [(lz4, 0x101), (zstd, 0x201)]
+    body = b"".join(
+        encode_record(Message("t", 0, data, sys_flag=flags), n, 0, BASE_MS)
+        for n, (data, flags) in enumerate(forms)
+    )
+    assert arrow.decode(body, ["value"]).to_pydict() == {"value": [text] * 5}
+
+
+def test_a_body_that_cannot_be_decompressed_is_an_error_that_says_where() -> None:
+    body = encode_record(Message("t", 0, b"not zlib", sys_flag=COMPRESSED), 0, 0, BASE_MS)
+    with pytest.raises(CorruptRecord, match="at 0: its body cannot be decompressed"):
+        arrow.decode(body, ["value"])
+
+
+@pytest.mark.parametrize("at", [0, 4, 84, 93, 99])
+def test_a_damaged_length_or_magic_is_an_error_and_never_a_row(at: int) -> None:
+    sound = encode_record(Message("topic", 0, b"body!", "A\x01b\x02"), 0, 0, BASE_MS)
+    damaged = bytearray(sound * 2)
+    damaged[len(sound) + at] ^= 0x55
+    with pytest.raises(CorruptRecord):
+        arrow.decode(bytes(damaged))
+
+
+def test_a_column_that_does_not_exist_is_refused_with_the_list_of_those_that_do() -> None:
+    with pytest.raises(UnknownColumn, match="no column 'body'; the columns are key, value"):
+        arrow.schema(["body"])
+
+
+def small_message(number: int) -> Message:
+    tag = f"TAGS\x01tag-{number % 2}\x02"
+    return Message(f"topic-{number % 3}", number % 2, b"%06d" % number * 20, tag)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """3000 messages in 3 topics, a second apart, over a dozen log files."""
+    rows = ((small_message(n), BASE_MS + n * 1000) for n in range(3000))
+    return write_store(tmp_path / "store", rows, queue_entries=128)
+
+
+def numbers(batches: object) -> list[int]:
+    return [int(v[:6]) for batch in batches for v in batch.column("value").to_pylist()]  # type: ignore[attr-defined]
+
+
+def test_a_store_is_read_in_log_order_across_files(store: Path) -> None:
+    assert len(list((store / "commitlog").iterdir())) > 8
+    assert numbers(arrow.read_store(str(store), batch_rows=100)) == list(range(3000))
+
+
+def test_topics_tags_and_times_select_the_messages(store: Path) -> None:
+    path = str(store)
+    assert numbers(arrow.read_store(path, topics=["topic-1"])) == list(range(1, 3000, 3))
+    assert numbers(arrow.read_store(path, topic_pattern="topic-[02]")) == [
+        n for n in range(3000) if n % 3 != 1
+    ]
+    assert numbers(arrow.read_store(path, tags=["tag-1"])) == list(range(1, 3000, 2))
+    start = datetime.fromtimestamp(BASE_MS / 1000 + 1000, UTC)
+    assert numbers(arrow.read_store(path, start=start, end=BASE_MS + 1_500_000)) == list(
+        range(1000, 1500)
+    )
+
+
+def test_files_outside_the_times_and_without_the_topic_are_not_read(store: Path) -> None:
+    path = str(store)
+    everything = arrow.store_splits(path)
+    late = arrow.store_splits(path, start=BASE_MS + 2_900_000)
+    assert 1 <= len(late) <= 2 < len(everything)
+    assert arrow.store_splits(path, topics=["nobody"]) == []
+
+
+def test_splits_of_any_size_hold_every_message_once(store: Path) -> None:
+    from aerobee.pipeline.split_reader import Selection, read_split
+
+    selection = Selection(("value",), arrow.topic_filter(None, None))
+    for split_bytes in (1000, 10_000, 1 << 30):
+        splits = arrow.store_splits(str(store), split_bytes=split_bytes)
+        rows = [number for split in splits for number in numbers(read_split(split, selection))]
+        assert rows == list(range(3000))
+
+
+def test_a_log_without_consume_queues_is_walked(store: Path) -> None:
+    log = str(store / "commitlog")
+    assert numbers(arrow.read_store(log)) == list(range(3000))
+    assert numbers(arrow.read_store(log, topics=["topic-2"])) == list(range(2, 3000, 3))
+
+
+def test_records_that_no_queue_knows_yet_are_found_and_half_messages_are_not(
+    tmp_path: Path,
+) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    for number in range(600):
+        message = small_message(number)
+        if number == 590:
+            message.sys_flag = TRANSACTION_PREPARED
+        writer.add(message, BASE_MS, dispatch=number < 580)
+    found = numbers(arrow.read_store(str(writer.close())))
+    assert found == [n for n in range(600) if n != 590]
+
+
+def test_sealed_only_leaves_out_the_newest_file(store: Path) -> None:
+    sealed = numbers(arrow.read_store(str(store), sealed_only=True))
+    assert sealed == list(range(len(sealed))) and 2500 < len(sealed) < 3000
+
+
+def test_damage_in_a_walked_file_is_an_error_that_names_the_place(store: Path) -> None:
+    file = sorted((store / "commitlog").iterdir())[2]
+    data = bytearray(file.read_bytes())
+    (size,) = struct.unpack_from(">i", data)
+    data[size + 90] ^= 0xFF  # in the second record's body
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match=f"damaged at {int(file.name) + size}: the body does not"):
+        numbers(arrow.read_store(str(store / "commitlog")))
+
+
+def test_a_reader_for_duckdb_and_polars_has_the_schema_before_the_first_row(store: Path) -> None:
+    reader = arrow.open_store(str(store), columns=["topic", "offset"], topics=["topic-0"])
+    assert reader.schema.names == ["topic", "offset"]
+    assert reader.read_all().num_rows == 1000
+
+
+def test_a_folder_that_is_no_store_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no commitlog file"):
+        list(arrow.read_store(str(tmp_path)))
+    with pytest.raises(StoreError, match="is not a folder"):
+        list(arrow.read_store(str(tmp_path / "missing")))
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no time zone"):
+        list(arrow.read_store("/", start=datetime(2026, 1, 1)))
+
+
+def test_property_strings_of_random_bytes_parse_as_the_plain_parser_does() -> None:
+    rng = random.Random(7)
+    texts = ["".join(rng.choices("aTAGS\x01\x02", k=rng.randrange(30))) for _ in range(3000)]
+    texts = [text for text in texts if len(properties.parse(text)) == _pairs(text)]
+    body = b"".join(encode_record(Message("t", 0, b"", t), n, 0, 0) for n, t in enumerate(texts))
+    rows = arrow.decode(body, ["properties", "tags"]).to_pylist(maps_as_pydicts="strict")
+    assert [row["properties"] for row in rows] == [properties.parse(text) for text in texts]
+    assert [row["tags"] for row in rows] == [properties.parse(t).get("TAGS") for t in texts]
+
+
+def _pairs(text: str) -> int:
+    """Pairs with a name and a value: more than the parser keeps when a name comes twice."""
+    return sum(
+        1 for p in text.split("\x02") if (c := p.partition("\x01")) and c[0] and c[1] and c[2]
+    )
