@@ -1,0 +1,238 @@
+"""Who is connected: producers and consumers by their heartbeats, and what each group subscribes.
+
+A group's subscription of a topic is the newest (by the clients' own number) of its live members.
+When members want different messages of a topic, some are lost to the group whatever a broker does:
+that is said loudly, once, and kept for those who ask.
+"""
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.connection import Connection
+from aerobee.broker.services.consumer_group import ConsumerGroup, Member
+from aerobee.broker.services.groups import Groups
+from aerobee.broker.services.heartbeats import BROADCASTING, ConsumerData
+from aerobee.broker.services.subscriptions import Subscription
+from aerobee.broker.settings import Settings
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import Command
+
+log = structlog.get_logger("aerobee.clients")
+
+_SCAN_S: Final = 10.0
+
+# Called after a group's members or subscriptions changed; with None once its last member is gone.
+GroupListener = Callable[[str, ConsumerGroup | None], None]
+
+
+class Clients:
+    """Producers and consumers that are online."""
+
+    def __init__(self, settings: Settings, groups: Groups, clock: Clock) -> None:
+        self.on_group_change: list[GroupListener] = []
+        self._settings = settings
+        self._groups = groups
+        self._clock = clock
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Connection, Member]] = {}
+        self._turn: dict[str, int] = {}  # which producer of a group was asked last
+        self._registered: dict[Connection, tuple[set[str], set[str]]] = {}  # consumers, producers
+
+    # --- consumers
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        return self._consumers.get(group)
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        return list(self._consumers.values())
+
+    def consumers_of(self, group: str) -> list[Member]:
+        """The group's members, the longest there first."""
+        known = self._consumers.get(group)
+        return list(known.members.values()) if known else []
+
+    def client_ids(self, group: str) -> list[str]:
+        """Each member's client id once, in an order that all members are told alike."""
+        return sorted({member.client_id for member in self.consumers_of(group)})
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        known = self._consumers.get(group)
+        return known.subscriptions.get(topic) if known else None
+
+    def groups_subscribing(self, topic: str) -> list[str]:
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    def channel_of(self, group: str, client_id: str) -> Connection | None:
+        """The connection of one member, its newest when it has several."""
+        for member in reversed(self.consumers_of(group)):
+            if member.client_id == client_id:
+                return member.connection
+        return None
+
+    def register_consumer(
+        self,
+        connection: Connection,
+        client_id: str,
+        data: ConsumerData,
+        *,
+        language: str = "OTHER",
+        version: int = 0,
+        without_subscriptions: bool = False,
+    ) -> bool:
+        """Note a consumer's heartbeat; True when members or subscriptions changed by it."""
+        self._groups_by(connection)[0].add(data.group)
+        group = self._consumers.get(data.group)
+        if group is None:
+            group = self._consumers[data.group] = ConsumerGroup(data.group)
+        group.describe(data)
+        member = group.members.get(connection)
+        joined = member is None or member.client_id != client_id
+        if member is None or joined:
+            member = Member(connection, client_id, language, version)
+            group.members[connection] = member
+            log.info("consumer joined", group=data.group, client_id=client_id, peer=connection.name)
+        member.seen_at = self._clock.monotonic()
+        before = group.subscriptions
+        subscribed = not without_subscriptions and group.subscribe(member, data.subscriptions)
+        if joined or subscribed:
+            topics_changed = before.keys() != group.subscriptions.keys()
+            self._group_changed(data.group, notify=joined or topics_changed)
+        return joined or subscribed
+
+    def unregister_consumer(self, connection: Connection, group_name: str) -> None:
+        """Take a member out; its group is told, or forgotten when nobody is left."""
+        group = self._consumers.get(group_name)
+        if group is None:
+            return
+        member = group.leave(connection)
+        if member is None:
+            return
+        self._groups_by(connection)[0].discard(group_name)
+        log.info(
+            "consumer left", group=group_name, client_id=member.client_id, peer=connection.name
+        )
+        if not group.members:
+            del self._consumers[group_name]
+        self._group_changed(group_name, notify=True)
+
+    def _group_changed(self, name: str, *, notify: bool) -> None:
+        group = self._consumers.get(name)
+        if notify and group is not None and group.message_model != BROADCASTING:
+            self.notify(name)
+        for listener in self.on_group_change:
+            listener(name, group)
+
+    def _may_notify(self, name: str) -> bool:
+        config = self._groups.find(name)
+        return self._settings.notify_consumer_ids_changed_enable and (
+            config is None or config.notify_consumer_ids_changed_enable
+        )
+
+    def notify(self, group: str) -> None:
+        """Tell every member, the newcomer too, to share the queues anew."""
+        if not self._may_notify(group):
+            return
+        for connection in {member.connection for member in self.consumers_of(group)}:
+            connection.send_oneway(
+                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+            )
+
+    # --- producers
+
+    def register_producer(
+        self,
+        connection: Connection,
+        client_id: str,
+        group: str,
+        *,
+        language: str = "OTHER",
+        version: int = 0,
+    ) -> None:
+        self._groups_by(connection)[1].add(group)
+        members = self._producers.setdefault(group, {})
+        member = members.get(connection)
+        if member is None or member.client_id != client_id:
+            member = members[connection] = Member(connection, client_id, language, version)
+            log.info("producer joined", group=group, client_id=client_id, peer=connection.name)
+        member.seen_at = self._clock.monotonic()
+
+    def unregister_producer(self, connection: Connection, group: str) -> None:
+        members = self._producers.get(group)
+        if members is None or (member := members.pop(connection, None)) is None:
+            return
+        self._groups_by(connection)[1].discard(group)
+        log.info("producer left", group=group, client_id=member.client_id, peer=connection.name)
+        if not members:
+            del self._producers[group]
+            self._turn.pop(group, None)
+
+    def producer_groups(self) -> dict[str, list[Member]]:
+        return {group: list(members.values()) for group, members in self._producers.items()}
+
+    def producers_of(self, group: str) -> list[Member]:
+        return list(self._producers.get(group, {}).values())
+
+    def producer_channel(self, group: str) -> Connection | None:
+        """One open connection of the group, in turn: whom to ask about a transaction."""
+        members = [member for member in self.producers_of(group) if not member.connection.is_closed]
+        if not members:
+            return None
+        turn = self._turn[group] = self._turn.get(group, -1) + 1
+        return members[turn % len(members)].connection
+
+    def producer_by_client_id(self, client_id: str) -> Connection | None:
+        """The connection of the producer that waits for a reply."""
+        for member in chain.from_iterable(group.values() for group in self._producers.values()):
+            if member.client_id == client_id and not member.connection.is_closed:
+                return member.connection
+        return None
+
+    # --- going
+
+    def _groups_by(self, connection: Connection) -> tuple[set[str], set[str]]:
+        """The consumer and the producer groups that this connection registered."""
+        known = self._registered.get(connection)
+        if known is None:
+            known = self._registered[connection] = (set(), set())
+            connection.on_close.append(self.connection_closed)
+        return known
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Take all that this connection had registered out."""
+        consumers, producers = self._registered.get(connection, ((), ()))
+        for group in list(consumers):
+            self.unregister_consumer(connection, group)
+        for group in list(producers):
+            self.unregister_producer(connection, group)
+        self._registered.pop(connection, None)
+
+    def expire(self) -> int:
+        """Close the connections of clients that have not been heard of for too long."""
+        limit = self._clock.monotonic() - self._settings.channel_expired_timeout / 1000
+        members = chain.from_iterable(
+            (
+                *(group.members.values() for group in self._consumers.values()),
+                *(group.values() for group in self._producers.values()),
+            )
+        )
+        silent = {member.connection: member for member in members if member.seen_at < limit}
+        for connection, member in silent.items():
+            log.warning(
+                "a client sent no heartbeat and is forgotten",
+                client_id=member.client_id,
+                peer=connection.name,
+                after_ms=self._settings.channel_expired_timeout,
+            )
+            self.connection_closed(connection)
+            connection.close("no heartbeat")
+        return len(silent)
+
+    async def run(self) -> None:
+        """Look for silent clients, until cancelled."""
+        while True:
+            await self._clock.sleep(_SCAN_S)
+            self.expire()
