@@ -1,0 +1,92 @@
+"""What a user gets from `pip install`: the wheel and the sdist hold what they should, and it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIRED = {
+    "aerobee/__init__.py",
+    "aerobee/py.typed",
+    "aerobee/sync.py",
+    "aerobee/testing.py",
+    "aerobee/broker/app.py",
+    "aerobee/broker/store/commitlog.py",
+    "aerobee/client/__init__.py",
+    "aerobee/conf/broker.conf",
+    "aerobee/pipeline/arrow.py",
+    "aerobee/protocol/record.py",
+    "aerobee/systemd/aerobee-broker.service",
+    "pyspark_aerobee.py",
+}
+
+
+def run(*command: object, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh clone, as a user has it."""
+    clone = tmp_path_factory.mktemp("clone") / "aerobee"
+    run("git", "clone", "-q", ROOT, clone)
+    return clone
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_package_and_data_file(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert names >= REQUIRED
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "src/"))]
+
+
+def test_every_module_of_the_source_is_in_the_wheel(source: Path, wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {
+        f"aerobee/{file.relative_to(source)}"
+        for folder in ("broker", "client", "protocol", "pipeline")
+        for file in (source / folder).rglob("*.py")
+    }
+    assert modules - names == set()
+
+
+def test_the_sdist_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+    backend = "import hatchling.build, sys; hatchling.build.build_sdist(sys.argv[1])"
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv/bin/python"
+    run(python, "-m", "pip", "install", "-q", "hatchling>=1.26")
+    run(python, "-c", backend, tmp_path, cwd=source)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, unpacked)
+    (again,) = tmp_path.glob("*.whl")
+    assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_installed_command_runs_outside_the_source_tree(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    pip = (tmp_path / "venv/bin/python", "-m", "pip", "install", "-q")
+    run(*pip, "-c", ROOT / "constraints.txt", wheel)
+    listed = run(tmp_path / "venv/bin/aerobee", "config", cwd=tmp_path)
+    assert "listenPort" in listed
