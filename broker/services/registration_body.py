@@ -57,8 +57,9 @@ def encode_compressed(
     parts = [_counted(fastjson.dumps(data_version)), _INT.pack(len(table))]
     for name, topic in table.items():
         numbers = f"{topic['readQueueNums']} {topic['writeQueueNums']} {topic['perm']}"
-        attributes = fastjson.dumps(topic.get("attributes") or {}).decode()
-        text = f"{name} {numbers} {topic['topicFilterType']} {attributes}"
+        text = f"{name} {numbers} {topic['topicFilterType']}"
+        if topic.get("attributes"):  # 4.9 reads a topic with five words only
+            text += " " + fastjson.dumps(topic["attributes"]).decode()
         parts.append(_counted(text.encode()))
     parts += [_counted(b"[]"), _INT.pack(0)]
     return zlib.compress(b"".join(parts))

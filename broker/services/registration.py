@@ -1,0 +1,157 @@
+"""Registers this broker with name servers, ours or Apache's: at the start, every 30 s, and as soon
+as a topic changes or a name server comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Final
+
+import structlog
+
+from aerobee.broker.addresses import Addresses
+from aerobee.broker.clock import Clock
+from aerobee.broker.name_server_link import NameServerError, NameServerLink
+from aerobee.broker.services.names import MASTER_ID, permission_mask
+from aerobee.broker.services.registration_body import encode_compressed, encode_plain
+from aerobee.broker.services.topics import Topics
+from aerobee.broker.settings import Settings
+from aerobee.protocol import fastjson
+from aerobee.protocol.codecs import ProtocolError
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+
+log = structlog.get_logger("aerobee.registration")
+
+_CRC_MASK: Final = 0x7FFFFFFF
+_TOGETHER_S: Final = 0.05  # changes of topics this close are registered in one go
+_COME_BACK_S: Final = 1.0  # how soon to look for a name server that went away
+_PERIOD_BOUNDS_S: Final = (10.0, 60.0)
+_LAST_WORD_S: Final = 3.0
+
+
+class Registration:
+    """Keeps every name server of `namesrvAddr` informed."""
+
+    def __init__(
+        self, settings: Settings, clock: Clock, topics: Topics, addresses: Addresses
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._topics = topics
+        self._addresses = addresses
+        self._wake = asyncio.Event()
+        self._failing: set[str] = set()
+        self._stopping = False
+        servers = [part.strip() for part in settings.namesrv_addr.split(";")]
+        self.links = [NameServerLink(server, self._lost) for server in servers if server]
+        self._gone = False
+        topics.on_change.append(lambda _topic: self._wake.set())
+
+    def changed(self) -> None:
+        """Something that is registered has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Register now and again, until cancelled."""
+        if not self.links:
+            return
+        while True:
+            self._wake.clear()
+            await self.register()
+            low, high = _PERIOD_BOUNDS_S
+            period = min(max(self._settings.register_name_server_period / 1000, low), high)
+            await self._sleep_or_wake(period)
+            if self._gone:
+                self._gone = False
+                await self._clock.sleep(_COME_BACK_S)
+            elif self._wake.is_set():
+                await self._clock.sleep(_TOGETHER_S)
+
+    async def register(self) -> None:
+        """Tell all name servers at the same time; those that fail are logged and tried again."""
+        await asyncio.gather(*(self._register_with(link) for link in self.links))
+
+    async def stop(self) -> None:
+        """Tell all name servers that we go."""
+        self._stopping = True
+        await asyncio.gather(*(self._unregister_from(link) for link in self.links))
+
+    async def _register_with(self, link: NameServerLink) -> None:
+        timeout = self._settings.register_broker_timeout_mills / 1000
+        try:
+            await link.connect(timeout)
+            if not self._settings.force_register and not await self._is_changed(link, timeout):
+                return
+            answer = await link.request(self._registration(link), timeout)
+            if answer.code != ResponseCode.SUCCESS:
+                raise NameServerError(
+                    f"name server {link.address} refused our registration: {answer.remark}"
+                )
+            self._take_order_topics(answer)
+        except (NameServerError, ProtocolError, fastjson.JsonError) as error:
+            if link.address not in self._failing:
+                self._failing.add(link.address)
+                log.warning("not registered", name_server=link.address, reason=str(error))
+            return
+        if link.address in self._failing:
+            self._failing.discard(link.address)
+            log.info("registered again", name_server=link.address)
+
+    async def _is_changed(self, link: NameServerLink, seconds: float) -> bool:
+        query = Command(
+            RequestCode.QUERY_DATA_VERSION,
+            self._identity(link),
+            fastjson.dumps(self._topics.data_version.to_json()),
+        )
+        answer = await link.request(query, seconds)
+        return answer.code != ResponseCode.SUCCESS or answer.ext.get("changed") != "false"
+
+    def _registration(self, link: NameServerLink) -> Command:
+        table = self._topics.table_json()
+        encode = encode_compressed if self._settings.compressed_register else encode_plain
+        mask = permission_mask(self._settings.broker_permission)
+        body = encode(table["dataVersion"], table["topicConfigTable"], perm_mask=mask)
+        ext = self._identity(link) | {
+            "bodyCrc32": str(zlib.crc32(body) & _CRC_MASK),
+            "compressed": "true" if self._settings.compressed_register else "false",
+            "enableActingMaster": "false",
+            "haServerAddr": "",
+        }
+        return Command(RequestCode.REGISTER_BROKER, ext, body)
+
+    def _identity(self, link: NameServerLink) -> dict[str, str]:
+        return {
+            "brokerAddr": self._addresses.for_name_server(link.local),
+            "brokerId": str(MASTER_ID),
+            "brokerName": self._settings.broker_name,
+            "clusterName": self._settings.broker_cluster_name,
+        }
+
+    def _take_order_topics(self, answer: Command) -> None:
+        content = fastjson.loads(answer.body) if answer.body else None
+        table = content.get("table") if isinstance(content, dict) else None
+        if isinstance(table, dict) and table:
+            self._topics.set_order_topics(str(topic) for topic in table)
+
+    async def _unregister_from(self, link: NameServerLink) -> None:
+        try:
+            command = Command(RequestCode.UNREGISTER_BROKER, self._identity(link))
+            await link.request(command, _LAST_WORD_S)
+        except NameServerError as error:
+            log.info("not unregistered", name_server=link.address, reason=str(error))
+        link.close()
+
+    def _lost(self) -> None:
+        if not self._stopping:
+            self._gone = True
+            self._wake.set()
+
+    async def _sleep_or_wake(self, seconds: float) -> None:
+        sleep = asyncio.ensure_future(self._clock.sleep(seconds))
+        wake = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait({sleep, wake}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            wake.cancel()
