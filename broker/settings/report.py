@@ -1,6 +1,5 @@
 """Settings as text: for getBrokerConfig, for `aerobee config`, and as docs/settings.md."""
 
-import sys
 from dataclasses import dataclass
 
 from aerobee.broker.settings.fields import EFFECT, NO_EFFECT, REFUSED
@@ -53,7 +52,7 @@ def _row(known: Known, settings: Settings) -> SettingRow:
 _INTRODUCTION = """\
 # Settings
 
-This page is made from the code: `python -m aerobee.broker.settings.report > docs/settings.md`.
+This page is made from the code: `make docs-settings`.
 
 A settings file has RocketMQ's format and names (`key=value` lines); `conf/broker.conf` is one to
 start from. Every key can also be given as a variable `AEROBEE_<KEY>` (`AEROBEE_LISTENPORT=20911`
@@ -116,7 +115,3 @@ def _effect_line(row: Known) -> str:
 
 def _cell(value: Value) -> str:
     return text_of(value).replace("|", "\\|") or "(empty)"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(settings_page())
