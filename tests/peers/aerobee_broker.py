@@ -1,4 +1,4 @@
-"""A real ``aerobee broker`` process for the tests: free ports, its own folder, stop, kill, restart."""
+"""A real ``aerobee broker`` process for tests: free ports, its own folder, stop, kill, restart."""
 
 from __future__ import annotations
 

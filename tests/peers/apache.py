@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from peers.tools import build_once, free_port, need_tools, wait_for
@@ -40,11 +41,19 @@ def build(version: str) -> str:
     return f"{target}/classes:{target}/lib/*"
 
 
-def java_command(version: str, home: Path, main: str, *args: str, heap: str = "512m") -> list[str]:
+def java_command(
+    version: str,
+    home: Path,
+    main: str,
+    *args: str,
+    heap: str = "512m",
+    properties: Mapping[str, str] | None = None,
+) -> list[str]:
     """The argv of a JVM for a test: a small heap, quick to start, its home in the given folder."""
+    defines = [f"-D{key}={value}" for key, value in (properties or {}).items()]
     opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS]
     jvm = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
-    return ["java", *opens, *jvm, "-cp", build(version), f"peers.{main}", *args]
+    return ["java", *opens, *jvm, *defines, "-cp", build(version), f"peers.{main}", *args]
 
 
 class ApacheBroker:
@@ -106,7 +115,8 @@ class ApacheBroker:
         assert self._process is not None
         if self._process.poll() is not None:
             raise AssertionError(f"the JVM ended by itself:\n{self.output()[-4000:]}")
-        return has_route(self.namesrv, "TBW102")
+        # Registered together with the template topic TBW102, and there without auto-creation too.
+        return has_route(self.namesrv, "SELF_TEST_TOPIC")
 
     def stop(self) -> None:
         """A clean stop: SIGTERM, which a JVM answers with exit code 143."""

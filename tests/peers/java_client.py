@@ -24,21 +24,23 @@ class JavaClient:
     """A JVM that runs ``peers.ClientDriver``; see there for the commands and their options.
 
     ``call`` answers what the command returned or raises ``ClientError``. Messages that consumers
-    get are collected by the consumer's name; ``wait_messages`` waits for them.
+    get are collected by the consumer's name; ``wait_messages`` waits for them. Names of options and
+    of JVM properties are written with ``__`` for each dot.
     """
 
-    def __init__(self, version: str, folder: Path) -> None:
+    def __init__(self, version: str, folder: Path, **properties: str) -> None:
         self.version = version
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._answers: dict[int, Event] = {}
         self._events: list[Event] = []
         self._ended = False
+        dotted = {key.replace("__", "."): value for key, value in properties.items()}
         self._log = folder / f"java-{version}.log"
         folder.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                java_command(version, folder, "ClientDriver", str(folder)),
+                java_command(version, folder, "ClientDriver", str(folder), properties=dotted),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -70,7 +72,7 @@ class JavaClient:
         self._process.kill()
         self.close()
 
-    def start(self, command: str, **options: object) -> int:
+    def start(self, command: str, **options: Any) -> int:
         """Sends a command without waiting; ``result`` takes the number it gives."""
         number = next(self._numbers)
         words = [
@@ -95,8 +97,27 @@ class JavaClient:
             raise ClientError(answer["error"])
         return answer
 
-    def call(self, command: str, *, timeout: float = 30, **options: object) -> Event:
+    def call(self, command: str, timeout: float = 30, **options: Any) -> Event:
         return self.result(self.start(command, **options), timeout)
+
+    def producer(self, namesrv: str, name: str, **options: Any) -> str:
+        """Starts a producer under the name, which it returns, to be used with ``send``."""
+        self.call("producer", namesrv=namesrv, name=name, **options)
+        return name
+
+    def send(self, name: str, topic: str, n: int = 1, **options: Any) -> list[Event]:
+        """Sends n messages with bodies ``PREFIX-0`` and so on; the results in that order."""
+        return list(self.call("send", name=name, topic=topic, n=n, timeout=60, **options)["sent"])
+
+    def consumer(self, namesrv: str, name: str, group: str, topic: str, **options: Any) -> str:
+        """Starts a push consumer under the name, which it returns."""
+        self.call("consumer", namesrv=namesrv, name=name, group=group, topic=topic, **options)
+        return name
+
+    def stop(self, *names: str) -> None:
+        """Stops producers and consumers as an application would, one after the other."""
+        for name in names:
+            self.call("stop", name=name)
 
     def admin(self, *args: str, timeout: float = 60) -> str:
         """What ``mqadmin ARGS`` prints."""

@@ -1,4 +1,4 @@
-"""What every peer needs: its tools or a skip, one build per content, free ports, patience with a reason."""
+"""What every peer needs: its tools or a skip, one build per content, free ports, patience."""
 
 from __future__ import annotations
 
