@@ -63,6 +63,12 @@ class Clients:
         known = self._consumers.get(group)
         return known.subscriptions.get(topic) if known else None
 
+    def has_subscriptions(self, group: str, connection: Connection) -> bool:
+        """Whether this member has told what it subscribes."""
+        known = self._consumers.get(group)
+        member = known.members.get(connection) if known else None
+        return member is not None and bool(member.subscriptions)
+
     def groups_subscribing(self, topic: str) -> list[str]:
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 

@@ -5,6 +5,7 @@ are the difference between now and the oldest note inside it.
 """
 
 from collections import deque
+from datetime import datetime
 from typing import Final
 
 from aerobee.broker.clock import Clock
@@ -15,7 +16,6 @@ _HOUR_NOTES: Final = 6  # of ten minutes
 _DAY_NOTES: Final = 24  # of an hour
 _NOTES_PER_TEN_MINUTES: Final = 60
 _NOTES_PER_HOUR: Final = 360
-_DAY_MS: Final = 86_400_000
 
 Note = tuple[int, int, int, int]  # time in ms, nums, size, times
 
@@ -70,6 +70,10 @@ class Counter:
         return _window(self._minute[0], now, column)["tps"]
 
 
+def _local_day(now_ms: int) -> int:
+    return datetime.fromtimestamp(now_ms / 1000).toordinal()
+
+
 def _window(first: Note, last: Note, column: int) -> dict[str, float]:
     elapsed_ms = last[0] - first[0]
     total = last[column] - first[column]
@@ -113,7 +117,7 @@ class Stats:
         self._rates: deque[tuple[float, int, int, int, int]] = deque(
             [(clock.monotonic(), 0, 0, 0, 0)], 62
         )
-        self._day = now_ms // _DAY_MS  # by UTC; only its change matters
+        self._day = _local_day(now_ms)
         self.put_yesterday = self.put_today = 0  # totals at those mornings
         self.get_yesterday = self.get_today = 0
 
@@ -233,8 +237,8 @@ class Stats:
             if self._notes % _NOTES_PER_HOUR == 0:
                 for key in [key for key, counter in table.items() if counter.idle]:
                     del table[key]
-        if now_ms // _DAY_MS != self._day:
-            self._day = now_ms // _DAY_MS
+        if (today := _local_day(now_ms)) != self._day:
+            self._day = today
             self.put_yesterday, self.put_today = self.put_today, self.broker_put.nums
             self.get_yesterday, self.get_today = self.get_today, self.broker_get.nums
 

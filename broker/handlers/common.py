@@ -1,0 +1,75 @@
+"""What the handlers of coordination, queries and administration share."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.services import names_check
+from aerobee.broker.services.group_config import GroupConfig
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.topic_config import TopicConfig
+from aerobee.protocol import fastjson
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import Command
+
+BrokerHandler = Callable[[Broker, Request], Command | None]
+
+
+def bound(broker: Broker, table: Mapping[int, BrokerHandler]) -> dict[int, Handler]:
+    """The functions of `table` as handlers of this broker."""
+    return {int(code): partial(handler, broker) for code, handler in table.items()}
+
+
+def success(
+    request: Request,
+    value: Any = None,
+    ext: dict[str, str] | None = None,
+    remark: str | None = None,
+) -> Command:
+    """SUCCESS, with `value` as the JSON body unless it is None."""
+    body = b"" if value is None else fastjson.dumps(value)
+    return request.command.answer(ResponseCode.SUCCESS, ext, body, remark)
+
+
+def read_body(request: Request) -> dict[Any, Any]:
+    """The request's body as a JSON object; Refused when it is none."""
+    value = fastjson.loads(request.command.body) if request.command.body else None
+    if not isinstance(value, dict):
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the request's body is no JSON object")
+    return value
+
+
+def known_topic(broker: Broker, name: str) -> TopicConfig:
+    """The topic's configuration; Refused when there is none."""
+    config = broker.topics.get(name)
+    if config is None:
+        raise Refused(
+            ResponseCode.TOPIC_NOT_EXIST,
+            names_check.topic_problem(name) or f"topic[{name}] not exist, apply first please!",
+        )
+    return cast(TopicConfig, config)
+
+
+def known_group(broker: Broker, name: str) -> GroupConfig:
+    """The group's configuration; Refused when there is none."""
+    config = broker.groups.find(name)
+    if config is None:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            names_check.group_problem(name) or f"subscription group [{name}] does not exist",
+        )
+    return cast(GroupConfig, config)
+
+
+def check_queue_id(topic: str, queue_id: int) -> None:
+    if queue_id < 0:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId {queue_id} of topic {topic} is negative; queues count from 0",
+        )
+
+
+def peer(request: Request) -> str:
+    return request.connection.name

@@ -1,0 +1,113 @@
+"""Clients come, stay and go: HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP."""
+
+import structlog
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import bound, success
+from aerobee.broker.services import names_check
+from aerobee.broker.services.heartbeats import (
+    CONSUME_ACTIVELY,
+    ConsumerData,
+    Heartbeat,
+    parse_heartbeat,
+)
+from aerobee.protocol.admin_headers import ConsumerGroupHeader, UnregisterClient
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.headers import decode_ext
+
+log = structlog.get_logger("aerobee.clients")
+
+
+def heart_beat(broker: Broker, request: Request) -> Command:
+    """Register what the client is before answering: it looks for itself in the list next."""
+    heartbeat = parse_heartbeat(request.command.body)
+    connection = request.connection
+    connection.client_id = heartbeat.client_id
+    connection.language = request.command.language
+    connection.version = request.command.version
+    unknown = [data for data in heartbeat.consumers if _consumer(broker, request, heartbeat, data)]
+    for group in heartbeat.producer_groups:
+        if problem := names_check.topic_problem(group):  # producer groups may be longer
+            log.warning("a producer is not registered", reason=problem, peer=connection.name)
+            continue
+        broker.clients.register_producer(
+            connection,
+            heartbeat.client_id,
+            group,
+            language=request.command.language,
+            version=request.command.version,
+        )
+    # Only a client of the short form needs the answer: "send all you have next time".
+    changed = bool(unknown) if heartbeat.fingerprint else True
+    return success(
+        request,
+        ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()},
+    )
+
+
+def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: ConsumerData) -> bool:
+    """Register one group's entry; True when its subscriptions are wanted in full next time."""
+    pulls = data.consume_type == CONSUME_ACTIVELY
+    if pulls and broker.settings.reject_pull_consumer_enable:
+        return False
+    config = broker.groups.get(data.group)
+    if config is None:
+        log.warning(
+            "a consumer is not registered: its group may not be created",
+            group=data.group[: names_check.GROUP_SIZE_MAX],
+            client_id=heartbeat.client_id,
+            peer=request.connection.name,
+        )
+        return False
+    ordered = any(
+        (topic := broker.topics.get(subscription.topic)) is not None and topic.order
+        for subscription in data.subscriptions
+    )
+    broker.topics.create_retry(
+        data.group, config.retry_queue_nums, order=ordered, unit=data.unit_mode
+    )
+    broker.clients.register_consumer(
+        request.connection,
+        heartbeat.client_id,
+        data,
+        language=request.command.language,
+        version=request.command.version,
+        without_subscriptions=heartbeat.without_subscriptions,
+    )
+    return heartbeat.without_subscriptions and not broker.clients.has_subscriptions(
+        data.group, request.connection
+    )
+
+
+def unregister_client(broker: Broker, request: Request) -> Command:
+    """Take the client out of the groups that it names."""
+    header = decode_ext(request.command.ext, UnregisterClient)
+    if header.producer_group:
+        broker.clients.unregister_producer(request.connection, header.producer_group)
+    if header.consumer_group:
+        broker.clients.unregister_consumer(request.connection, header.consumer_group)
+    return success(request)
+
+
+def consumer_list(broker: Broker, request: Request) -> Command:
+    """The ids of all members; every member gets the same list."""
+    group = decode_ext(request.command.ext, ConsumerGroupHeader).consumer_group
+    client_ids = broker.clients.client_ids(group)
+    if not client_ids:
+        return request.command.answer(
+            ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}"
+        )
+    return success(request, {"consumerIdList": client_ids})
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(
+        broker,
+        {
+            RequestCode.HEART_BEAT: heart_beat,
+            RequestCode.UNREGISTER_CLIENT: unregister_client,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
+        },
+    )

@@ -1,0 +1,103 @@
+"""Consumers' progress: query, commit, and the tables of it that replicas and tools read."""
+
+import os
+from functools import cache
+from typing import Final
+
+import structlog
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import (
+    bound,
+    check_queue_id,
+    known_group,
+    known_topic,
+    success,
+)
+from aerobee.broker.services.refused import Refused
+from aerobee.protocol.admin_headers import QueryConsumerOffset, UpdateConsumerOffset
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.headers import decode_ext
+
+log = structlog.get_logger("aerobee.offsets")
+
+_MEMORY_SHARE: Final = 0.4  # of the machine's memory: messages nearer to the log's end are "young"
+
+
+@cache
+def _young_bytes() -> int:
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE)
+
+
+def query_consumer_offset(broker: Broker, request: Request) -> Command:
+    """The committed offset; 0 for a new group on a young queue; else the client decides."""
+    header = decode_ext(request.command.ext, QueryConsumerOffset)
+    check_queue_id(header.topic, header.queue_id)
+    offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+    if offset < 0 and header.set_zero_if_not_found is not False and _is_young(broker, header):
+        offset = 0
+    if offset >= 0:
+        return success(request, ext={"offset": str(offset)})
+    return request.command.answer(
+        ResponseCode.QUERY_NOT_FOUND,
+        remark=f"group {header.consumer_group} has no offset in queue {header.queue_id} of "
+        f"{header.topic} yet",
+    )
+
+
+def _is_young(broker: Broker, header: QueryConsumerOffset) -> bool:
+    """Whether the queue still begins at 0 and its first message is near the log's end."""
+    if broker.topics.get(header.topic) is None:
+        return False
+    store = broker.store
+    if store.min_offset(header.topic, header.queue_id) > 0:
+        return False
+    entry = store.queue_entry(header.topic, header.queue_id, 0)
+    return entry is None or store.max_physical_offset - entry[0] <= _young_bytes()
+
+
+def update_consumer_offset(broker: Broker, request: Request) -> Command:
+    """Keep a committed offset, as it is: lower or higher than what the queue has, too."""
+    header = decode_ext(request.command.ext, UpdateConsumerOffset)
+    known_group(broker, header.consumer_group)
+    topic = known_topic(broker, header.topic)
+    check_queue_id(header.topic, header.queue_id)
+    if header.queue_id >= topic.queue_nums and not broker.store.max_offset(
+        header.topic, header.queue_id
+    ):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"topic {header.topic} has {topic.queue_nums} queues, none is number {header.queue_id}",
+        )
+    kept = broker.offsets.commit(
+        header.consumer_group, header.topic, header.queue_id, header.commit_offset
+    )
+    if kept:
+        return success(request)
+    if header.commit_offset < 0:  # ali-ons commits -1 for a queue that it has not read
+        return success(request, remark="a negative offset is not kept")
+    return success(request, remark="Offset has been previously reset")
+
+
+def all_consumer_offsets(broker: Broker, request: Request) -> Command:
+    """consumerOffset.json, for a replica."""
+    return success(request, broker.offsets.table_json())
+
+
+def all_delay_offsets(broker: Broker, request: Request) -> Command:
+    """delayOffset.json, for a replica."""
+    return success(request, {"offsetTable": dict(broker.schedule.offsets())})
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(
+        broker,
+        {
+            RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: all_consumer_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: all_delay_offsets,
+        },
+    )
