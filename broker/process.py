@@ -1,0 +1,168 @@
+"""The life of the process: settings, event loop, signals, systemd, ready line, stop, exit code."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from aerobee.broker.listening import StartError, raise_open_files_limit
+from aerobee.broker.logs import configure_logs, set_level
+from aerobee.broker.notify import Notifier
+from aerobee.broker.settings import Settings, SettingsError, load_settings
+from aerobee.broker.settings.known import known_keys
+from aerobee.broker.store.errors import StoreError
+
+log = structlog.get_logger("aerobee.process")
+
+_STATUS_S: Final = 10.0
+_EXTEND_S: Final = 60.0  # how much more time a start or a stop asks systemd for, each _STATUS_S
+
+
+class Daemon(Protocol):
+    """What this module keeps alive: a broker, or a name server alone."""
+
+    progress: str  # what it is doing while it starts
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def give_up_start(self) -> None: ...
+    def ready_line(self) -> str: ...
+    def status(self) -> str: ...
+
+
+def run_daemon(make: Callable[[Settings], Daemon], config: str | None, sets: Sequence[str]) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    try:
+        settings = load_settings(config, sets)
+    except SettingsError as error:
+        return _complain(str(error))
+    configure_logs(settings.log_level, settings.log_format)
+    for warning in settings.warnings:
+        log.warning("settings", warning=warning)
+    raise_open_files_limit()
+    settings.listeners.append(lambda _keys: set_level(settings.log_level))
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_live(make, settings, config, sets))
+    except (StartError, StoreError) as error:
+        return _complain(str(error))
+
+
+def _complain(text: str) -> int:
+    for line in text.splitlines():
+        print(f"aerobee: {line}", file=sys.stderr)
+    return 1
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        log.warning("uvloop is not installed: the slower loop of asyncio is used")
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _live(
+    make: Callable[[Settings], Daemon],
+    settings: Settings,
+    config: str | None,
+    sets: Sequence[str],
+) -> int:
+    daemon = make(settings)
+    notifier = Notifier()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _asked_to_stop, number, stop, daemon)
+    loop.add_signal_handler(signal.SIGHUP, _reload, settings, config, sets, notifier, daemon)
+    watchdog = asyncio.ensure_future(_feed_watchdog(notifier))
+    try:
+        await _with_more_time(notifier, lambda: daemon.progress, daemon.start())
+        if not stop.is_set():
+            print(daemon.ready_line(), flush=True)
+            notifier.ready(daemon.status())
+            status = asyncio.ensure_future(_tell_status(notifier, daemon))
+            await stop.wait()
+            status.cancel()
+        notifier.stopping()
+        await _with_more_time(notifier, lambda: "stopping", daemon.stop())
+        log.info("stopped")
+        return 0
+    finally:
+        watchdog.cancel()
+
+
+def _asked_to_stop(number: int, stop: asyncio.Event, daemon: Daemon) -> None:
+    log.info("stopping", signal=signal.Signals(number).name)
+    stop.set()
+    daemon.give_up_start()
+
+
+async def _feed_watchdog(notifier: Notifier) -> None:
+    """Only a loop that turns feeds it."""
+    while notifier.watchdog_seconds:
+        notifier.alive()
+        await asyncio.sleep(notifier.watchdog_seconds / 3)
+
+
+async def _tell_status(notifier: Notifier, daemon: Daemon) -> None:
+    while True:
+        notifier.status(daemon.status())
+        await asyncio.sleep(_STATUS_S)
+
+
+async def _with_more_time(
+    notifier: Notifier, describe: Callable[[], str], work: Coroutine[Any, Any, None]
+) -> None:
+    """Do the work; while it lasts, tell systemd that it goes on."""
+
+    async def extend() -> None:
+        while True:
+            notifier.extend(_EXTEND_S)
+            notifier.status(describe())
+            await asyncio.sleep(min(_STATUS_S, 1.0))
+
+    extending = asyncio.ensure_future(extend())
+    try:
+        await work
+    finally:
+        extending.cancel()
+
+
+def _reload(
+    settings: Settings,
+    config: str | None,
+    sets: Sequence[str],
+    notifier: Notifier,
+    daemon: Daemon,
+) -> None:
+    """SIGHUP: take over what can change in a running broker, and say what cannot."""
+    notifier.reloading(time.monotonic_ns())
+    try:
+        changed, kept = reload_settings(settings, load_settings(config, sets))
+    except SettingsError as error:
+        log.error("settings not reloaded", reason=str(error))
+    else:
+        log.info("settings reloaded", changed=changed)
+        if kept:
+            log.warning("these settings change with the next restart only", settings=kept)
+    notifier.ready(daemon.status())
+
+
+def reload_settings(settings: Settings, fresh: Settings) -> tuple[list[str], list[str]]:
+    """Bring `settings` to what `fresh` says; returns the keys changed and those that need a
+    restart."""
+    differing = [
+        known
+        for known in known_keys().values()
+        if known.attribute and settings.value_of(known) != fresh.value_of(known)
+    ]
+    live = {known.key: str(fresh.value_of(known)) for known in differing if known.about.runtime}
+    settings.change(live)
+    return sorted(live), sorted(known.key for known in differing if not known.about.runtime)
