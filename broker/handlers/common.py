@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
@@ -49,7 +49,7 @@ def known_topic(broker: Broker, name: str) -> TopicConfig:
             ResponseCode.TOPIC_NOT_EXIST,
             names_check.topic_problem(name) or f"topic[{name}] not exist, apply first please!",
         )
-    return cast(TopicConfig, config)
+    return config
 
 
 def known_group(broker: Broker, name: str) -> GroupConfig:
@@ -60,7 +60,7 @@ def known_group(broker: Broker, name: str) -> GroupConfig:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             names_check.group_problem(name) or f"subscription group [{name}] does not exist",
         )
-    return cast(GroupConfig, config)
+    return config
 
 
 def check_queue_id(topic: str, queue_id: int) -> None:

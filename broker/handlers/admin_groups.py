@@ -1,0 +1,113 @@
+"""Administration of consumer groups: create, change, delete, list, forbid."""
+
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.admin_topics import page
+from aerobee.broker.handlers.common import bound, known_group, known_topic, peer, read_body, success
+from aerobee.broker.services import names_check
+from aerobee.broker.services.group_config import GroupConfig, group_from_json
+from aerobee.broker.services.refused import Refused
+from aerobee.protocol.admin_headers import DeleteGroup, GroupForbidden, GroupHeader, GroupPage
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.headers import decode_ext
+
+log = structlog.get_logger("aerobee.admin")
+
+
+def update_and_create_group(broker: Broker, request: Request) -> Command:
+    """Create a group or change it."""
+    broker.groups.put(_checked(broker, read_body(request)))
+    return success(request)
+
+
+def update_and_create_group_list(broker: Broker, request: Request) -> Command:
+    """Create or change several groups, all or none."""
+    entries = read_body(request).get("groupConfigList")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList is not a list of groups")
+    for config in [_checked(broker, entry) for entry in entries]:
+        broker.groups.put(config)
+    return success(request)
+
+
+def _checked(broker: Broker, entry: dict[Any, Any]) -> GroupConfig:
+    config = group_from_json(entry)
+    problem = names_check.group_problem(config.name)
+    most = broker.settings.max_queue_nums
+    if problem is None and not 0 <= config.retry_queue_nums <= most:
+        problem = f"retryQueueNums {config.retry_queue_nums} of {config.name} is not 0 to {most}"
+    if problem is None and config.retry_max_times < -1:
+        problem = f"retryMaxTimes {config.retry_max_times} of {config.name} is negative"
+    if problem is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+    known = broker.groups.find(config.name)
+    attributes = dict(known.attributes) if known else {}
+    for name, value in config.attributes.items():  # +name sets, -name removes
+        if name.startswith("-"):
+            attributes.pop(name[1:], None)
+        else:
+            attributes[name.removeprefix("+")] = value
+    return replace(config, attributes=attributes)
+
+
+def get_all_groups(broker: Broker, request: Request) -> Command:
+    """The whole table, or since 5.3 a page of it in the order of names."""
+    header = decode_ext(request.command.ext, GroupPage)
+    table = broker.groups.all()
+    names = page(
+        sorted(table),
+        header.group_seq,
+        header.max_group_num,
+        header.data_version,
+        broker.groups.data_version,
+    )
+    content = broker.groups.table_json()
+    content["subscriptionGroupTable"] = {name: table[name].to_json() for name in names}
+    return success(request, content, {"totalGroupNum": str(len(table))})
+
+
+def get_group(broker: Broker, request: Request) -> Command:
+    name = decode_ext(request.command.ext, GroupHeader).group
+    return success(request, known_group(broker, name).to_json())
+
+
+def delete_group(broker: Broker, request: Request) -> Command:
+    """Forget a group and, if asked, how far it had come."""
+    header = decode_ext(request.command.ext, DeleteGroup)
+    broker.groups.delete(header.group_name)
+    broker.stats.delete_group(header.group_name)
+    if header.clean_offset or header.remove_offset:
+        broker.offsets.delete_group(header.group_name)
+    log.info("group deleted by an operator", group=header.group_name, peer=peer(request))
+    return success(request)
+
+
+def update_and_get_forbidden(broker: Broker, request: Request) -> Command:
+    """Take or give a group's right to read a topic; answer what it now is."""
+    header = decode_ext(request.command.ext, GroupForbidden)
+    if header.readable is not None:
+        known_group(broker, header.group)
+        known_topic(broker, header.topic)
+        broker.groups.set_forbidden(header.group, header.topic, not header.readable)
+    readable = not broker.groups.is_forbidden(header.group, header.topic)
+    return success(request, {"group": header.group, "readable": readable, "topic": header.topic})
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(
+        broker,
+        {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_and_create_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_and_create_group_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: update_and_get_forbidden,
+        },
+    )

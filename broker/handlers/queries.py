@@ -1,0 +1,138 @@
+"""Finding messages: by key, by id, by time; and how far queues reach."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import bound, check_queue_id, known_topic, success
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.store.results import Boundary
+from aerobee.protocol.admin_headers import QueryMessage, QueueHeader, SearchOffset, ViewMessage
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.frame import FRAME_SIZE_MAX
+from aerobee.protocol.headers import decode_ext
+from aerobee.protocol.record import CorruptRecord, decode_record
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+_UNIQUE_INDEX: Final = "U"  # indexType of 5.5 clients
+_BODY_SIZE_MAX: Final = FRAME_SIZE_MAX - 65536
+
+
+def query_message(broker: Broker, request: Request) -> Command:
+    """The records with a key, or a unique key, stored between two times."""
+    ext = request.command.ext
+    header = decode_ext(ext, QueryMessage)
+    known_topic(broker, header.topic)
+    unique = ext.get(UNIQUE_KEY_QUERY, "").lower() == "true" or header.index_type == _UNIQUE_INDEX
+    count = broker.settings.default_query_max_num if unique else header.max_num
+    if count <= 0:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"maxNum {count} must be at least 1")
+    found = broker.store.query(
+        header.topic,
+        header.key,
+        min(count, broker.settings.max_msgs_num_batch),
+        header.begin_timestamp,
+        header.end_timestamp,
+        unique=unique,
+    )
+    progress = {
+        "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
+        "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
+    }
+    if not found.views:
+        return request.command.answer(
+            ResponseCode.QUERY_NOT_FOUND,
+            progress,
+            remark=f"can not find message with key {header.key} in {header.topic}, "
+            "maybe time range not correct",
+        )
+    return request.command.answer(ResponseCode.SUCCESS, progress, _joined(found.views))
+
+
+def _joined(views: Iterable[memoryview]) -> bytes:
+    """As many records as one frame holds, but at least one."""
+    taken: list[memoryview] = []
+    size = 0
+    for view in views:
+        size += len(view)
+        if taken and size > _BODY_SIZE_MAX:
+            break
+        taken.append(view)
+    return b"".join(taken)
+
+
+def view_message_by_id(broker: Broker, request: Request) -> Command:
+    """The one record that begins at a physical offset."""
+    offset = decode_ext(request.command.ext, ViewMessage).offset
+    record = stored_record(broker, offset)
+    if record is None:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"can not find message by the offset, {offset}: the log reaches from "
+            f"{broker.store.min_physical_offset} to {broker.store.max_physical_offset}",
+        )
+    return request.command.answer(ResponseCode.SUCCESS, {}, record)
+
+
+def stored_record(broker: Broker, physical_offset: int) -> bytes | None:
+    """The bytes of the record that begins exactly there; None when none does."""
+    if physical_offset < 0:
+        return None
+    view = broker.store.record_at(physical_offset)
+    if view is None:
+        return None
+    try:
+        message = decode_record(view)
+    except CorruptRecord:
+        return None
+    return bytes(view) if message.physical_offset == physical_offset else None
+
+
+def search_offset_by_timestamp(broker: Broker, request: Request) -> Command:
+    """The queue offset at a time: the first not before it, or (upper) the last not after it."""
+    header = decode_ext(request.command.ext, SearchOffset)
+    known_topic(broker, header.topic)
+    check_queue_id(header.topic, header.queue_id)
+    upper = (header.boundary_type or "").lower() == "upper"
+    offset = broker.store.offset_by_time(
+        header.topic,
+        header.queue_id,
+        header.timestamp,
+        Boundary.UPPER if upper else Boundary.LOWER,
+    )
+    return success(request, ext={"offset": str(offset)})
+
+
+def _of_queue(name: str, read: Callable[[Broker, str, int], int]) -> Callable[..., Command]:
+    """A handler that answers one number of a queue."""
+
+    def handler(broker: Broker, request: Request) -> Command:
+        header = decode_ext(request.command.ext, QueueHeader)
+        known_topic(broker, header.topic)
+        check_queue_id(header.topic, header.queue_id)
+        return success(request, ext={name: str(read(broker, header.topic, header.queue_id))})
+
+    return handler
+
+
+get_max_offset = _of_queue("offset", lambda broker, *queue: max(0, broker.store.max_offset(*queue)))
+get_min_offset = _of_queue("offset", lambda broker, *queue: max(0, broker.store.min_offset(*queue)))
+get_earliest_time = _of_queue(
+    "timestamp", lambda broker, *queue: broker.store.earliest_time(*queue)
+)
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(
+        broker,
+        {
+            RequestCode.QUERY_MESSAGE: query_message,
+            RequestCode.VIEW_MESSAGE_BY_ID: view_message_by_id,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset_by_timestamp,
+            RequestCode.GET_MAX_OFFSET: get_max_offset,
+            RequestCode.GET_MIN_OFFSET: get_min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: get_earliest_time,
+        },
+    )
