@@ -18,7 +18,7 @@ from aerobee.broker.services.topic_config import FILTER_TYPES, TopicConfig, topi
 from aerobee.protocol import fastjson
 
 _INT: Final = struct.Struct(">i")
-_INFLATED_SIZE_MAX: Final = 64 << 20
+_INFLATED_SIZE_MAX: Final = 32 << 20
 
 Body = tuple[dict[str, int], dict[str, TopicConfig], list[str]]
 
@@ -33,7 +33,7 @@ def decode_body(body: bytes | memoryview, *, compressed: bool) -> Body:
         return {}, {}, []
     try:
         return _decode_compressed(bytes(body)) if compressed else _decode_plain(body)
-    except (fastjson.JsonError, zlib.error, struct.error, UnicodeDecodeError) as error:
+    except (fastjson.JsonError, zlib.error, UnicodeDecodeError) as error:
         raise BadBody(f"the registration's body cannot be read: {error}") from None
 
 
@@ -142,6 +142,8 @@ class _Reader:
         self._at = 0
 
     def number(self) -> int:
+        if self._at + _INT.size > len(self._data):
+            raise BadBody(f"the registration's body is cut short at {self._at}")
         (value,) = _INT.unpack_from(self._data, self._at)
         self._at += _INT.size
         return int(value)

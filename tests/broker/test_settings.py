@@ -37,7 +37,7 @@ def test_all_that_get_broker_config_of_apache_prints_is_a_valid_file(version: st
     assert all(warning.startswith("no effect here: ") for warning in settings.warnings)
     mentioned = " ".join(settings.warnings)
     for _, key, value in parse_properties(file.read_text()):
-        known = known_keys()[key] if key in known_keys() else None
+        known = known_keys().get(key)
         if known is None or known.effect == "none here":
             assert re.search(rf"\b{key}\b", mentioned), f"{key} is taken without a word"
         elif known.effect == "yes" and key != "brokerName" and value:
@@ -151,7 +151,7 @@ def test_a_variable_that_kubernetes_makes_is_no_setting_and_no_error() -> None:
 
 
 def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot read the settings file .*nothing"):
+    with pytest.raises(SettingsError, match=r"cannot read the settings file .*nothing"):
         load_settings(tmp_path / "nothing.conf", env={})
 
 

@@ -1,0 +1,84 @@
+"""Which address a client is told: the one it came by, or the one outside of a port mapping."""
+
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+
+from aerobee.broker.addresses import Addresses, Surroundings, look_around
+from aerobee.broker.clock import Clock
+from aerobee.broker.settings import load_settings
+from aerobee.protocol.ids import encode_host
+
+BRIDGE = Surroundings((ip_network("10.88.0.0/16"),), frozenset({ip_address("10.88.0.1")}))
+OURS = ("10.88.0.5", 10911)
+ADVERTISED = {"advertisedAddr": "203.0.113.9:20911"}
+
+
+def addresses(surroundings: Surroundings | None = BRIDGE, **settings: Any) -> Addresses:
+    return Addresses(load_settings(None, settings, {}), Clock(), surroundings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "peer", "expected"),
+    [
+        ({}, "10.88.0.7", "10.88.0.5:10911"),
+        ({}, "198.51.100.1", "10.88.0.5:10911"),
+        (ADVERTISED, "10.88.0.7", "10.88.0.5:10911"),  # a container beside us
+        (ADVERTISED, "10.88.0.5", "10.88.0.5:10911"),  # ourselves
+        (ADVERTISED, "127.0.0.1", "10.88.0.5:10911"),
+        (ADVERTISED, "10.88.0.1", "203.0.113.9:20911"),  # the host, which forwards the port
+        (ADVERTISED, "198.51.100.1", "203.0.113.9:20911"),
+        (ADVERTISED, "::ffff:198.51.100.1", "203.0.113.9:20911"),
+        ({"brokerIP1": "192.0.2.7"}, "10.88.0.7", "192.0.2.7:10911"),
+        ({"brokerIP1": "192.0.2.7"} | ADVERTISED, "198.51.100.1", "203.0.113.9:20911"),
+        ({"brokerIP1": "192.0.2.7"} | ADVERTISED, "10.88.0.7", "192.0.2.7:10911"),
+    ],
+)
+def test_route_and_store_host_agree(settings: dict[str, str], peer: str, expected: str) -> None:
+    ours = addresses(**settings)
+    assert ours.route_address((peer, 40000), OURS) == expected
+    host, _, port = expected.rpartition(":")
+    assert ours.store_host((peer, 40000), OURS) == encode_host(host, int(port))
+
+
+def test_an_advertised_name_is_in_routes_and_its_address_in_message_ids() -> None:
+    ours = addresses(advertisedAddr="localhost:20911")
+    assert ours.route_address(("198.51.100.1", 1), OURS) == "localhost:20911"
+    assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host("127.0.0.1", 20911)
+
+
+def test_a_name_that_does_not_resolve_leaves_the_inner_address_in_message_ids() -> None:
+    ours = addresses(advertisedAddr="no-such-host.invalid:20911")
+    assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host(*OURS)
+
+
+def test_internal_networks_replace_those_of_the_interfaces() -> None:
+    ours = addresses(None, internalNetworks="198.51.100.0/24", **ADVERTISED)
+    assert ours.route_address(("198.51.100.1", 1), OURS) == "10.88.0.5:10911"
+    assert ours.route_address(("192.0.2.200", 1), OURS) == "203.0.113.9:20911"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"bindAddress": "0.0.0.0"}, "10.88.0.5:10911"),
+        ({"bindAddress": "192.0.2.3"}, "192.0.2.3:10911"),
+        ({"bindAddress": "0.0.0.0"} | ADVERTISED, "203.0.113.9:20911"),
+        ({"bindAddress": "0.0.0.0", "brokerIP1": "192.0.2.7"} | ADVERTISED, "192.0.2.7:10911"),
+    ],
+)
+def test_what_name_servers_are_told(settings: dict[str, str], expected: str) -> None:
+    assert addresses(**settings).for_name_server(("10.88.0.5", 55555)) == expected
+
+
+def test_the_machine_knows_networks_that_it_is_in() -> None:
+    surroundings = look_around()
+    assert surroundings.networks
+    assert not surroundings.is_outside(ip_address("127.0.0.1"), ip_address("127.0.0.1"))
+    assert surroundings.is_outside(ip_address("198.51.100.77"), ip_address("127.0.0.1"))
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    ours = addresses()
+    assert ours.route_address(("fd00::2", 1), ("fd00::5", 10911)) == "[fd00::5]:10911"

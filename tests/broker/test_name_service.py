@@ -1,0 +1,368 @@
+"""The name service over real sockets: registrations of brokers, routes, lists, liveness."""
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.addresses import Addresses
+from aerobee.broker.clock import VirtualClock
+from aerobee.broker.name_server_link import NameServerLink
+from aerobee.broker.namesrv import AppNameServer
+from aerobee.broker.services.registration import Registration
+from aerobee.broker.services.registration_body import encode_compressed, encode_plain
+from aerobee.broker.services.topic_config import TopicConfig
+from aerobee.broker.services.topics import Topics
+from aerobee.broker.settings import load_settings
+from aerobee.protocol import fastjson
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+
+VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 1700000000000}
+TOPICS = {
+    name: TopicConfig(name, 4, 3, 7 if name == "TBW102" else 6, topic_sys_flag=flag).to_json()
+    for name, flag in (("TBW102", 0), ("orders", 0), ("unit", 1), ("unitSub", 3), ("sub", 2))
+}
+Ask = Callable[..., Awaitable[Command]]
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[AppNameServer]:
+    settings = load_settings(None, {"namesrvListenPort": 0, "storePathRootDir": tmp_path}, {})
+    app = AppNameServer(settings, clock=VirtualClock())
+    await app.start()
+    yield app
+    await app.stop()
+
+
+async def connect(server: AppNameServer) -> NameServerLink:
+    link = NameServerLink(f"127.0.0.1:{server.namesrv_port}", lambda: None)
+    await link.connect(5)
+    return link
+
+
+@pytest.fixture
+async def link(server: AppNameServer) -> AsyncIterator[NameServerLink]:
+    link = await connect(server)
+    yield link
+    link.close()
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+def ask(link: NameServerLink) -> Ask:
+    async def request(code: int, body: bytes = b"", version: int = 513, **ext: Any) -> Command:
+        texts = {key: str(value) for key, value in ext.items()}
+        return await link.request(Command(code, texts, body, version=version), 5)
+
+    return request
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait, for five seconds at most, until the condition holds."""
+    for _ in range(500):
+        held = condition()
+        if await held if asyncio.iscoroutine(held) else held:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen in 5 s")
+
+
+def identity(name: str = "broker-a", broker_id: int = 0, port: int = 10911) -> dict[str, Any]:
+    return {
+        "brokerName": name,
+        "brokerAddr": f"10.0.0.1:{port}",
+        "clusterName": "DefaultCluster",
+        "brokerId": broker_id,
+        "haServerAddr": f"10.0.0.1:{port + 1}",
+    }
+
+
+async def register(ask: Ask, body: bytes | None = None, **ext: Any) -> Command:
+    fields = identity() | ext
+    return await ask(RequestCode.REGISTER_BROKER, body or encode_plain(VERSION, TOPICS), **fields)
+
+
+async def test_a_topic_that_nobody_has_is_17_without_a_body(ask: Ask) -> None:
+    answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="nothing")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert not answer.body
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_registered_broker_has_a_route_in_each_form(ask: Ask, compressed: bool) -> None:
+    body = (encode_compressed if compressed else encode_plain)(VERSION, TOPICS)
+    answer = await register(
+        ask, body, compressed=compressed, bodyCrc32=zlib.crc32(body) & 0x7FFFFFFF
+    )
+    assert answer.code == 0, answer.remark
+    old = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders", version=317)
+    assert bytes(old.body) == (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"broker-a",'
+        b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},'
+        b'"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,'
+        b'"writeQueueNums":3}]}'
+    )
+    new = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders", version=401)
+    asked = await ask(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        topic="orders",
+        acceptStandardJsonOnly="true",
+        version=317,
+    )
+    assert bytes(new.body) == bytes(asked.body) == bytes(old.body).replace(b"{0:", b'{"0":')
+    assert json.loads(bytes(new.body))["queueDatas"][0]["perm"] == 6
+
+
+async def test_a_damaged_registration_is_refused(ask: Ask) -> None:
+    assert (await register(ask, bodyCrc32=12345)).code == ResponseCode.SYSTEM_ERROR
+    for body, compressed in ((b"{", False), (b"[1]", False), (b"nonsense", True)):
+        answer = await register(ask, body, compressed=compressed)
+        assert answer.code == ResponseCode.SYSTEM_ERROR, body
+    bomb = zlib.compress(bytes(40 << 20))
+    assert "larger than" in str((await register(ask, bomb, compressed=True)).remark)
+    cut = zlib.compress(zlib.decompress(encode_compressed(VERSION, TOPICS))[:60])
+    assert "cut short" in str((await register(ask, cut, compressed=True)).remark)
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
+
+
+async def test_a_first_registration_with_one_topic_is_refused(ask: Ask) -> None:
+    one = encode_plain(VERSION, {"orders": TOPICS["orders"]})
+    assert (await register(ask, one)).code == ResponseCode.SYSTEM_ERROR
+    assert (await register(ask)).code == 0
+    changed = encode_plain(VERSION | {"counter": 2}, {"new": TopicConfig("new", 1, 1).to_json()})
+    assert (await register(ask, changed)).code == 0
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="new")).code == 0
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0
+
+
+async def test_topics_change_only_with_their_version(ask: Ask) -> None:
+    await register(ask)
+    fewer = {name: topic | {"readQueueNums": 9} for name, topic in TOPICS.items()}
+    await register(ask, encode_plain(VERSION, fewer))
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
+    assert b'"readQueueNums":4' in bytes(route.body)
+    await register(ask, encode_plain(VERSION | {"counter": 2}, fewer))
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
+    assert b'"readQueueNums":9' in bytes(route.body)
+
+
+async def test_a_replica_learns_its_master_and_is_in_the_route(ask: Ask) -> None:
+    await register(ask)
+    answer = await register(ask, **identity(broker_id=1, port=20911))
+    assert answer.ext == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders", version=1)
+    assert b'{0:"10.0.0.1:10911",1:"10.0.0.1:20911"}' in bytes(route.body)
+    group = await ask(
+        RequestCode.GET_BROKER_MEMBER_GROUP, clusterName="DefaultCluster", brokerName="broker-a"
+    )
+    assert bytes(group.body) == (
+        b'{"brokerMemberGroup":{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.1:20911"},'
+        b'"brokerName":"broker-a","cluster":"DefaultCluster"}}'
+    )
+    await ask(RequestCode.UNREGISTER_BROKER, **identity())
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
+
+
+async def test_a_broker_goes_with_its_connection(server: AppNameServer, ask: Ask) -> None:
+    other = await connect(server)
+    ext = {key: str(value) for key, value in identity().items()}
+    await other.request(Command(RequestCode.REGISTER_BROKER, ext, encode_plain(VERSION, TOPICS)), 5)
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0
+    other.close()
+
+    async def gone() -> bool:
+        return (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
+
+    await until(gone)
+    info = fastjson.loads((await ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    assert info == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+
+
+async def test_a_silent_broker_is_dropped_and_a_sign_of_life_keeps_it(
+    server: AppNameServer, ask: Ask
+) -> None:
+    clock = server.clock
+    assert isinstance(clock, VirtualClock)
+    await register(ask)
+    await clock.advance(100)
+    version = await ask(RequestCode.QUERY_DATA_VERSION, fastjson.dumps(VERSION), **identity())
+    assert version.ext == {"changed": "false"}
+    assert fastjson.loads(version.body) == VERSION
+    await clock.advance(100)
+    beat = {"clusterName": "DefaultCluster", "brokerAddr": "10.0.0.1:10911"}
+    await ask(RequestCode.BROKER_HEARTBEAT, **beat)
+    await clock.advance(100)
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0
+    await clock.advance(30)
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
+
+
+async def test_the_version_of_an_unknown_broker_has_changed(ask: Ask) -> None:
+    answer = await ask(RequestCode.QUERY_DATA_VERSION, fastjson.dumps(VERSION), **identity())
+    assert answer.ext == {"changed": "true"}
+    await register(ask)
+    newer = fastjson.dumps(VERSION | {"counter": 2})
+    answer = await ask(RequestCode.QUERY_DATA_VERSION, newer, **identity())
+    assert answer.ext == {"changed": "true"}
+    assert (await ask(RequestCode.QUERY_DATA_VERSION, b"{{", **identity())).code == 29
+
+
+async def test_lists_of_topics(ask: Ask) -> None:
+    await register(ask)
+
+    async def topics(code: int, **ext: Any) -> Any:
+        return fastjson.loads((await ask(code, **ext)).body)["topicList"]
+
+    assert await topics(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == sorted(TOPICS)
+    assert await topics(RequestCode.GET_TOPICS_BY_CLUSTER, cluster="DefaultCluster") == sorted(
+        TOPICS
+    )
+    assert await topics(RequestCode.GET_TOPICS_BY_CLUSTER, cluster="other") == []
+    assert await topics(RequestCode.GET_UNIT_TOPIC_LIST) == ["unit", "unitSub"]
+    assert await topics(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST) == ["sub", "unitSub"]
+    assert await topics(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST) == ["sub"]
+    system = fastjson.loads((await ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)).body)
+    assert system == {
+        "brokerAddr": "10.0.0.1:10911",
+        "topicList": ["DefaultCluster", "broker-a"],
+    }
+    info = await ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert bytes(info.body) == (
+        b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"10.0.0.1:10911"},'
+        b'"brokerName":"broker-a","cluster":"DefaultCluster","enableActingMaster":false}},'
+        b'"clusterAddrTable":{"DefaultCluster":["broker-a"]}}'
+    )
+
+
+async def test_write_permission_is_wiped_and_given_back(ask: Ask) -> None:
+    await register(ask)
+    wiped = await ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    assert wiped.ext == {"wipeTopicCount": str(len(TOPICS))}
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
+    assert b'"perm":5' in bytes(route.body)
+    added = await ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    assert added.ext == {"addTopicCount": str(len(TOPICS))}
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
+    assert b'"perm":7' in bytes(route.body)
+
+
+async def test_a_topic_is_deleted_and_registered_by_itself(ask: Ask) -> None:
+    await register(ask)
+    await ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="orders", clusterName="other")
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
+    assert route.code == 0
+    await ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="orders")
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
+    await ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, bytes(route.body), topic="orders")
+    again = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
+    assert bytes(again.body) == bytes(route.body)
+
+
+async def test_the_key_value_table_survives_a_restart(
+    server: AppNameServer, ask: Ask, tmp_path: Path
+) -> None:
+    item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
+    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
+    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:4")).code == 0
+    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).ext == {"value": "broker-a:4"}
+    table = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="ORDER_TOPIC_CONFIG")
+    assert bytes(table.body) == b'{"table":{"orders":"broker-a:4"}}'
+    answer = await register(ask)
+    assert bytes(answer.body) == b'{"table":{"orders":"broker-a:4"}}'
+    server.settings.change({"orderMessageEnable": "true"})
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
+    assert json.loads(bytes(route.body))["orderTopicConf"] == "broker-a:4"
+
+    again = AppNameServer(server.settings)
+    again.names.kv.load()
+    assert again.names.kv.get(**item) == "broker-a:4"
+    assert (await ask(RequestCode.DELETE_KV_CONFIG, **item)).code == 0
+    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_settings_are_shown_and_changed_within_their_bounds(
+    server: AppNameServer, ask: Ask
+) -> None:
+    shown = bytes((await ask(RequestCode.GET_NAMESRV_CONFIG)).body).decode()
+    assert "\norderMessageEnable=false\n" in shown
+    changed = await ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"enableAllTopicList=false\n")
+    assert changed.code == 0
+    refused = await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    fixed = await ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"kvConfigPath=/elsewhere")
+    assert fixed.code == ResponseCode.NO_PERMISSION
+    wrong = await ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"bindAddress=0.0.0.0")
+    assert "cannot change while the broker runs" in str(wrong.remark)
+
+
+async def test_a_request_that_lacks_a_field_is_told_which(ask: Ask) -> None:
+    answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "topic" in str(answer.remark)
+    assert (await ask(RequestCode.SEND_MESSAGE_V2)).code == 3
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_our_broker_registers_at_once_on_a_change_and_says_goodbye(
+    server: AppNameServer, ask: Ask, tmp_path: Path, compressed: bool
+) -> None:
+    settings = load_settings(
+        None,
+        {
+            "namesrvAddr": f"127.0.0.1:{server.namesrv_port};127.0.0.1:1",
+            "compressedRegister": compressed,
+            "listenPort": 12345,
+            "brokerName": "ours",
+        },
+        {},
+    )
+    topics = Topics(str(tmp_path / "topics.json"), settings, server.clock)
+    topics.load()
+    registration = Registration(settings, server.clock, topics, Addresses(settings, server.clock))
+    running = asyncio.create_task(registration.run())
+
+    async def route(topic: str) -> Any:
+        answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
+        return json.loads(bytes(answer.body)) if answer.code == 0 else None
+
+    await until(lambda: route("TBW102"))
+    found = await route("TBW102")
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:12345"}
+    assert found["queueDatas"][0]["perm"] == 7
+    topics.put(TopicConfig("fresh", 2, 2))
+    await until(lambda: route("fresh"))
+    settings.change({"brokerPermission": "4"})
+    topics.put(TopicConfig("drained", 2, 2))
+    await until(lambda: route("drained"))
+    assert (await route("fresh"))["queueDatas"][0]["perm"] == 4
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registration.stop()
+    assert await route("TBW102") is None
+
+
+async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_path: Path) -> None:
+    settings = load_settings(None, {"namesrvListenPort": 0, "storePathRootDir": tmp_path}, {})
+    clock = VirtualClock()
+    first = AppNameServer(settings, clock=clock)
+    await first.start()
+    settings.namesrv_listen_port = first.namesrv_port
+    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{first.namesrv_port}"}, {})
+    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
+    topics.load()
+    registration = Registration(mine, clock, topics, Addresses(mine, clock))
+    running = asyncio.create_task(registration.run())
+    await until(lambda: bool(first.names.names.topics()))
+    await first.stop()
+    second = AppNameServer(settings, clock=clock)
+    await second.start()
+    await until(lambda: bool(second.names.names.topics()))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registration.stop()
+    await second.stop()
