@@ -1,7 +1,6 @@
 """Which address a client is told: the one it came by, or the one outside of a port mapping."""
 
 from ipaddress import ip_address, ip_network
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,10 @@ OURS = ("10.88.0.5", 10911)
 ADVERTISED = {"advertisedAddr": "203.0.113.9:20911"}
 
 
-def addresses(surroundings: Surroundings | None = BRIDGE, **settings: Any) -> Addresses:
-    return Addresses(load_settings(None, settings, {}), Clock(), surroundings)
+def addresses(
+    settings: dict[str, str] | None = None, surroundings: Surroundings | None = BRIDGE
+) -> Addresses:
+    return Addresses(load_settings(None, settings or {}, {}), Clock(), surroundings)
 
 
 @pytest.mark.parametrize(
@@ -36,25 +37,25 @@ def addresses(surroundings: Surroundings | None = BRIDGE, **settings: Any) -> Ad
     ],
 )
 def test_route_and_store_host_agree(settings: dict[str, str], peer: str, expected: str) -> None:
-    ours = addresses(**settings)
+    ours = addresses(settings)
     assert ours.route_address((peer, 40000), OURS) == expected
     host, _, port = expected.rpartition(":")
     assert ours.store_host((peer, 40000), OURS) == encode_host(host, int(port))
 
 
 def test_an_advertised_name_is_in_routes_and_its_address_in_message_ids() -> None:
-    ours = addresses(advertisedAddr="localhost:20911")
+    ours = addresses({"advertisedAddr": "localhost:20911"})
     assert ours.route_address(("198.51.100.1", 1), OURS) == "localhost:20911"
     assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host("127.0.0.1", 20911)
 
 
 def test_a_name_that_does_not_resolve_leaves_the_inner_address_in_message_ids() -> None:
-    ours = addresses(advertisedAddr="no-such-host.invalid:20911")
+    ours = addresses({"advertisedAddr": "no-such-host.invalid:20911"})
     assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host(*OURS)
 
 
 def test_internal_networks_replace_those_of_the_interfaces() -> None:
-    ours = addresses(None, internalNetworks="198.51.100.0/24", **ADVERTISED)
+    ours = addresses({"internalNetworks": "198.51.100.0/24"} | ADVERTISED, None)
     assert ours.route_address(("198.51.100.1", 1), OURS) == "10.88.0.5:10911"
     assert ours.route_address(("192.0.2.200", 1), OURS) == "203.0.113.9:20911"
 
@@ -69,7 +70,7 @@ def test_internal_networks_replace_those_of_the_interfaces() -> None:
     ],
 )
 def test_what_name_servers_are_told(settings: dict[str, str], expected: str) -> None:
-    assert addresses(**settings).for_name_server(("10.88.0.5", 55555)) == expected
+    assert addresses(settings).for_name_server(("10.88.0.5", 55555)) == expected
 
 
 def test_the_machine_knows_networks_that_it_is_in() -> None:
