@@ -88,7 +88,7 @@ def all_consumer_offsets(broker: Broker, request: Request) -> Command:
 
 def all_delay_offsets(broker: Broker, request: Request) -> Command:
     """delayOffset.json, for a replica."""
-    return success(request, {"offsetTable": dict(broker.schedule.offsets())})
+    return success(request, broker.schedule.table_json())
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:
