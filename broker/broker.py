@@ -4,40 +4,46 @@ A plain container. `app` fills it; handlers hold it; services never do, they are
 need. An attribute is set before the first connection is accepted, or not used by any handler.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from aerobee.broker.addresses import Addresses
     from aerobee.broker.clock import Clock
-    from aerobee.broker.connection import Address, Connection
-
-
-def reached_address(connection: "Connection") -> "Address":
-    """The address by which the client reached us."""
-    return connection.local
+    from aerobee.broker.handlers.pull import Pulls
+    from aerobee.broker.handlers.send import Sends
+    from aerobee.broker.services.clients import Clients
+    from aerobee.broker.services.filters import Filters
+    from aerobee.broker.services.groups import Groups
+    from aerobee.broker.services.long_polling import LongPolling
+    from aerobee.broker.services.offsets import Offsets
+    from aerobee.broker.services.put_hooks import PutHooks
+    from aerobee.broker.services.stats import Stats
+    from aerobee.broker.services.topics import Topics
+    from aerobee.broker.settings import Settings
 
 
 class Broker:
     """What handlers work with."""
 
-    settings: Any  # broker.settings: one attribute for each key, in snake case
+    settings: "Settings"
     clock: "Clock"
+    addresses: "Addresses"  # ours, as each client is told it
     store: Any  # store.MessageStore
-    topics: Any  # services.topics
-    groups: Any  # services.groups
-    offsets: Any  # services.offsets
-    clients: Any  # services.clients: producers and consumers by their heartbeats
-    long_polling: Any  # services.long_polling
+    topics: "Topics"
+    groups: "Groups"
+    offsets: "Offsets"
+    clients: "Clients"  # producers and consumers by their heartbeats
+    long_polling: "LongPolling"
+    stats: "Stats"
+    sends: "Sends"  # what the hot path shares with the handlers of sends
+    pulls: "Pulls"
     names: Any  # the name service's table
-    stats: Any
     schedule: Any
     timers: Any
     transactions: Any
     order_locks: Any
 
     def __init__(self) -> None:
-        # IP and port that this client can dial: in routes, and as the store host of its messages.
-        self.address_for: Callable[[Connection], Address] = reached_address
-        self.put_hooks: Any = None  # services.put_hooks: delays, timers, half messages
-        self.filters: Any = None  # SQL92
+        self.put_hooks: PutHooks | None = None  # delays, timers, half messages
+        self.filters: Filters | None = None  # SQL92, by group
         self.escape: Any = None  # puts a message that the broker itself makes

@@ -43,6 +43,7 @@ class Feed(Protocol):
     """What makes answers of bytes: the hot path in Python, or a compiled twin of it."""
 
     error: ProtocolError | None  # set once the bytes are no frames; nothing more is answered
+    completed: int  # frames that were whole, so far
 
     def feed(self, data: bytes) -> Sequence[Part]:
         """The answers that can be given at once to the requests that `data` completes."""
@@ -51,7 +52,8 @@ class Feed(Protocol):
         """Answers to requests that were kept back, because the answers before were too large."""
 
     @property
-    def kept_back(self) -> bool: ...
+    def kept_back(self) -> Sequence[object]:
+        """Requests that `resume` will answer."""
 
     @property
     def partial(self) -> bool:
@@ -100,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._releases: list[Callable[[], None]] = []  # of mapped files whose bytes are under way
         self._asked: dict[int, asyncio.Future[Command]] = {}
         self._last_opaque = 0
+        self._frames_seen = 0
 
     # --- called by the event loop
 
@@ -127,11 +130,11 @@ class Connection(asyncio.Protocol):
             self.write(answers)
         if feed.kept_back:
             self._go_on()
-        if feed.partial:
-            if answers or not self.frame_begun_at:
-                self.frame_begun_at = now
-        else:
+        if not feed.partial:
             self.frame_begun_at = 0.0
+        elif not self.frame_begun_at or feed.completed != self._frames_seen:
+            self.frame_begun_at = now
+            self._frames_seen = feed.completed
         if self._releases:
             self._release_sent()
         if feed.error is not None:
@@ -192,13 +195,13 @@ class Connection(asyncio.Protocol):
         else:
             self._releases.append(release)
 
-    def wait_begins(self) -> None:
-        """A request's answer waits for the disk."""
-        self.waiting += 1
+    def waits_begin(self, count: int = 1) -> None:
+        """That many requests' answers wait for the disk."""
+        self.waiting += count
         if self.waiting >= self._owner.limits.waiting_max:
             self._update_reading()
 
-    def waits_end(self, count: int) -> None:
+    def waits_end(self, count: int = 1) -> None:
         """That many answers have come."""
         self.waiting -= count
         if self._read_paused:
@@ -312,7 +315,7 @@ class Connection(asyncio.Protocol):
         pause = (
             self._stopping
             or self._write_paused
-            or feed.kept_back
+            or bool(feed.kept_back)
             or self.waiting >= self._owner.limits.waiting_max
         )
         if pause != self._read_paused:

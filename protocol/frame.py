@@ -12,6 +12,7 @@ from aerobee.protocol.command import Command
 
 FRAME_SIZE_MAX: Final = 16_777_216
 _LENGTHS: Final = struct.Struct(">iI")
+_HTTP_STARTS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"PRI ")
 
 RawFrame = tuple[int, bytes, bytes]  # codec, header, body
 
@@ -31,6 +32,14 @@ class FrameDecoder:
     def pending(self) -> int:
         """How many bytes of an unfinished frame are waiting."""
         return len(self._buffer)
+
+    @property
+    def header_missing(self) -> bool:
+        """Whether a frame has begun of which not even the header is whole."""
+        waiting = len(self._buffer)
+        if not waiting:
+            return False
+        return waiting < 8 or waiting < 8 + int.from_bytes(self._buffer[5:8], "big")
 
     def feed(self, data: bytes) -> list[RawFrame]:
         """The frames that `data` completes. After a bad one `error` is set; no more come."""
@@ -53,10 +62,7 @@ class FrameDecoder:
             header_end = header_start + (mark & 0xFFFFFF)
             end = position + 4 + length
             if not 4 <= length <= self.frame_size_max - 4 or header_end > end:
-                self.error = ProtocolError(
-                    f"frame of {length} bytes with a header of {mark & 0xFFFFFF}; "
-                    f"a frame takes 8 to {self.frame_size_max} bytes"
-                )
+                self.error = self._explain(data, position, length, mark & 0xFFFFFF)
                 return frames
             codec = mark >> 24
             if codec not in DECODERS:
@@ -70,6 +76,23 @@ class FrameDecoder:
         if position < size:
             self._buffer += data[position:] if position else data
         return frames
+
+    def _explain(
+        self, data: bytes, position: int, length: int, header_length: int
+    ) -> ProtocolError:
+        start = data[position : position + 4]
+        if start[:2] == b"\x16\x03":
+            return ProtocolError(
+                "the client begins a TLS handshake, but TLS is not spoken here; switch it off there"
+            )
+        if start in _HTTP_STARTS:
+            return ProtocolError(
+                "the client speaks HTTP, but this port speaks RocketMQ's remoting protocol"
+            )
+        return ProtocolError(
+            f"frame of {length} bytes with a header of {header_length}; "
+            f"a frame takes 8 to {self.frame_size_max} bytes"
+        )
 
 
 def encode_frame_head(command: Command, body_length: int) -> bytes:

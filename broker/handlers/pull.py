@@ -1,0 +1,314 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE: checks, filter, reading, long polling.
+
+The stored bytes are sent as they are, as views into the mapped log. A pull that finds nothing and
+may wait is held by `long_polling` and run once more when it is woken.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from aerobee.broker.answers import found_head
+from aerobee.broker.broker import Broker
+from aerobee.broker.connection import Connection, Part
+from aerobee.broker.dispatch import ERROR_TEXT_MAX, Handler, Request
+from aerobee.broker.handlers.pull_checks import selection_of
+from aerobee.broker.services.long_polling import Hold, LongPolling
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.subscription import ALL
+from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
+from aerobee.protocol.frame import encode_frame, encode_frame_head
+from aerobee.protocol.headers import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUSPEND,
+    PullRequest,
+    decode_ext,
+)
+
+log = structlog.get_logger("aerobee.pull")
+
+JOIN_MAX: Final = 32 << 10  # bytes up to which one buffer is cheaper to write than several
+SEGMENTS_MAX: Final = 64  # views beyond which it is cheaper too
+SUSPEND_MAX_S: Final = 600.0
+
+CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+# Nothing was ever there: right for a reader at the start, wrong for one that is farther on.
+EMPTY: Final = frozenset({ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE})
+
+
+class Pull:
+    """One pull under way; also the hold that waits in long polling."""
+
+    __slots__ = (
+        "codec",
+        "connection",
+        "fields",
+        "flag",
+        "is_lite",
+        "opaque",
+        "owner",
+        "queue_id",
+        "queue_offset",
+        "selection",
+        "tick",
+        "topic",
+    )
+
+    def __init__(
+        self, connection: Connection, codec: int, opaque: int, flag: int, fields: PullRequest
+    ) -> None:
+        self.connection = connection
+        self.owner = connection
+        self.codec = codec
+        self.opaque = opaque
+        self.flag = flag
+        self.fields = fields
+        self.topic = fields.topic
+        self.queue_id = fields.queue_id
+        self.queue_offset = fields.queue_offset
+        self.selection = ALL
+        self.is_lite = False
+        self.tick = 0
+
+    def wants(self, arrival: Arrival) -> bool:
+        return self.selection.wants(arrival)
+
+
+class Pulls:
+    """What all pulls of a broker share."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._watched: set[Connection] = set()  # whose end must drop their holds
+        self._long_polling: LongPolling = broker.long_polling
+        self._long_polling.rerun = self._rerun
+
+    def handle(self, request: Request) -> Command | None:
+        """A pull in a header that is decoded the general way."""
+        command = request.command
+        fields = decode_ext(command.ext, PullRequest)
+        parts = self.pull(
+            request.connection, command.codec, command.opaque, command.flag, command.code, fields
+        )
+        if parts:
+            request.connection.write(parts)
+        return None
+
+    def pull(
+        self,
+        connection: Connection,
+        codec: int,
+        opaque: int,
+        flag: int,
+        code: int,
+        fields: PullRequest,
+    ) -> Sequence[Part]:
+        """The answer in pieces; nothing when it comes later."""
+        pull = Pull(connection, codec, opaque, flag, fields)
+        pull.is_lite = code == RequestCode.LITE_PULL_MESSAGE
+        return self._run(pull, first=True)
+
+    def _rerun(self, holds: list[Hold]) -> None:
+        for pull in holds:
+            assert isinstance(pull, Pull)
+            if not pull.connection.is_closed:
+                parts = self._run(pull, first=False)
+                if parts:
+                    pull.connection.write(parts)
+
+    def _run(self, pull: Pull, *, first: bool) -> Sequence[Part]:
+        try:
+            pull.selection = selection_of(self.broker, pull.fields, is_lite=pull.is_lite)
+            if (moved := self._reset(pull)) is not None:
+                return moved
+            result = self._read(pull)
+            if result.cold and not self.broker.store.is_warm(result):
+                self._read_cold(pull, result, first)
+                return ()
+            return self._answer(pull, result, result.views, first)
+        except Refused as refused:
+            return _refusal(pull, refused.code, refused.remark)
+        except Exception as error:  # one pull's failure is its own: say it, log it, go on
+            log.exception("pull failed", topic=pull.topic, peer=pull.connection.name)
+            text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
+            return _refusal(pull, ResponseCode.SYSTEM_ERROR, text)
+
+    # --- reading
+
+    def _read(self, pull: Pull) -> ReadResult:
+        settings, fields = self.broker.settings, pull.fields
+        max_bytes = settings.max_transfer_bytes_on_message_in_memory
+        if fields.max_msg_bytes is not None and 0 < fields.max_msg_bytes < max_bytes:
+            max_bytes = fields.max_msg_bytes
+        selection = pull.selection
+        result: ReadResult = self.broker.store.read_queue(
+            pull.topic,
+            pull.queue_id,
+            pull.queue_offset,
+            min(fields.max_msg_nums, settings.max_transfer_count_on_message_in_memory),
+            max_bytes=max_bytes,
+            matches=selection.matches,
+            matches_record=selection.matches_record,
+        )
+        return result
+
+    def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
+        """Have a thread read what is not in memory: the loop must not wait for the disk."""
+        pull.connection.waits_begin()
+        loop = asyncio.get_running_loop()
+        reading = loop.run_in_executor(None, self.broker.store.read_cold, result)
+
+        def done(future: "asyncio.Future[list[bytes]]") -> None:
+            pull.connection.waits_end()
+            try:
+                parts = self._answer(pull, result, future.result(), first)
+            except Exception as error:  # the disk failed: the client is told, others go on
+                result.release()
+                log.exception("reading from disk failed", topic=pull.topic, queue_id=pull.queue_id)
+                parts = _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
+            if parts:
+                pull.connection.write(parts)
+
+        reading.add_done_callback(done)
+
+    def _reset(self, pull: Pull) -> Sequence[Part] | None:
+        """The answer that sends a reader to where an operator has reset its group, if one has."""
+        broker, fields = self.broker, pull.fields
+        if not broker.settings.use_server_side_reset_offset:
+            return None
+        offset = broker.offsets.take_reset(
+            fields.consumer_group, pull.topic, pull.queue_id, pull.queue_offset
+        )
+        if offset is None:
+            return None
+        low = broker.store.min_offset(pull.topic, pull.queue_id)
+        high = broker.store.max_offset(pull.topic, pull.queue_id)
+        return _without_messages(
+            pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset, low, high
+        )
+
+    # --- answering
+
+    def _answer(
+        self, pull: Pull, result: ReadResult, views: Sequence[Part], first: bool
+    ) -> Sequence[Part]:
+        broker, fields, status = self.broker, pull.fields, result.status
+        if first and fields.sys_flag & PULL_COMMIT_OFFSET:
+            broker.offsets.commit(
+                fields.consumer_group, pull.topic, pull.queue_id, fields.commit_offset
+            )
+        if status is ReadStatus.FOUND:
+            broker.stats.add_get(pull.topic, fields.consumer_group, result.count, result.size)
+            broker.offsets.commit_pull(
+                fields.consumer_group, pull.topic, pull.queue_id, result.next_offset
+            )
+            return _with_messages(pull, result, views)
+        if status in EMPTY:
+            empty = fields.queue_offset == 0
+            code = ResponseCode.PULL_NOT_FOUND if empty else ResponseCode.PULL_OFFSET_MOVED
+        else:
+            code = CODES[status]
+        broker.stats.add_miss()
+        may_wait = first and fields.sys_flag & PULL_SUSPEND
+        if may_wait and code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
+            return ()
+        return _without_messages(
+            pull, code, status.name, result.next_offset, result.min_offset, result.max_offset
+        )
+
+    def _hold(self, pull: Pull) -> bool:
+        settings, connection = self.broker.settings, pull.connection
+        if connection.is_closed:
+            return True  # nobody is left to be answered
+        if settings.long_polling_enable:
+            seconds = min(pull.fields.suspend_timeout_millis / 1000, SUSPEND_MAX_S)
+        else:
+            seconds = settings.short_polling_time_mills / 1000
+        if seconds <= 0 or not self._long_polling.hold(pull, seconds):
+            return False
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close.append(self._closed)
+        return True
+
+    def _closed(self, connection: Connection) -> None:
+        self._watched.discard(connection)
+        self._long_polling.drop(connection)
+
+
+def _with_messages(pull: Pull, result: ReadResult, views: Sequence[Part]) -> Sequence[Part]:
+    if pull.flag & ONEWAY_FLAG:
+        result.release()
+        return ()
+    size = result.size
+    if pull.codec == JSON:
+        head = found_head(
+            pull.opaque, result.next_offset, result.min_offset, result.max_offset, size
+        )
+    else:
+        head = encode_frame_head(
+            _command(
+                pull,
+                ResponseCode.SUCCESS,
+                "FOUND",
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+            ),
+            size,
+        )
+    if size <= JOIN_MAX or len(views) > SEGMENTS_MAX:
+        joined = b"".join((head, *views))
+        result.release()
+        return (joined,)
+    pull.connection.release_when_sent(result.release)
+    return (head, *views)
+
+
+def _without_messages(
+    pull: Pull, code: int, remark: str, next_offset: int, min_offset: int, max_offset: int
+) -> Sequence[Part]:
+    if pull.flag & ONEWAY_FLAG:
+        return ()
+    return (encode_frame(_command(pull, code, remark, next_offset, min_offset, max_offset)),)
+
+
+def _command(
+    pull: Pull, code: int, remark: str, next_offset: int, min_offset: int, max_offset: int
+) -> Command:
+    ext = {
+        "maxOffset": str(max_offset),
+        "minOffset": str(min_offset),
+        "nextBeginOffset": str(next_offset),
+        "suggestWhichBrokerId": "0",
+    }
+    return Command(code, ext, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)
+
+
+def _refusal(pull: Pull, code: int, remark: str) -> Sequence[Part]:
+    if pull.flag & ONEWAY_FLAG:
+        return ()
+    return (
+        encode_frame(Command(code, {}, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)),
+    )
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    """The broker's pulls; `broker.pulls` is what the hot path shares with them."""
+    broker.pulls = Pulls(broker)
+    return {
+        RequestCode.PULL_MESSAGE: broker.pulls.handle,
+        RequestCode.LITE_PULL_MESSAGE: broker.pulls.handle,
+    }

@@ -1,0 +1,357 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, the general way.
+
+Plain sends do not pass here: `hot_path` puts all those of one read at once. What is decided for a
+topic here (that its sends need no other check than the queue id) is what lets it.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.services import names_check
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.topic_config import WRITE, TopicConfig
+from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.protocol import properties
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.headers import SendRequest, decode_ext, decode_send_v2
+from aerobee.protocol.ids import UniqueIds, encode_host, offset_message_id
+from aerobee.protocol.record import TRANSACTION_MASK, CorruptRecord, Message, decode_batch
+
+# The client counts retries itself, and says how many there may be, from this version (3.4.9) on.
+VERSION_WITH_MAX_RECONSUME: Final = 121
+
+CODES: Final = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGECACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+}
+STORED: Final = frozenset(
+    {
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+DISK_TIMEOUT_REMARK: Final = "stored, but not on disk within syncFlushTimeout"
+
+
+def code_of(status: PutStatus) -> int:
+    return CODES.get(status, ResponseCode.SYSTEM_ERROR)
+
+
+class PlainTopic:
+    """A topic whose sends need no other check than that of the queue id."""
+
+    __slots__ = ("name", "queue_nums")
+
+    def __init__(self, name: str, queue_nums: int) -> None:
+        self.name = name
+        self.queue_nums = queue_nums
+
+
+class Sends:
+    """What all sends of a broker share."""
+
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.settings
+        self.broker = broker
+        self.plain: dict[str, PlainTopic] = {}
+        self.region = str(settings.region_id)
+        self.added = properties.encode(
+            {
+                properties.MSG_REGION: self.region,
+                properties.TRACE_ON: "true" if settings.trace_on else "false",
+                properties.CLUSTER: settings.broker_cluster_name,
+            }
+        )
+        self.answer_ext = {
+            properties.MSG_REGION: self.region,
+            properties.TRACE_ON: "true" if settings.trace_on else "false",
+        }
+        self.unique_ids = UniqueIds()
+        broker.topics.on_change.append(self._topic_changed)
+
+    def _topic_changed(self, name: str) -> None:
+        self.plain.pop(name, None)
+
+    # --- handlers
+
+    def send(self, request: Request) -> Command | None:
+        """SEND_MESSAGE, with the long names."""
+        return self._send(request, decode_ext(request.command.ext, SendRequest))
+
+    def send_v2(self, request: Request) -> Command | None:
+        """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, with the names of one letter."""
+        return self._send(request, decode_send_v2(request.command.ext))
+
+    def _send(self, request: Request, fields: SendRequest) -> Command | None:
+        try:
+            config = self.checked_topic(fields)
+            if fields.batch:
+                return self._put_batch(request, self._batch(request, fields, config))
+            message = self._message(request, fields, config)
+            queue_id = message.queue_id  # before a delay or a transaction takes it elsewhere
+            hooks = self.broker.put_hooks
+            if hooks is not None:
+                message = hooks.apply(message)
+        except Refused as refused:
+            return self._refuse(request, refused.code, refused.remark)
+        return self._put(request, message, queue_id)
+
+    # --- the checks, in RocketMQ's order
+
+    def checked_topic(self, fields: SendRequest) -> TopicConfig:
+        """The topic that may be sent to, created if need be; Refused says why not."""
+        settings, topics = self.broker.settings, self.broker.topics
+        topic = fields.topic
+        accepts_from_ms = settings.start_accept_send_request_time_stamp
+        if accepts_from_ms and self.broker.clock.now_ms() < accepts_from_ms:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker takes no messages before {_time_text(accepts_from_ms)} "
+                f"(startAcceptSendRequestTimeStamp)",
+            )
+        config: TopicConfig | None = topics.get(topic)
+        if not settings.broker_permission & WRITE and config is not None and config.order:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{settings.broker_name}] sending message is forbidden "
+                f"(brokerPermission={settings.broker_permission})",
+            )
+        if config is None and (problem := names_check.topic_problem(topic)):
+            raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+        if topic in names_check.NO_SENDING_TOPICS or topic.startswith(
+            names_check.SYSTEM_TOPIC_PREFIX
+        ):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic}] is kept for the broker itself: sending to it is forbidden",
+            )
+        if config is None:
+            config = self._create(fields)
+        if fields.queue_id >= config.queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{fields.queue_id}] is illegal: topic {topic} has "
+                f"{config.queue_nums} queues, numbered from 0",
+            )
+        if self._is_plain(config):
+            self.plain[topic] = PlainTopic(config.name, config.queue_nums)
+        return config
+
+    def _create(self, fields: SendRequest) -> TopicConfig:
+        unit_sub = fields.unit_mode and names_check.is_retry_topic(fields.topic)
+        created: TopicConfig = self.broker.topics.create_on_send(
+            fields.topic, fields.default_topic, fields.default_topic_queue_nums, unit_sub=unit_sub
+        )
+        return created
+
+    def _is_plain(self, config: TopicConfig) -> bool:
+        return not config.order and not names_check.is_retry_topic(config.name)
+
+    # --- from a request to a message
+
+    def _message(self, request: Request, fields: SendRequest, config: TopicConfig) -> Message:
+        connection = request.connection
+        queue_id = fields.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(1, config.write_queue_nums))
+        message = Message(
+            fields.topic,
+            queue_id,
+            request.command.body,
+            self.complete_properties(fields.properties),
+            fields.flag,
+            fields.sys_flag,
+            fields.born_timestamp,
+            encode_host(*connection.peer),
+            self.broker.addresses.store_host(connection.peer, connection.local),
+            fields.reconsume_times,
+        )
+        if names_check.is_retry_topic(fields.topic):
+            self._bound_retries(request, fields, message)
+        return message
+
+    def complete_properties(self, text: str) -> str:
+        """The properties as they are stored: with ours, without those that clients may not set."""
+        for name in (properties.MSG_REGION, properties.TRACE_ON, properties.CLUSTER):
+            if name in text:
+                text = properties.remove(text, name)
+        if properties.POP_CK in text:
+            text = properties.remove(text, properties.POP_CK)
+        if text and not text.endswith(properties.PAIR_END):
+            text += properties.PAIR_END
+        if properties.get(text, properties.UNIQ_KEY) is None:
+            text += f"{properties.UNIQ_KEY}\x01{self.unique_ids.next()}\x02"
+        return text + self.added
+
+    def _bound_retries(self, request: Request, fields: SendRequest, message: Message) -> None:
+        """A consumer sent a failed message itself: the last time, it goes to the dead letters."""
+        group = fields.topic.removeprefix(names_check.RETRY_PREFIX)
+        config = self.broker.groups.get(group)
+        if config is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist: {group} is unknown and may not be created",
+            )
+        most = config.retry_max_times
+        told = fields.max_reconsume_times
+        if told is not None and request.command.version >= VERSION_WITH_MAX_RECONSUME:
+            most = told
+        if fields.reconsume_times > most:
+            message.topic = self.broker.topics.create_dlq(group).name
+            message.queue_id = 0
+            message.properties = properties.remove(message.properties, properties.DELAY)
+
+    def _batch(self, request: Request, fields: SendRequest, config: TopicConfig) -> list[Message]:
+        """The messages inside a batch; each carries only its own properties."""
+        body = request.command.body
+        if len(body) > self.broker.settings.max_message_size:
+            raise _illegal(
+                f"the batch takes {len(body)} bytes; maxMessageSize is "
+                f"{self.broker.settings.max_message_size}"
+            )
+        if names_check.is_retry_topic(fields.topic):
+            raise _illegal(f"a batch cannot go to a retry topic, {fields.topic}")
+        if fields.sys_flag & TRANSACTION_MASK or properties.TRAN_MSG in fields.properties:
+            raise _illegal("a batch cannot be part of a transaction")
+        try:
+            parts = decode_batch(body)
+        except CorruptRecord as error:
+            raise _illegal(f"the batch's body is not sound: {error}") from None
+        if not parts:
+            raise _illegal("the batch holds no message")
+        for text in (fields.properties, *(part[2] for part in parts)):
+            if _is_delayed(text):
+                raise _illegal("a message of a batch cannot be delayed; send it alone")
+        queue_id = fields.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(1, config.write_queue_nums))
+        connection = request.connection
+        born_host = encode_host(*connection.peer)
+        store_host = self.broker.addresses.store_host(connection.peer, connection.local)
+        return [
+            Message(
+                fields.topic,
+                queue_id,
+                part_body,
+                text,
+                flag,
+                fields.sys_flag,
+                fields.born_timestamp,
+                born_host,
+                store_host,
+                fields.reconsume_times,
+            )
+            for flag, part_body, text in parts
+        ]
+
+    # --- putting and answering
+
+    def _put(self, request: Request, message: Message, queue_id: int) -> Command | None:
+        result: PutResult = self.broker.store.put([message])[0]
+        if not result.ok:
+            return self._refuse(request, code_of(result.status), result.reason)
+        self.broker.stats.add_put(message.topic, 1, result.size)
+        ext = self.answer_ext | {
+            "msgId": offset_message_id(message.store_host, result.physical_offset),
+            "queueId": str(queue_id),
+            "queueOffset": str(result.queue_offset),
+            "transactionId": properties.get(message.properties, properties.UNIQ_KEY) or "",
+        }
+        hooks = self.broker.put_hooks
+        if hooks is not None and (handle := hooks.recall_handle(message)):
+            ext["recallHandle"] = handle
+        wait = properties.get(message.properties, properties.WAIT) != "false"
+        return self._answer_durable(request, result, ext, wait)
+
+    def _put_batch(self, request: Request, messages: list[Message]) -> Command | None:
+        result: PutResult = self.broker.store.put_batch(messages)
+        if not result.ok:
+            return self._refuse(request, code_of(result.status), result.reason)
+        first = messages[0]
+        self.broker.stats.add_put(first.topic, len(messages), result.size)
+        ids = [
+            offset_message_id(first.store_host, offset) for offset in result.physical_offsets or ()
+        ]
+        ext = self.answer_ext | {
+            "msgId": ",".join(ids),
+            "queueId": str(first.queue_id),
+            "queueOffset": str(result.queue_offset),
+        }
+        wait = any(properties.get(each.properties, properties.WAIT) != "false" for each in messages)
+        return self._answer_durable(request, result, ext, wait)
+
+    def _answer_durable(
+        self, request: Request, result: PutResult, ext: dict[str, str], wait: bool
+    ) -> Command | None:
+        """The answer, now or once the message is as safe as the settings promise."""
+        store = self.broker.store
+        if not (store.sync_flush and wait):
+            return request.command.answer(ResponseCode.SUCCESS, ext)
+        connection = request.connection
+        connection.waits_begin()
+
+        def durable(status: PutStatus) -> None:
+            connection.waits_end()
+            if status in STORED:
+                remark = None if status is PutStatus.PUT_OK else DISK_TIMEOUT_REMARK
+                request.reply(request.command.answer(code_of(status), ext, remark=remark))
+            else:
+                request.reply(self._refuse(request, code_of(status), flush_failed_text(status)))
+
+        store.when_durable(result.end_offset, durable)
+        return None
+
+    def _refuse(self, request: Request, code: int, remark: str) -> Command:
+        return request.command.answer(code, dict(self.answer_ext), remark=remark)
+
+
+def flush_failed_text(status: PutStatus) -> str:
+    return (
+        f"the message was not made durable ({status.name}): the disk failed; "
+        f"see the broker's log, mend the disk and restart it"
+    )
+
+
+def _illegal(reason: str) -> Refused:
+    return Refused(ResponseCode.MESSAGE_ILLEGAL, reason)
+
+
+def _is_delayed(text: str) -> bool:
+    if "DELAY" not in text and "TIMER_" not in text:
+        return False
+    pairs = properties.parse(text)
+    level = pairs.get(properties.DELAY, "0")
+    return level != "0" or any(name.startswith("TIMER_DEL") for name in pairs)
+
+
+def _time_text(timestamp_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000))
+
+
+def handlers_of(sends: Sends) -> dict[int, Handler]:
+    table: dict[int, Callable[[Request], Command | None]] = {
+        RequestCode.SEND_MESSAGE: sends.send,
+        RequestCode.SEND_MESSAGE_V2: sends.send_v2,
+        RequestCode.SEND_BATCH_MESSAGE: sends.send_v2,
+    }
+    return table
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    """The broker's sends; `broker.sends` is what the hot path shares with them."""
+    broker.sends = Sends(broker)
+    return handlers_of(broker.sends)

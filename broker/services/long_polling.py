@@ -1,0 +1,161 @@
+"""Pulls that wait for a message: one table, one timer, no task for each.
+
+A hold is woken by an arrival that its filter wants, or when its time is over; either way the pull
+is run once more and answered. Holds of a client that goes away are dropped.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aerobee.broker.clock import Clock
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.results import Arrival
+
+HOLDS_MAX: Final = 100_000
+TICK_S: Final = 0.02  # deadlines are rounded up to this
+SWEEP_S: Final = 1.0  # how often they are looked at, at least: a test's clock may jump
+
+
+class Hold(Protocol):
+    """A pull that waits."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tick: int  # kept by LongPolling
+
+    @property
+    def owner(self) -> Hashable:
+        """The client: its holds go with it."""
+
+    def wants(self, arrival: "Arrival") -> bool: ...
+
+
+class LongPolling:
+    """All holds. `rerun` is called with those that are woken, a batch at a time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rerun: Callable[[list[Hold]], None] | None = None,
+        *,
+        holds_max: int = HOLDS_MAX,
+    ) -> None:
+        self.rerun = rerun
+        self.holds_max = holds_max
+        self._clock = clock
+        self._by_queue: dict[tuple[str, int], dict[Hold, None]] = {}
+        self._by_owner: dict[Hashable, dict[Hold, None]] = {}
+        self._by_tick: dict[int, dict[Hold, None]] = {}
+        self._ticks: list[int] = []  # a heap of the keys of _by_tick
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_tick = 0
+        self._stopped = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def count(self, topic: str, queue_id: int) -> int:
+        """How many pulls wait at this queue."""
+        return len(self._by_queue.get((topic, queue_id), ()))
+
+    def hold(self, hold: Hold, seconds: float) -> bool:
+        """Keep a pull for so long; False when there are too many already."""
+        if self._count >= self.holds_max or self._stopped:
+            return False
+        tick = hold.tick = int((self._clock.monotonic() + seconds) / TICK_S) + 1
+        self._by_queue.setdefault((hold.topic, hold.queue_id), {})[hold] = None
+        self._by_owner.setdefault(hold.owner, {})[hold] = None
+        due = self._by_tick.get(tick)
+        if due is None:
+            due = self._by_tick[tick] = {}
+            heapq.heappush(self._ticks, tick)
+        due[hold] = None
+        self._count += 1
+        if self._timer is None or tick < self._timer_tick:
+            self._arm()
+        return True
+
+    def arrived(self, arrivals: "list[Arrival]") -> None:
+        """Wake the holds that want one of these; the store calls it after each dispatch."""
+        if not self._count:
+            return
+        by_queue = self._by_queue
+        woken: dict[Hold, None] = {}
+        for arrival in arrivals:
+            holds = by_queue.get((arrival.topic, arrival.queue_id))
+            if holds:
+                for hold in holds:
+                    if (
+                        hold not in woken
+                        and arrival.queue_offset >= hold.queue_offset
+                        and hold.wants(arrival)
+                    ):
+                        woken[hold] = None
+        if woken:
+            self._wake(list(woken))
+
+    def wake_queue(self, topic: str, queue_id: int) -> None:
+        """Run the pulls of a queue again, whatever they wait for: its offsets were reset."""
+        self._wake(list(self._by_queue.get((topic, queue_id), ())))
+
+    def drop(self, owner: Hashable) -> None:
+        """Forget the holds of a client that has gone."""
+        for hold in list(self._by_owner.get(owner, ())):
+            self._remove(hold)
+
+    def stop(self) -> None:
+        """Have every hold answered, and take no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake([hold for holds in self._by_queue.values() for hold in holds])
+
+    # --- inside
+
+    def _wake(self, holds: list[Hold]) -> None:
+        for hold in holds:
+            self._remove(hold)
+        if holds and self.rerun is not None:
+            self.rerun(holds)
+
+    def _remove(self, hold: Hold) -> None:
+        queue = (hold.topic, hold.queue_id)
+        _take_out(self._by_queue, queue, hold)
+        _take_out(self._by_owner, hold.owner, hold)
+        due = self._by_tick.get(hold.tick)
+        if due is not None:
+            due.pop(hold, None)
+        self._count -= 1
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_tick = self._ticks[0]
+        delay = min(SWEEP_S, max(0.0, self._timer_tick * TICK_S - self._clock.monotonic()))
+        self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_tick = int(self._clock.monotonic() / TICK_S)
+        expired: list[Hold] = []
+        while self._ticks and self._ticks[0] <= now_tick:
+            expired += self._by_tick.pop(heapq.heappop(self._ticks))
+        self._wake(expired)
+        while self._ticks and not self._by_tick[self._ticks[0]]:
+            del self._by_tick[heapq.heappop(self._ticks)]
+        if self._ticks and self._timer is None and not self._stopped:
+            self._arm()
+
+
+def _take_out(table: dict[Any, dict[Hold, None]], key: Hashable, hold: Hold) -> None:
+    holds = table.get(key)
+    if holds is not None:
+        holds.pop(hold, None)
+        if not holds:
+            del table[key]
