@@ -1,0 +1,373 @@
+"""`connect` and the client that it gives: the door to everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from datetime import datetime
+from typing import Final, Self, overload
+
+from aerobee.client import positions, query
+from aerobee.client.admin import Admin
+from aerobee.client.consumer import Consumer, Start
+from aerobee.client.core import Core
+from aerobee.client.errors import Closed, Misuse
+from aerobee.client.from_broker import answer_broker
+from aerobee.client.message import Message, Receipt, timestamp_ms
+from aerobee.client.options import ConsumerOptions
+from aerobee.client.presence import Presence
+from aerobee.client.producer import BUFFER_BYTES, BufferedProducer, Producer
+from aerobee.client.pulling import Pulled
+from aerobee.client.remoting import Remoting
+from aerobee.client.routes import Routes
+from aerobee.client.sender import Body, Sender
+from aerobee.client.subscription import subscribe
+from aerobee.client.transactions import Check, TransactionProducer
+from aerobee.client.url import parse_url
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.fastjson import MessageQueue
+
+log = logging.getLogger("aerobee.client")
+
+ROUTE_SECONDS: Final = 30.0
+PRODUCER_GROUP: Final = "aerobee-sdk"
+
+
+class connect:
+    """Connect to the cluster behind name servers: `async with connect(url) as mq` or `await`.
+
+    `url` is `mq://[key:secret@]host:port[,host:port...]` of name servers (an Aerobee broker is one
+    itself); without it AEROBEE_URL, then mq://127.0.0.1:9876. `timeout` is for single requests.
+    """
+
+    def __init__(self, url: str | None = None, *, timeout: float = 3.0) -> None:
+        self._client = Client(url, timeout=timeout)
+
+    def __await__(self) -> Generator[None, None, Client]:
+        return self._client.open().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._client.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+
+class Client:
+    """A connection to a cluster. Make it with `connect`, close it when done."""
+
+    def __init__(self, url: str | None, *, timeout: float) -> None:
+        if timeout <= 0:
+            raise Misuse("timeout is a positive number of seconds")
+        self._name_servers, self._credentials = parse_url(url)
+        self._timeout = timeout
+        self._core_or_none: Core | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- life
+
+    async def open(self) -> Self:
+        """Connect to the first name server that answers; errors say what is wrong."""
+        remoting = Remoting(
+            lambda connection, command: answer_broker(self._core, connection, command),
+            credentials=self._credentials,
+            timeout=self._timeout,
+        )
+        routes = Routes(remoting, self._name_servers)
+        client_id = f"{_own_ip()}@{os.getpid()}#{secrets.token_hex(4)}"
+        presence = Presence(client_id, remoting, routes)
+        sender = Sender(remoting, routes, group=PRODUCER_GROUP)
+        self._core_or_none = Core(client_id, self._timeout, remoting, routes, presence, sender)
+        try:
+            await self._reach_a_name_server(remoting)
+        except BaseException:
+            await self.close()
+            raise
+        self._tasks = [
+            asyncio.create_task(presence.keep_beating(), name="aerobee heartbeats"),
+            asyncio.create_task(self._keep_routes(), name="aerobee routes"),
+        ]
+        return self
+
+    async def _reach_a_name_server(self, remoting: Remoting) -> None:
+        errors = []
+        for address in self._name_servers:
+            try:
+                await remoting.connection(address)
+            except Exception as error:
+                errors.append(error)
+            else:
+                return
+        raise errors[0]
+
+    async def _keep_routes(self) -> None:
+        while True:
+            await asyncio.sleep(ROUTE_SECONDS)
+            before = {topic: self._core.routes.cached(topic) for topic in self._core.routes.topics}
+            await self._core.routes.refresh_all()
+            changed = any(
+                self._core.routes.cached(topic) != route for topic, route in before.items()
+            )
+            if changed:
+                await self._core.presence.beat()
+                for consumer in self._core.consumers.values():
+                    consumer.request_rebalance()
+
+    async def close(self) -> None:
+        """Close what is still open of it: consumers drain and leave their groups."""
+        core = self._core_or_none
+        if core is None:
+            return
+        for consumer in list(core.consumers.values()):
+            await consumer.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await core.remoting.close()
+        self._core_or_none = None
+
+    async def __aenter__(self) -> Self:
+        return self if self._core_or_none is not None else await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def _core(self) -> Core:
+        if self._core_or_none is None:
+            raise Closed("this client is not connected", hint="use `async with connect(...)`")
+        return self._core_or_none
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this client."""
+        return self._core.client_id
+
+    # -- sending
+
+    async def send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        order_key: str | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | float | None = None,
+        properties: Mapping[str, str] | None = None,
+        durable: bool = True,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Store one message and give its receipt.
+
+        `tag` is what consumers filter by, `key` what queries find it by; messages with the same
+        `order_key` share a queue and stay in order. `delay` (seconds) or `deliver_at` keep it back.
+        `durable=False` does not wait for the flush that the broker is set to.
+        Unconfirmed is raised when it is unknown whether the message was stored.
+        """
+        producer = Producer(self._core.sender, topic, timeout=timeout or self._timeout)
+        return await producer.send(
+            body,
+            tag=tag,
+            key=key,
+            order_key=order_key,
+            delay=delay,
+            deliver_at=deliver_at,
+            properties=properties,
+            durable=durable,
+        )
+
+    async def send_oneway(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        order_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> str:
+        """Send without waiting for an answer: the message may be lost. Gives its id."""
+        producer = Producer(self._core.sender, topic, timeout=self._timeout)
+        return await producer.send_oneway(
+            body, tag=tag, key=key, order_key=order_key, properties=properties
+        )
+
+    @overload
+    def producer(
+        self, topic: str, *, linger: None = None, timeout: float | None = None
+    ) -> Producer: ...
+
+    @overload
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger: float,
+        buffer_bytes: int = BUFFER_BYTES,
+        timeout: float | None = None,
+    ) -> BufferedProducer: ...
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger: float | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        timeout: float | None = None,
+    ) -> Producer | BufferedProducer:
+        """A producer of one topic; with `linger` (seconds) it sends in batches from a buffer."""
+        seconds = timeout or self._timeout
+        if linger is None:
+            return Producer(self._core.sender, topic, timeout=seconds)
+        return BufferedProducer(
+            self._core.sender, topic, linger=linger, buffer_bytes=buffer_bytes, timeout=seconds
+        )
+
+    def transactions(
+        self, topic: str, *, group: str, check: Check, timeout: float | None = None
+    ) -> TransactionProducer:
+        """A producer of transactions; `check` tells the broker what became of a half message."""
+        core = self._core
+        return TransactionProducer(
+            core.sender,
+            core.remoting,
+            core.presence,
+            core.checks,
+            topic=topic,
+            group=group,
+            check=check,
+            timeout=timeout or self._timeout,
+        )
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Take back a delayed message before its time; gives its id. (Receipts have the handle.)"""
+        core = self._core
+        route = await core.routes.for_sending(topic)
+        answer = await core.remoting.ask(
+            core.routes.address(route.parts[0].broker),
+            RequestCode.RECALL_MESSAGE,
+            {"producerGroup": PRODUCER_GROUP, "topic": topic, "recallHandle": recall_handle},
+            what="the recall",
+        )
+        return answer.ext.get("msgId", "")
+
+    # -- consuming
+
+    def consumer(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
+        orderly: bool = False,
+        broadcast: bool = False,
+        start: Start | None = None,
+        options: ConsumerOptions | None = None,
+    ) -> Consumer:
+        """A member of a consumer group: `async with` it, then `async for` or `run`.
+
+        `tags` or `sql` select messages. `orderly` keeps the order within a queue. `broadcast`:
+        every member gets every message. `start` is for a group without offsets: "first" (default),
+        "last" (broadcasting's default) or a time.
+        """
+        topics = [topic] if isinstance(topic, str) else list(topic)
+        if not topics or not group:
+            raise Misuse("a consumer needs a topic and a group")
+        version = time.time_ns() // 1_000_000
+        wanted = tags if tags is None or isinstance(tags, str) else list(tags)
+        return Consumer(
+            self._core,
+            [subscribe(name, wanted, sql, version) for name in topics],
+            group=group,
+            orderly=orderly,
+            broadcast=broadcast,
+            start=start,
+            options=options or ConsumerOptions(),
+        )
+
+    # -- reading by hand, queries, administration
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read."""
+        return sorted((await self._core.routes.refresh(topic)).read_queues())
+
+    async def pull(
+        self, queue: MessageQueue, queue_offset: int, *, count: int = 256, wait: float = 0.0
+    ) -> Pulled:
+        """Read a queue by hand, outside of any group; `wait` seconds when there is nothing yet."""
+        return await query.pull_queue(self._core, queue, queue_offset, count=count, wait=wait)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        await self._core.routes.get(queue.topic)
+        return await positions.min_offset(self._core, queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        await self._core.routes.get(queue.topic)
+        return await positions.max_offset(self._core, queue)
+
+    async def offset_at(self, queue: MessageQueue, moment: datetime | float) -> int:
+        """The offset of the first message stored at `moment` or later."""
+        await self._core.routes.get(queue.topic)
+        return await positions.offset_at(self._core, queue, timestamp_ms(moment))
+
+    async def find(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Message]:
+        """Stored messages: those with a key, or those of a time (all of the topic without one)."""
+        if key is None:
+            subscription = subscribe(topic, tags, sql, 0)
+            count = 0
+            async for message in query.by_time(
+                self._core, topic, since=since, until=until, subscription=subscription
+            ):
+                if limit is not None and count >= limit:
+                    return
+                count += 1
+                yield message
+            return
+        found = await query.by_key(
+            self._core,
+            topic,
+            key,
+            since_ms=0 if since is None else timestamp_ms(since),
+            until_ms=query.TIME_MAX if until is None else timestamp_ms(until),
+            limit=limit or 64,
+        )
+        for message in found:
+            yield message
+
+    async def message(self, message_id: str, *, topic: str | None = None) -> Message:
+        """The message with that id; NotFound when there is none. A unique id needs the topic."""
+        return await query.by_id(self._core, message_id, topic)
+
+    @property
+    def admin(self) -> Admin:
+        """Topics, groups, lag, resets, brokers."""
+        return Admin(self._core)
+
+
+def _own_ip() -> str:
+    """An address of this machine as others see it; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,334 @@
+"""The consumer: messages of a group one by one (`async for`) or to a callback (`run`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Final, Literal, Self
+
+from aerobee.client import order_locks, redelivery
+from aerobee.client.assignment import Assignment
+from aerobee.client.core import Core
+from aerobee.client.errors import Closed, Misuse
+from aerobee.client.message import Message
+from aerobee.client.options import ConsumerOptions
+from aerobee.client.process_queue import ProcessQueue
+from aerobee.client.subscription import Subscription
+from aerobee.protocol.fastjson import MessageQueue
+from aerobee.protocol.record import StoredMessage
+
+log = logging.getLogger("aerobee.consumer")
+
+Start = Literal["first", "last"] | datetime | float
+Handler = Callable[[Message], Awaitable[object]]
+ORDERLY_RETRY_SECONDS: Final = 1.0
+
+
+class Consumer:
+    """A member of a consumer group, from entering its block until leaving it.
+
+    Inside `async for` a message is acked when the next one is asked for, unless it was acked or
+    retried before; leaving the loop by break, return or an exception does not ack the last one.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        subscriptions: list[Subscription],
+        *,
+        group: str,
+        orderly: bool,
+        broadcast: bool,
+        start: Start | None,
+        options: ConsumerOptions,
+    ) -> None:
+        self.core = core
+        self.group = group
+        self.orderly = orderly
+        self.broadcast = broadcast
+        self.options = options
+        self.room = asyncio.Event()  # set while there is room for more messages
+        self.room.set()
+        self._assignment = Assignment(self, subscriptions, start)
+        self._ready: deque[Message] = deque()
+        self._ready_queues: deque[ProcessQueue] = deque()  # orderly
+        self._arrived = asyncio.Event()
+        self._count = 0
+        self._bytes = 0
+        self._workers: set[asyncio.Task[None]] = set()
+        self._state: Literal["new", "open", "closing", "closed"] = "new"
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        if self.group in self.core.consumers:
+            raise Misuse(f"this client already has a consumer of group {self.group!r}")
+        self.core.consumers[self.group] = self
+        try:
+            await self._assignment.start()
+        except BaseException:
+            await self.close()
+            raise
+        self._state = "open"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop taking messages, let running callbacks end, commit what is finished, leave."""
+        if self._state in ("closing", "closed"):
+            return
+        self._state = "closing"
+        self._arrived.set()
+        self._assignment.stop_reading()
+        current = asyncio.current_task()
+        workers = [worker for worker in self._workers if worker is not current]
+        if workers:
+            await asyncio.wait(workers)
+        await self._assignment.stop()
+        self.core.consumers.pop(self.group, None)
+        self._state = "closed"
+
+    # -- taking messages
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return _Inbox(self)
+
+    async def get(self) -> Message:
+        """The next message; it is acked by `ack` only. Closed when the consumer is."""
+        while True:
+            message = self.get_ready()
+            if message is not None:
+                return message
+            if self._state != "open":
+                raise Closed(f"the consumer of group {self.group!r} is not open")
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def get_ready(self) -> Message | None:
+        """The next message if one is here."""
+        if self._state != "open":
+            return None
+        if self.orderly:
+            return self._next_orderly()
+        ready = self._ready
+        while ready:
+            message = ready.popleft()
+            process_queue = message._process_queue
+            if process_queue is not None and not process_queue.revoked:
+                return message
+        return None
+
+    def _next_orderly(self) -> Message | None:
+        while self._ready_queues:
+            process_queue = self._ready_queues.popleft()
+            process_queue.busy = False
+            if process_queue.revoked or not process_queue.buffer:
+                continue
+            if process_queue.locked_until < asyncio.get_running_loop().time():
+                self._assignment.drop(process_queue)
+                continue
+            process_queue.busy = True
+            return process_queue.buffer.popleft()
+        return None
+
+    async def run(self, handler: Handler, *, concurrency: int = 16) -> None:
+        """Call `handler` for each message, at most `concurrency` at a time, until closed.
+
+        A message whose handler returns is acked; one whose handler raises is logged and retried
+        after the group's growing delay. (Broadcast messages are not redelivered.)
+        """
+        if concurrency < 1:
+            raise Misuse("concurrency is at least 1")
+        workers = [asyncio.create_task(self._work(handler)) for _ in range(concurrency)]
+        self._workers.update(workers)
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            self._workers.difference_update(workers)
+
+    async def _work(self, handler: Handler) -> None:
+        while True:
+            try:
+                message = await self.get()
+            except Closed:
+                return
+            try:
+                await handler(message)
+            except Exception:
+                log.exception("the handler failed for %r", message)
+                if self.broadcast:
+                    await message.ack()
+                elif not message.finished:
+                    await self._retry_or_leave(message)
+            else:
+                await message.ack()
+
+    async def _retry_or_leave(self, message: Message) -> None:
+        try:
+            await message.retry()
+        except Exception:
+            log.exception("%r could not be handed back; it comes again after a restart", message)
+
+    # -- called by the queues and their readers
+
+    def offer(self, process_queue: ProcessQueue, stored: list[StoredMessage]) -> None:
+        """Messages that a pull brought."""
+        if process_queue.revoked:
+            return
+        before = process_queue.unfinished_bytes
+        messages = process_queue.take(stored)
+        self._count += len(messages)
+        self._bytes += process_queue.unfinished_bytes - before
+        if self.orderly:
+            process_queue.buffer.extend(messages)
+            self._make_ready(process_queue)
+        else:
+            self._ready.extend(messages)
+            self._arrived.set()
+        self._measure()
+
+    def _make_ready(self, process_queue: ProcessQueue) -> None:
+        if not process_queue.busy and process_queue.buffer and not process_queue.revoked:
+            process_queue.busy = True
+            self._ready_queues.append(process_queue)
+            self._arrived.set()
+
+    def on_finished(self, process_queue: ProcessQueue, message: Message) -> None:
+        if process_queue.revoked:
+            return
+        self._count -= 1
+        self._bytes -= message.stored.size
+        if not self.room.is_set():
+            self._measure()
+        if self.orderly:
+            process_queue.busy = False
+            self._make_ready(process_queue)
+
+    def forget(self, process_queue: ProcessQueue) -> None:
+        """A queue was taken away with what is unfinished in it."""
+        self._count = self._bytes = 0
+        kept = [
+            message
+            for message in self._ready
+            if message._process_queue is not None and not message._process_queue.revoked
+        ]
+        self._ready = deque(kept)
+        for other in self._assignment.process_queues:
+            self._count += other.unfinished
+            self._bytes += other.unfinished_bytes
+        self._measure()
+
+    def _measure(self) -> None:
+        options = self.options
+        if self._count < options.prefetch_count and self._bytes < options.prefetch_bytes:
+            self.room.set()
+        else:
+            self.room.clear()
+
+    async def retry(
+        self, process_queue: ProcessQueue, message: Message, delay: float | None
+    ) -> None:
+        if self.broadcast:
+            raise Misuse("broadcast messages are not redelivered: ack, or handle the failure here")
+        limit = self.options.max_retries
+        if self.orderly and (limit is None or message.reconsume_times < limit):
+            self._again_in_order(process_queue, message, delay)
+            return
+        await redelivery.send_back(self.core, self.group, message, delay, limit)
+        process_queue.finish(message)
+
+    def _again_in_order(
+        self, process_queue: ProcessQueue, message: Message, delay: float | None
+    ) -> None:
+        """The queue waits, then delivers the same message again."""
+        again = message.again()
+        seconds = ORDERLY_RETRY_SECONDS if delay is None else delay
+
+        def resume() -> None:
+            process_queue.buffer.appendleft(again)
+            process_queue.busy = False
+            self._make_ready(process_queue)
+
+        asyncio.get_running_loop().call_later(seconds, resume)
+
+    def move(self, process_queue: ProcessQueue, queue_offset: int) -> None:
+        self._assignment.move(process_queue, queue_offset)
+
+    def subscription(self, topic: str) -> Subscription:
+        return self._assignment.subscriptions[topic]
+
+    def request_rebalance(self) -> None:
+        self._assignment.request()
+
+    # -- by hand
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member reads now, those of retries apart."""
+        return self._assignment.queues
+
+    @property
+    def process_queues(self) -> list[ProcessQueue]:
+        return self._assignment.process_queues
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Take no more messages from these queues (None: all) until `resume`."""
+        for process_queue in self._assignment.select(queues):
+            process_queue.running.clear()
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        for process_queue in self._assignment.select(queues):
+            process_queue.running.set()
+
+    def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Go on from there; what is taken and not finished is forgotten."""
+        if queue_offset < 0:
+            raise Misuse(f"an offset is not negative: {queue_offset}")
+        for process_queue in self._assignment.select([queue]):
+            self._assignment.move(process_queue, queue_offset)
+
+    async def seek_to(self, start: Start) -> None:
+        """Move every queue of this member to the first, the last, or the first since a time."""
+        for process_queue in self._assignment.select(None):
+            offset = await self._assignment.start_offset(process_queue.queue, start)
+            self._assignment.move(process_queue, offset)
+
+    async def commit(self) -> None:
+        """Commit the finished offsets now."""
+        await self._assignment.commit(confirm=True)
+
+    async def unlock(self, queues: list[MessageQueue]) -> None:
+        await order_locks.unlock(self.core, self.group, queues)
+
+
+class _Inbox:
+    """One `async for` over a consumer; several may share the consumer."""
+
+    __slots__ = ("_consumer", "_previous")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._previous: Message | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        previous, self._previous = self._previous, None
+        if previous is not None and not previous.finished:
+            await previous.ack()
+        message = self._consumer.get_ready()
+        if message is None:
+            try:
+                message = await self._consumer.get()
+            except Closed:
+                raise StopAsyncIteration from None
+        self._previous = message
+        return message

@@ -1,0 +1,126 @@
+"""What brokers ask of a client: rebalance, transaction checks, offset resets, its state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from aerobee.client.connection import Connection
+from aerobee.client.consumer import Consumer
+from aerobee.client.core import Core
+from aerobee.client.transactions import dispatch_check
+from aerobee.protocol import fastjson
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.fastjson import MessageQueue
+
+log = logging.getLogger("aerobee.client")
+
+
+def answer_broker(core: Core, connection: Connection, command: Command) -> None:
+    """Do what the broker asks; a one-way request gets no answer."""
+    handler = _HANDLERS.get(command.code)
+    try:
+        if handler is None:
+            answer = command.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f"request type {command.code} not supported",
+            )
+        else:
+            answer = handler(core, connection, command)
+    except Exception as error:
+        log.exception("request %d of %s failed", command.code, connection.address)
+        answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    if not command.is_oneway:
+        connection.answer(answer)
+
+
+def _check_transaction(core: Core, connection: Connection, command: Command) -> Command:
+    dispatch_check(core.checks, connection, command)
+    return command.answer(ResponseCode.SUCCESS)
+
+
+def _members_changed(core: Core, _: Connection, command: Command) -> Command:
+    consumer = core.consumers.get(command.ext.get("consumerGroup", ""))
+    if consumer is not None:
+        consumer.request_rebalance()
+    return command.answer(ResponseCode.SUCCESS)
+
+
+def _reset_offsets(core: Core, _: Connection, command: Command) -> Command:
+    consumer = core.consumers.get(command.ext.get("group", ""))
+    if consumer is None:
+        return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark="no such consumer here")
+    table = fastjson.loads(command.body).get("offsetTable") or {}
+    pairs = (
+        [(_queue(row), int(row["offset"])) for row in table]
+        if isinstance(table, list)
+        else [(queue, int(offset)) for queue, offset in table.items()]
+    )
+    mine = set(consumer.queues)
+    for queue, offset in pairs:
+        if queue in mine:
+            log.info("the broker moves group %s on %s to %d", consumer.group, queue, offset)
+            consumer.seek(queue, offset)
+    return command.answer(ResponseCode.SUCCESS)
+
+
+def _queue(row: dict[str, Any]) -> MessageQueue:
+    return MessageQueue(row["topic"], row["brokerName"], int(row["queueId"]))
+
+
+def _consumer_status(core: Core, _: Connection, command: Command) -> Command:
+    consumer = core.consumers.get(command.ext.get("group", ""))
+    if consumer is None:
+        return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark="no such consumer here")
+    table = {
+        row.queue: row.commit_offset
+        for row in consumer.process_queues
+        if row.queue.topic == command.ext.get("topic")
+    }
+    body = fastjson.dumps({"messageQueueTable": table})
+    return command.answer(ResponseCode.SUCCESS, body=body)
+
+
+def _running_info(core: Core, _: Connection, command: Command) -> Command:
+    consumer = core.consumers.get(command.ext.get("consumerGroup", ""))
+    if consumer is None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+    return command.answer(ResponseCode.SUCCESS, body=fastjson.dumps(_describe(consumer)))
+
+
+def _describe(consumer: Consumer) -> dict[str, Any]:
+    queues = {
+        row.queue: {
+            "cachedMsgCount": row.unfinished,
+            "cachedMsgSizeInMiB": row.unfinished_bytes >> 20,
+            "commitOffset": row.commit_offset,
+            "droped": row.revoked,
+            "locked": consumer.orderly,
+        }
+        for row in consumer.process_queues
+    }
+    topics = {row.queue.topic for row in consumer.process_queues}
+    return {
+        "mqPopTable": {},
+        "mqTable": queues,
+        "properties": {
+            "PROP_CLIENT_VERSION": "V5_5_0",
+            "PROP_CONSUMEORDERLY": "true" if consumer.orderly else "false",
+            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_NAMESERVER_ADDR": ";".join(consumer.core.routes.name_servers),
+        },
+        "statusTable": {},
+        "subscriptionSet": [consumer.subscription(topic).describe() for topic in sorted(topics)],
+        "userConsumerInfo": {},
+    }
+
+
+_HANDLERS: Final[dict[int, Callable[[Core, Connection, Command], Command]]] = {
+    RequestCode.CHECK_TRANSACTION_STATE: _check_transaction,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _consumer_status,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
+}

@@ -1,0 +1,79 @@
+"""Queue locks of orderly consumers: taken before reading, renewed, given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from aerobee.client.core import Core
+from aerobee.client.errors import AerobeeError
+from aerobee.protocol import fastjson
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.fastjson import MessageQueue
+
+log = logging.getLogger("aerobee.consumer")
+
+LOCK_SECONDS: Final = (
+    30.0  # the broker keeps a lock for 60; after 30 without renewal it is not ours
+)
+RENEW_SECONDS: Final = 20.0
+
+
+async def lock(core: Core, group: str, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+    """Take or renew the locks; gives those that are ours now."""
+    locked: set[MessageQueue] = set()
+    for address, mine in _by_broker(core, queues).items():
+        try:
+            answer = await core.remoting.ask(
+                address,
+                RequestCode.LOCK_BATCH_MQ,
+                body=_body(core, group, mine),
+                what=f"the queue locks of group {group!r}",
+            )
+        except AerobeeError as error:
+            log.warning("%s", error)
+            continue
+        found = fastjson.loads(answer.body).get("lockOKMQSet") or ()
+        locked |= {
+            MessageQueue(row["topic"], row["brokerName"], int(row["queueId"])) for row in found
+        }
+    return locked
+
+
+async def unlock(core: Core, group: str, queues: Iterable[MessageQueue]) -> None:
+    """Give locks back, so that others need not wait for them to expire."""
+    for address, mine in _by_broker(core, queues).items():
+        try:
+            await core.remoting.ask(
+                address,
+                RequestCode.UNLOCK_BATCH_MQ,
+                body=_body(core, group, mine),
+                what=f"the unlocking of group {group!r}",
+            )
+        except AerobeeError as error:
+            log.info("%s", error)
+
+
+def expiry() -> float:
+    """Until when a lock taken now can be trusted."""
+    return asyncio.get_running_loop().time() + LOCK_SECONDS
+
+
+def _by_broker(core: Core, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        found.setdefault(core.routes.address(queue.broker_name), []).append(queue)
+    return found
+
+
+def _body(core: Core, group: str, queues: list[MessageQueue]) -> bytes:
+    return fastjson.dumps(
+        {
+            "clientId": core.client_id,
+            "consumerGroup": group,
+            "mqSet": queues,
+            "onlyThisBroker": False,
+        }
+    )

@@ -1,0 +1,89 @@
+"""A queue that a consumer reads: what was taken, what is finished, what can be committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aerobee.client.message import Message
+from aerobee.protocol.fastjson import MessageQueue
+from aerobee.protocol.record import StoredMessage
+
+if TYPE_CHECKING:
+    from aerobee.client.consumer import Consumer
+
+
+class ProcessQueue:
+    """The consumer's side of one queue, from its assignment until it is taken away."""
+
+    __slots__ = (
+        "_consumer",
+        "_done",
+        "_unfinished",
+        "buffer",
+        "busy",
+        "committed",
+        "locked_until",
+        "max_offset",
+        "next_offset",
+        "queue",
+        "reader",
+        "revoked",
+        "running",
+        "unfinished_bytes",
+    )
+
+    def __init__(self, consumer: Consumer, queue: MessageQueue, next_offset: int) -> None:
+        self.queue = queue
+        self.next_offset = next_offset
+        self.max_offset = next_offset
+        self.committed = -1
+        self.revoked = False
+        self.running = asyncio.Event()  # cleared by pause
+        self.running.set()
+        self.unfinished_bytes = 0
+        self.busy = False  # orderly: a message of this queue is being worked on
+        self.locked_until = 0.0
+        self.buffer: deque[Message] = deque()  # orderly: what waits behind it
+        self.reader: asyncio.Task[None] | None = None
+        self._consumer = consumer
+        self._unfinished: deque[int] = deque()
+        self._done: set[int] = set()
+
+    @property
+    def commit_offset(self) -> int:
+        """All before it is finished."""
+        return self._unfinished[0] if self._unfinished else self.next_offset
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._unfinished) - len(self._done)
+
+    def take(self, stored: list[StoredMessage]) -> list[Message]:
+        """Track what a pull brought."""
+        broker = self.queue.broker_name
+        self._unfinished.extend([message.queue_offset for message in stored])
+        self.unfinished_bytes += sum([message.size for message in stored])
+        return [Message(message, broker, self) for message in stored]
+
+    def finish(self, message: Message) -> None:
+        """The message is done; the order in which messages finish does not matter."""
+        if message.finished:
+            return
+        message.finished = True
+        self.unfinished_bytes -= message.stored.size
+        unfinished = self._unfinished
+        offset = message.stored.queue_offset
+        if unfinished and unfinished[0] == offset:
+            unfinished.popleft()
+            done = self._done
+            while done and unfinished and unfinished[0] in done:
+                done.discard(unfinished.popleft())
+        else:
+            self._done.add(offset)
+        self._consumer.on_finished(self, message)
+
+    async def retry(self, message: Message, delay: float | None) -> None:
+        if not message.finished:
+            await self._consumer.retry(self, message, delay)

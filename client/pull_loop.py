@@ -1,0 +1,69 @@
+"""The task that keeps one queue's messages coming: pull, hand over, wait for room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from aerobee.client.errors import AerobeeError, BrokerError, Closed
+from aerobee.client.process_queue import ProcessQueue
+from aerobee.client.pulling import PullStatus, pull
+
+if TYPE_CHECKING:
+    from aerobee.client.consumer import Consumer
+
+log = logging.getLogger("aerobee.consumer")
+
+SUSPEND_SECONDS: Final = 15.0
+PAUSE_MAX: Final = 5.0
+SUBSCRIPTION_CODES: Final = frozenset((24, 25, 27, 28))  # cured by the next heartbeat
+
+
+async def read_queue(consumer: Consumer, process_queue: ProcessQueue) -> None:
+    """Runs until cancelled, which is how a queue is taken away."""
+    pause = 0.1
+    broker_number = 0
+    queue = process_queue.queue
+    core = consumer.core
+    subscription = consumer.subscription(queue.topic)
+    while True:
+        await process_queue.running.wait()
+        await consumer.room.wait()
+        try:
+            pulled = await pull(
+                core.remoting,
+                core.routes.address(queue.broker_name, broker_number),
+                queue,
+                process_queue.next_offset,
+                group=consumer.group,
+                subscription=subscription,
+                count=consumer.options.pull_count,
+                suspend=SUSPEND_SECONDS,
+                commit_offset=0 if consumer.broadcast else process_queue.commit_offset,
+            )
+        except Closed:
+            return
+        except AerobeeError as error:
+            if isinstance(error, BrokerError) and error.code in SUBSCRIPTION_CODES:
+                await core.presence.beat()
+            else:
+                log.warning("%s; next try in %.1f s", error, pause)
+            broker_number = 0
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX, pause * 2)
+            continue
+        pause = 0.1
+        broker_number = pulled.suggested_broker
+        if pulled.status is PullStatus.OFFSET_MOVED:
+            log.warning(
+                "group %s asked %s for offset %d, outside of %d..%d; it goes on from %d",
+                *(consumer.group, queue, process_queue.next_offset),
+                *(pulled.min_offset, pulled.max_offset, pulled.next_offset),
+            )
+            consumer.move(process_queue, pulled.next_offset)
+            return
+        process_queue.next_offset = pulled.next_offset
+        process_queue.max_offset = pulled.max_offset
+        if pulled.messages:
+            consumer.offer(process_queue, pulled.messages)

@@ -1,0 +1,157 @@
+"""Finding messages that are stored: by key, by id, by time, by offset."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Final
+
+from aerobee.client import positions
+from aerobee.client.core import Core
+from aerobee.client.errors import BrokerError, Misuse, NoRoute, NotFound
+from aerobee.client.message import Message, timestamp_ms
+from aerobee.client.pulling import Pulled, pull
+from aerobee.client.subscription import Subscription, subscribe
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.fastjson import MessageQueue
+from aerobee.protocol.ids import decode_host, parse_offset_message_id
+from aerobee.protocol.record import decode_record, decode_records
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+TIME_MAX: Final = 2**63 - 1
+PULL_COUNT: Final = 256
+
+
+async def by_key(
+    core: Core,
+    topic: str,
+    key: str,
+    *,
+    since_ms: int = 0,
+    until_ms: int = TIME_MAX,
+    limit: int = 64,
+    unique: bool = False,
+) -> list[Message]:
+    """The messages of `topic` with that key, oldest first; with `unique` the key is their id."""
+    route = await core.routes.refresh(topic)
+    ext = {
+        "topic": topic,
+        "key": key,
+        "maxNum": str(limit),
+        "beginTimestamp": str(since_ms),
+        "endTimestamp": str(until_ms),
+        "indexType": "U" if unique else "K",
+    }
+    if unique:
+        ext["_UNIQUE_KEY_QUERY"] = "true"
+    found: list[Message] = []
+    for part in route.parts:
+        answer = await core.remoting.request(
+            core.routes.address(part.broker), Command(RequestCode.QUERY_MESSAGE, dict(ext))
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            found += [Message(stored, part.broker) for stored in decode_records(answer.body)]
+        elif answer.code not in (ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR):
+            raise BrokerError(answer.code, answer.remark, what=f"the query of key {key!r}")
+    # The broker looks by hash: others may share it.
+    found = [
+        message
+        for message in found
+        if message.stored.topic == topic
+        and (message.message_id == key if unique else key in message.keys)
+    ]
+    return sorted(found, key=lambda message: message.stored.store_timestamp)[:limit]
+
+
+async def by_id(core: Core, message_id: str, topic: str | None = None) -> Message:
+    """The message with that id: an offset id names its broker, a unique id needs the topic."""
+    if topic is not None:
+        found = await by_key(core, topic, message_id, unique=True, limit=32)
+        if found:
+            return found[0]
+    try:
+        host, physical_offset = parse_offset_message_id(message_id)
+        address = "{}:{}".format(*decode_host(host))
+    except ValueError as error:
+        raise Misuse(str(error), hint="a unique id needs the topic too") from None
+    if topic is not None and not _is_broker(core, address):
+        raise NotFound(f"topic {topic!r} has no message with the id {message_id}")
+    ext = {"offset": str(physical_offset)}
+    if topic is not None:
+        ext["topic"] = topic
+    answer = await core.remoting.request(address, Command(RequestCode.VIEW_MESSAGE_BY_ID, ext))
+    if answer.code != ResponseCode.SUCCESS:
+        raise NotFound(
+            f"{address} has no message at {physical_offset}: {answer.remark}",
+            hint="" if topic else "is it a unique id? Then name the topic too",
+        )
+    return Message(decode_record(answer.body), _broker_name(core, address))
+
+
+def _is_broker(core: Core, address: str) -> bool:
+    return address in core.routes.broker_addresses
+
+
+def _broker_name(core: Core, address: str) -> str:
+    for topic in core.routes.topics:
+        route = core.routes.cached(topic)
+        for name, table in (route.addresses if route else {}).items():
+            if address in table.values():
+                return name
+    return address
+
+
+async def pull_queue(
+    core: Core,
+    queue: MessageQueue,
+    queue_offset: int,
+    *,
+    count: int = PULL_COUNT,
+    wait: float = 0.0,
+    subscription: Subscription | None = None,
+) -> Pulled:
+    """One pull outside of any group."""
+    await core.routes.get(queue.topic)
+    return await pull(
+        core.remoting,
+        core.routes.address(queue.broker_name),
+        queue,
+        queue_offset,
+        group=TOOLS_GROUP,
+        subscription=subscription or subscribe(queue.topic, None, None, 0),
+        count=count,
+        suspend=wait,
+    )
+
+
+async def by_time(
+    core: Core,
+    topic: str,
+    *,
+    since: datetime | float | None,
+    until: datetime | float | None,
+    subscription: Subscription | None = None,
+) -> AsyncIterator[Message]:
+    """Every message of the topic stored in that time, queue by queue."""
+    try:
+        route = await core.routes.refresh(topic)
+    except NoRoute as error:
+        raise NotFound(str(error)) from None
+    until_ms = TIME_MAX if until is None else timestamp_ms(until)
+    for queue in sorted(route.read_queues()):
+        if since is None:
+            offset = await positions.min_offset(core, queue)
+        else:
+            offset = await positions.offset_at(core, queue, timestamp_ms(since))
+        end = await positions.max_offset(core, queue)
+        while offset < end:
+            pulled = await pull_queue(core, queue, offset, subscription=subscription)
+            if pulled.next_offset <= offset and not pulled.messages:
+                break
+            for stored in pulled.messages:
+                if stored.store_timestamp > until_ms or stored.queue_offset >= end:
+                    end = 0
+                    break
+                yield Message(stored, queue.broker_name)
+            offset = pulled.next_offset

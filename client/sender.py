@@ -1,0 +1,321 @@
+"""Sending: builds the request, picks a queue, tries again elsewhere, tells known from unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from aerobee.client import message as messages
+from aerobee.client.connection import Connection
+from aerobee.client.errors import (
+    AerobeeError,
+    Closed,
+    Misuse,
+    NoRoute,
+    RequestTimeout,
+    Unconfirmed,
+    refusal,
+)
+from aerobee.client.message import Outgoing, Receipt, durability_of
+from aerobee.client.remoting import Remoting, is_outcome_unknown
+from aerobee.client.routes import AUTO_CREATE_QUEUES, TEMPLATE_TOPIC, Route, Routes
+from aerobee.protocol import ids
+from aerobee.protocol import properties as props
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.fastjson import MessageQueue
+from aerobee.protocol.java_hash import java_hash
+from aerobee.protocol.record import TRANSACTION_PREPARED, encode_batch
+
+BODY_SIZE_MAX: Final = 4 << 20
+STORED_CODES: Final = frozenset((0, 10, 11, 12))
+RETRY_CODES: Final = frozenset((1, 2, 14, 16, 17, 204, 205, 1500))
+ATTEMPTS: Final = 3
+FIRST_5X: Final = 413  # the version number from which brokers have timers
+SICK_SECONDS: Final = 2.0
+
+Body = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class Delayed(Outgoing):
+    """A message for later: how that is said depends on the broker."""
+
+    delay_ms: int | None = None
+    deliver_ms: int | None = None
+
+    def timing(self, connection: Connection) -> str:
+        if self.deliver_ms is None and self.delay_ms is None:
+            return ""
+        if not connection.is_aerobee:
+            seconds = (
+                self.delay_ms / 1000
+                if self.delay_ms is not None
+                else (self.deliver_ms or 0) / 1000 - time.time()
+            )
+            if connection.peer_version < FIRST_5X or seconds in messages.DELAY_LEVELS:
+                return props.encode({props.DELAY: str(messages.delay_level(seconds))})
+        if self.delay_ms is not None:
+            return props.encode({props.TIMER_DELAY_MS: str(self.delay_ms)})
+        return props.encode({props.TIMER_DELIVER_MS: str(self.deliver_ms)})
+
+
+class Sender:
+    """Sends messages of any topic for one client."""
+
+    def __init__(self, remoting: Remoting, routes: Routes, *, group: str) -> None:
+        self.group = group
+        self._remoting = remoting
+        self._routes = routes
+        self._ids = ids.UniqueIds()
+        self._turns = itertools.count()
+        self._sick: dict[str, float] = {}
+
+    # -- building
+
+    def make(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        order_key: str | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | float | None = None,
+        properties: Mapping[str, str] | None = None,
+        durable: bool = True,
+    ) -> Outgoing:
+        """Check everything that can be checked here, and give the message its id."""
+        if type(body) is not bytes:
+            if isinstance(body, str):
+                raise Misuse("a body is bytes: encode the text first")
+            body = bytes(body)
+        if len(body) > BODY_SIZE_MAX:
+            raise Misuse(f"a body of {len(body)} bytes; at most {BODY_SIZE_MAX} are taken")
+        message_id = self._ids.next()
+        text = f"{props.UNIQ_KEY}\x01{message_id}\x02"
+        if tag is not None:
+            text += f"{props.TAGS}\x01{messages.checked_text('tag', tag)}\x02"
+        if key is not None:
+            text += f"{props.KEYS}\x01{messages.key_text(key)}\x02"
+        if order_key is not None:
+            text += f"{props.SHARDING_KEY}\x01{messages.checked_text('order key', order_key)}\x02"
+        if properties:
+            messages.check_properties(properties)
+            text += props.encode(dict(properties))
+        if not durable:
+            text += f"{props.WAIT}\x01false\x02"
+        sys_flag = 0
+        if len(body) >= messages.COMPRESS_OVER:
+            body, sys_flag = messages.compress(body)
+        if delay is None and deliver_at is None:
+            return Outgoing(topic, body, text, message_id, order_key, sys_flag, not sys_flag)
+        if delay is not None and (deliver_at is not None or delay < 0):
+            raise Misuse("give a delay that is not negative, or deliver_at, not both")
+        return Delayed(
+            *(topic, body, text, message_id, order_key, sys_flag, False),
+            delay_ms=None if delay is None else round(delay * 1000),
+            deliver_ms=None if deliver_at is None else messages.timestamp_ms(deliver_at),
+        )
+
+    def command(self, message: Outgoing, queue: MessageQueue, connection: Connection) -> Command:
+        """SEND_MESSAGE_V2 of one message."""
+        text = message.properties
+        if isinstance(message, Delayed):
+            text += message.timing(connection)
+        ext = self._ext(queue, message.sys_flag, text)
+        return Command(RequestCode.SEND_MESSAGE_V2, ext, message.body)
+
+    def _ext(self, queue: MessageQueue, sys_flag: int, properties: str) -> dict[str, str]:
+        return {
+            "a": self.group,
+            "b": queue.topic,
+            "c": TEMPLATE_TOPIC,
+            "d": str(AUTO_CREATE_QUEUES),
+            "e": str(queue.queue_id),
+            "f": str(sys_flag),
+            "g": str(time.time_ns() // 1_000_000),
+            "h": "0",
+            "i": properties,
+            "j": "0",
+            "k": "false",
+            "m": "false",
+            "n": queue.broker_name,
+        }
+
+    # -- sending
+
+    async def send(self, message: Outgoing, timeout: float) -> Receipt:
+        """Store one message."""
+        queue, answer, _ = await self.deliver(
+            message.topic,
+            lambda queue, connection: self.command(message, queue, connection),
+            order_key=message.order_key,
+            message_id=message.message_id,
+            timeout=timeout,
+        )
+        return receipt(message.topic, message.message_id, queue, answer)
+
+    async def send_batch(
+        self, topic: str, batch: Sequence[Outgoing], timeout: float
+    ) -> tuple[MessageQueue, Command]:
+        """Store messages of one topic and one order key together; the answer is for all."""
+        body = encode_batch([(0, message.body, message.properties) for message in batch])
+
+        def build(queue: MessageQueue, _: Connection) -> Command:
+            ext = self._ext(queue, 0, "")
+            ext["m"] = "true"
+            return Command(RequestCode.SEND_BATCH_MESSAGE, ext, body)
+
+        first = batch[0]
+        queue, answer, _ = await self.deliver(
+            topic,
+            build,
+            order_key=first.order_key,
+            message_id=first.message_id,
+            timeout=timeout,
+        )
+        return queue, answer
+
+    async def send_half(
+        self, message: Outgoing, group: str, timeout: float
+    ) -> tuple[MessageQueue, Command, str]:
+        """Store the half message of a transaction; gives the broker's address too."""
+        message.properties += props.encode({props.TRAN_MSG: "true", props.PGROUP: group})
+        message.sys_flag |= TRANSACTION_PREPARED
+
+        def build(queue: MessageQueue, connection: Connection) -> Command:
+            command = self.command(message, queue, connection)
+            command.ext["a"] = group
+            return command
+
+        queue, answer, connection = await self.deliver(
+            message.topic,
+            build,
+            order_key=message.order_key,
+            message_id=message.message_id,
+            timeout=timeout,
+        )
+        return queue, answer, connection.address
+
+    async def send_oneway(self, message: Outgoing) -> None:
+        """Send without an answer: the message may be lost and nobody is told."""
+        route = await self._routes.for_sending(message.topic)
+        queue = self._choose(route, message.order_key, set())
+        connection = await self._remoting.connection(self._routes.address(queue.broker_name))
+        await connection.drain(self._remoting.timeout)
+        connection.oneway(self._remoting.sign(self.command(message, queue, connection)))
+
+    async def deliver(
+        self,
+        topic: str,
+        build: Callable[[MessageQueue, Connection], Command],
+        *,
+        order_key: str | None,
+        message_id: str,
+        timeout: float,
+    ) -> tuple[MessageQueue, Command, Connection]:
+        """Try up to three brokers or queues within `timeout`; a failed connect costs no try."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        failed: set[str] = set()
+        unknown: AerobeeError | None = None
+        last: AerobeeError | None = None
+        tries = 0
+        pause = 0.02
+        while tries < ATTEMPTS and (left := deadline - loop.time()) > 0:
+            queue: MessageQueue | None = None
+            try:
+                async with asyncio.timeout(left):
+                    route = await self._routes.for_sending(topic)
+                    queue = self._choose(route, order_key, failed)
+                    address = self._routes.address(queue.broker_name)
+                    connection = await self._remoting.connection(address)
+                    await connection.drain(left)
+                tries += 1
+                command = self._remoting.sign(build(queue, connection))
+                answer = await connection.ask(command, deadline - loop.time())
+            except TimeoutError:
+                last = last or RequestTimeout(f"no connection for topic {topic!r} in {timeout:g} s")
+                break
+            except (Misuse, Closed):
+                raise
+            except AerobeeError as error:
+                unknown = error if is_outcome_unknown(error) and tries else unknown
+                last = error
+                if isinstance(error, NoRoute) and not error.retriable:
+                    raise
+            else:
+                if answer.code in STORED_CODES:
+                    self._sick.pop(queue.broker_name, None)
+                    return queue, answer, connection
+                last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
+                if answer.code not in RETRY_CODES:
+                    break
+            if queue is not None:
+                failed.add(queue.broker_name)
+                self._sick[queue.broker_name] = loop.time() + SICK_SECONDS
+            await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
+            pause *= 2
+            await self._renew(topic, deadline)
+        if unknown is not None:
+            text = f"nobody knows whether message {message_id} for {topic!r} was stored: {unknown}"
+            raise Unconfirmed(text, message_id=message_id, topic=topic) from unknown
+        raise last or RequestTimeout(f"a message for {topic!r} was not sent within {timeout:g} s")
+
+    async def _renew(self, topic: str, deadline: float) -> None:
+        """Ask for the route again: the topic may have moved, or be there only now."""
+        left = deadline - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(left, 0.001)):
+                await self._routes.refresh(topic)
+        except (AerobeeError, TimeoutError):
+            return  # the old route is still the best that is known
+
+    async def prepare(self, topic: str) -> None:
+        """Learn the topic's route before the first message."""
+        await self._routes.for_sending(topic)
+
+    def order_lane(self, topic: str, order_key: str | None) -> int | None:
+        """Which queue an order key maps to; None without a key."""
+        if order_key is None:
+            return None
+        route = self._routes.cached(topic)
+        count = len(route.write_queues()) if route is not None else 0
+        return abs(java_hash(order_key)) % (count or 1)
+
+    def _choose(self, route: Route, order_key: str | None, failed: set[str]) -> MessageQueue:
+        queues = route.write_queues()
+        if order_key is not None:
+            return queues[abs(java_hash(order_key)) % len(queues)]
+        turn = next(self._turns)
+        if failed or self._sick:
+            now = asyncio.get_running_loop().time()
+            healthy = [
+                queue
+                for queue in queues
+                if queue.broker_name not in failed and self._sick.get(queue.broker_name, 0) < now
+            ]
+            if healthy:
+                return healthy[turn % len(healthy)]
+        return queues[turn % len(queues)]
+
+
+def receipt(topic: str, message_id: str, queue: MessageQueue, answer: Command) -> Receipt:
+    """The receipt in the answer to the send of one message."""
+    ext = answer.ext
+    return Receipt(
+        topic,
+        message_id,
+        queue._replace(queue_id=int(ext.get("queueId", queue.queue_id))),
+        int(ext.get("queueOffset", -1)),
+        ext.get("msgId", ""),
+        durability_of(answer.code, ext),
+        ext.get("recallHandle") or None,
+    )

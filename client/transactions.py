@@ -1,0 +1,211 @@
+"""Transactions: a half message, the local work, commit or rollback, and the broker's checks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+from aerobee.client.connection import Connection
+from aerobee.client.errors import AerobeeError
+from aerobee.client.message import Message, Receipt
+from aerobee.client.presence import Presence
+from aerobee.client.remoting import Remoting
+from aerobee.client.sender import Body, Sender, receipt
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.ids import parse_offset_message_id
+from aerobee.protocol.record import decode_record
+
+log = logging.getLogger("aerobee.transactions")
+
+
+class Verdict(IntEnum):
+    """What becomes of a half message."""
+
+    UNKNOWN = 0  # the broker asks again later
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+Check = Callable[[Message], "Verdict | Awaitable[Verdict]"]
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message: stored, and invisible to consumers until it is committed."""
+
+    receipt: Receipt
+    verdict: Verdict | None = None
+
+
+class TransactionProducer:
+    """Sends half messages of one topic in one producer group and answers the broker's checks."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        remoting: Remoting,
+        presence: Presence,
+        checks: dict[str, TransactionProducer],
+        *,
+        topic: str,
+        group: str,
+        check: Check,
+        timeout: float,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self._sender = sender
+        self._remoting = remoting
+        self._presence = presence
+        self._checks = checks
+        self._check = check
+        self._timeout = timeout
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._sender.prepare(self.topic)
+        self._checks[self.group] = self
+        await self._presence.join_producer(self.group)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        self._checks.pop(self.group, None)
+        await self._presence.leave_producer(self.group)
+
+    @asynccontextmanager
+    async def begin(
+        self,
+        body: Body,
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        order_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Half]:
+        """Store a half message; leaving the block commits it, an exception rolls it back.
+
+        Set `half.verdict` in the block to decide otherwise; UNKNOWN leaves it to the check.
+        """
+        message = self._sender.make(
+            self.topic, body, tag=tag, key=key, order_key=order_key, properties=properties
+        )
+        queue, answer, address = await self._sender.send_half(message, self.group, self._timeout)
+        half = Half(receipt(self.topic, message.message_id, queue, answer))
+        try:
+            yield half
+        except BaseException:
+            verdict = Verdict.ROLLBACK if half.verdict is None else half.verdict
+            await self._end(half, address, verdict, answer)
+            raise
+        verdict = Verdict.COMMIT if half.verdict is None else half.verdict
+        await self._end(half, address, verdict, answer)
+
+    async def send(
+        self,
+        body: Body,
+        execute: Callable[[Half], Verdict | Awaitable[Verdict]],
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Receipt:
+        """The listener form: `execute` does the local work and gives the verdict."""
+        async with self.begin(body, tag=tag, key=key, properties=properties) as half:
+            verdict = execute(half)
+            half.verdict = await verdict if inspect.isawaitable(verdict) else verdict
+        return half.receipt
+
+    async def _end(self, half: Half, address: str, verdict: Verdict, answer: Command) -> None:
+        half.verdict = verdict
+        if verdict is Verdict.UNKNOWN:
+            return
+        _, physical_offset = parse_offset_message_id(half.receipt.offset_message_id)
+        ext = self._end_ext(
+            verdict,
+            half_offset=half.receipt.queue_offset,
+            physical_offset=physical_offset,
+            message_id=half.receipt.message_id,
+            transaction_id=answer.ext.get("transactionId", half.receipt.message_id),
+            checked=False,
+        )
+        try:
+            await self._remoting.ask(
+                address,
+                RequestCode.END_TRANSACTION,
+                ext,
+                what=f"the {verdict.name.lower()} of {half.receipt.message_id}",
+                timeout=self._timeout,
+            )
+        except AerobeeError as error:
+            log.warning("%s; the broker will ask by a check", error)
+
+    def _end_ext(
+        self,
+        verdict: Verdict,
+        *,
+        half_offset: int,
+        physical_offset: int,
+        message_id: str,
+        transaction_id: str,
+        checked: bool,
+    ) -> dict[str, str]:
+        return {
+            "topic": self.topic,
+            "producerGroup": self.group,
+            "tranStateTableOffset": str(half_offset),
+            "commitLogOffset": str(physical_offset),
+            "commitOrRollback": str(int(verdict)),
+            "fromTransactionCheck": "true" if checked else "false",
+            "msgId": message_id,
+            "transactionId": transaction_id,
+        }
+
+    def on_check(self, connection: Connection, command: Command, message: Message) -> None:
+        """The broker asks what became of a half message."""
+        task = asyncio.create_task(self._answer_check(connection, command, message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_check(
+        self, connection: Connection, command: Command, message: Message
+    ) -> None:
+        try:
+            verdict = self._check(message)
+            verdict = await verdict if inspect.isawaitable(verdict) else verdict
+        except Exception:
+            log.exception("the check of %s failed; the broker asks again", message.message_id)
+            return
+        if verdict is Verdict.UNKNOWN:
+            return
+        ext = self._end_ext(
+            verdict,
+            half_offset=int(command.ext["tranStateTableOffset"]),
+            physical_offset=int(command.ext["commitLogOffset"]),
+            message_id=command.ext.get("msgId", message.message_id),
+            transaction_id=command.ext.get("transactionId", message.message_id),
+            checked=True,
+        )
+        connection.oneway(self._remoting.sign(Command(RequestCode.END_TRANSACTION, ext)))
+
+
+def dispatch_check(
+    checks: Mapping[str, TransactionProducer], connection: Connection, command: Command
+) -> None:
+    """Give CHECK_TRANSACTION_STATE to the producer of the message's group."""
+    stored = decode_record(command.body)
+    message = Message(stored, command.ext.get("bname", ""))
+    group = message.properties.get("PGROUP", "")
+    producer = checks.get(group)
+    if producer is None:
+        log.warning("the broker asks about a transaction of %r; nobody here checks it", group)
+        return
+    producer.on_check(connection, command, message)
