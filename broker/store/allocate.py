@@ -1,0 +1,99 @@
+"""Commitlog files made ahead of need, in one thread beside the loop.
+
+A new file costs a second per gigabyte when all its pages are to be in memory; a put must not wait
+for that. So while one file is written the next one is created, allocated whole and populated here.
+Without a thread (`ahead=False`, a simulated disk) a file is made at the moment it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+
+from aerobee.broker.store.disk import Disk, DiskFile
+from aerobee.broker.store.layout import offset_name
+
+log = structlog.get_logger("aerobee.store")
+
+POPULATE_STEP = 8 * 1024 * 1024
+WARM_STEP = 16 * 1024 * 1024  # of a file that is in use already
+
+
+class FileMaker:
+    def __init__(self, disk: Disk, folder: str, size: int, *, ahead: bool, populate: bool) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._size = size
+        self._populate = populate
+        self._stopping = False
+        self._ahead = 0
+        self._thread = ThreadPoolExecutor(1, "aerobee-allocate") if ahead else None
+        self._next: tuple[int, Future[DiskFile]] | None = None
+        self.populated = 0  # how much of the file taken last is populated
+
+    def prepare(self, start: int, *, first: bool = False) -> None:
+        """Begin to make the file that starts here, if nothing is in the making."""
+        if self._thread is not None and self._next is None and not self._stopping:
+            self._ahead = WARM_STEP if first else self._size
+            self._next = start, self._thread.submit(self._make, start, self._ahead)
+
+    def take(self, start: int) -> DiskFile:
+        """The file that starts here, made ahead or made now. OSError when the disk refuses."""
+        made = self._next
+        if made is None or made[0] != start:
+            self.discard()
+            self.populated = 0
+            return self._make(start, 0)
+        self._next = None
+        self.populated = self._ahead
+        return made[1].result()
+
+    def _make(self, start: int, populate: int) -> DiskFile:
+        path = os.path.join(self._folder, offset_name(start))
+        self._disk.makedirs(self._folder)
+        if self._disk.exists(path):  # left over by a `take` that failed half-way
+            self._disk.unlink(path)
+        file = self._disk.create(path, self._size)
+        try:
+            file.allocate(0, self._size)
+            self._disk.syncdir(self._folder)
+        except OSError:
+            file.close()
+            self._disk.unlink(path)
+            raise
+        if self._populate:
+            self._populate_range(file, 0, populate)
+        return file
+
+    def _populate_range(self, file: DiskFile, start: int, end: int) -> None:
+        for position in range(start, min(end, self._size), POPULATE_STEP):
+            if self._stopping:
+                return
+            file.populate(position, min(POPULATE_STEP, end - position))
+
+    def warm(self, file: DiskFile, position: int) -> int:
+        """Populate a stretch of the file in use beside the loop; where to ask for the next."""
+        if self._thread is None or not self._populate or self._stopping:
+            return self._size
+        self._thread.submit(self._populate_range, file, position, position + 2 * WARM_STEP)
+        return position + WARM_STEP
+
+    def discard(self) -> None:
+        """Remove the file made ahead; it is not needed."""
+        made, self._next = self._next, None
+        if made is None:
+            return
+        try:
+            file = made[1].result()
+            file.close()
+            self._disk.unlink(file.path)
+        except OSError as error:
+            log.warning("the file made ahead could not be removed", reason=str(error))
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.discard()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,56 @@
+"""commit: moves what the transient store pool's buffers hold into the commitlog's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.mapped_file import PAGE
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.broker.store.transient_store_pool import TransientStorePool
+
+
+class Commit:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        pool: TransientStorePool,
+        clock: Clock,
+        on_committed: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._log = commit_log
+        self._pool = pool
+        self._clock = clock
+        self._on_committed = on_committed
+        self._last_thorough = clock.monotonic()
+
+    def step(self, least_pages: int = 0) -> bool:
+        """Commit if this many pages wait (a full file: always); whether anything was."""
+        moved = 0
+        for file in self._log.files.files:
+            waiting = file.wrote - file.committed
+            if file.buffer is None or not (file.is_full or waiting >= least_pages * PAGE):
+                continue
+            moved += file.commit()
+            if file.is_full:
+                self._pool.give_back(file.buffer)
+                file.buffer = None
+        if moved:
+            self._on_committed()
+        return moved > 0
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.commit_interval_commit_log / 1000)
+            self.step(self._least_pages())
+
+    def _least_pages(self) -> int:
+        now = self._clock.monotonic()
+        interval = self._settings.commit_commit_log_thorough_interval
+        if (now - self._last_thorough) * 1000 >= interval:
+            self._last_thorough = now
+            return 0
+        return self._settings.commit_commit_log_least_pages

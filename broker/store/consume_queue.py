@@ -1,0 +1,267 @@
+"""A consume queue: 20-byte entries that point into the commitlog, one stream per topic and queue.
+
+    0  8 physical offset     8  4 record size     12  8 tags code
+
+Entry n is at byte 20 n of the stream. All zeros: the end. Size 0x7FFFFFFF: a slot of the first
+file that was skipped because the queue began in its middle (pre-blank).
+
+`assigned` is the next queue offset that an append hands out; `max_offset` the end of what is
+dispatched and thus readable.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import structlog
+
+from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.mapped_file import PAGE, MappedFile, MappingCounters
+from aerobee.broker.store.mapped_file_queue import MappedFileQueue
+from aerobee.protocol.java_hash import java_hash
+
+log = structlog.get_logger("aerobee.store")
+
+ENTRY: Final = struct.Struct(">qiq")
+ENTRY_SIZE: Final = 20
+BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
+BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
+ALLOCATION_CHUNK: Final = 64 * 1024
+
+
+class ConsumeQueue:
+    __slots__ = (
+        "assigned",
+        "files",
+        "flushed_bytes",
+        "is_schedule",
+        "key_hash",
+        "max_offset",
+        "max_physical_offset",
+        "min_offset",
+        "queue_id",
+        "topic",
+        "topic_bytes",
+        "topic_field",
+        "view",
+        "write_end",
+        "write_position",
+        "writing",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        disk: Disk,
+        folder: str,
+        file_size: int,
+        counters: MappingCounters,
+        is_schedule: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.is_schedule = is_schedule
+        self.topic_bytes = topic.encode()
+        # What a V1 record has between body and properties' length; empty: the topic needs V2.
+        length = len(self.topic_bytes)
+        self.topic_field = bytes([length]) + self.topic_bytes if length <= 127 else b""
+        self.key_hash = java_hash(topic + "#") & 0xFFFFFFFF
+        self.files = MappedFileQueue(
+            disk, folder, file_size, "mappedFileSizeConsumeQueue", counters
+        )
+        self.assigned = 0
+        self.max_offset = 0
+        self.min_offset = 0
+        self.max_physical_offset = -1  # end of the last record that has an entry here
+        self.flushed_bytes = 0
+        # The place of the next entry: `view[write_position]`, allocated up to `write_end`.
+        self.view: memoryview = memoryview(b"")
+        self.write_position = 0
+        self.write_end = 0
+        self.writing: MappedFile | None = None
+
+    # -- writing
+
+    def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Add an entry; False when it was there already. OSError when the disk refuses."""
+        if queue_offset != self.max_offset or self.write_position >= self.write_end:
+            if physical_offset + size <= self.max_physical_offset:
+                return False
+            self._seek(queue_offset)
+        position = self.write_position
+        ENTRY.pack_into(self.view, position, physical_offset, size, tags_code)
+        self.write_position = position + ENTRY_SIZE
+        self.max_offset = queue_offset + 1
+        self.max_physical_offset = physical_offset + size
+        return True
+
+    def _seek(self, queue_offset: int) -> None:
+        """Make the slot of `queue_offset` the next one to write."""
+        if queue_offset < self.max_offset:
+            # A younger record with an older number: the topic was deleted and made anew.
+            log.warning(
+                "a queue starts again: its topic was deleted and made anew",
+                topic=self.topic,
+                queue_id=self.queue_id,
+                was=self.max_offset,
+                now=queue_offset,
+            )
+            self.cut(queue_offset)
+        elif queue_offset > self.max_offset:
+            self._skip_to(queue_offset)
+        self._open_slot(queue_offset * ENTRY_SIZE)
+
+    def _skip_to(self, queue_offset: int) -> None:
+        """Fill the slots before `queue_offset` in its file; an empty queue just begins there."""
+        file_size = self.files.file_size
+        file_start = queue_offset * ENTRY_SIZE // file_size * file_size
+        if not self.files.files or self.max_offset * ENTRY_SIZE < file_start:
+            if self.files.files:
+                log.error(
+                    "a queue has a gap: its entries before the gap are dropped",
+                    topic=self.topic,
+                    queue_id=self.queue_id,
+                    was=self.max_offset,
+                    now=queue_offset,
+                )
+                self.files.remove_from(0)
+            self.max_offset = file_start // ENTRY_SIZE
+            self.min_offset = queue_offset
+            self.flushed_bytes = file_start
+            self.writing = None
+        elif self.max_offset != self.min_offset:
+            log.error(
+                "a queue has a gap: filled with blanks",
+                topic=self.topic,
+                queue_id=self.queue_id,
+                was=self.max_offset,
+                now=queue_offset,
+            )
+        else:
+            self.min_offset = queue_offset
+        while self.max_offset < queue_offset:
+            self._open_slot(self.max_offset * ENTRY_SIZE)
+            room = (self.write_end - self.write_position) // ENTRY_SIZE
+            count = min(queue_offset - self.max_offset, room)
+            end = self.write_position + count * ENTRY_SIZE
+            self.view[self.write_position : end] = BLANK_ENTRY * count
+            self.write_position = end
+            self.max_offset += count
+
+    def _open_slot(self, byte: int) -> None:
+        """Have the entry at this byte of the stream mapped and allocated."""
+        file = self.writing
+        if file is None or not file.start <= byte < file.end:
+            if file is not None:
+                file.wrote = file.size
+            start = byte - byte % self.files.file_size
+            file = self.files.find(byte) or self.files.create(start)
+            self.writing = file
+            self.view = file.view
+        self.write_position = byte - file.start
+        file.allocate_to(self.write_position + ENTRY_SIZE, ALLOCATION_CHUNK)
+        # The last entry that fits the chunk whole.
+        self.write_end = file.allocated - file.allocated % ENTRY_SIZE
+        file.wrote = self.write_position
+
+    # -- reading
+
+    def entries(self, queue_offset: int, count: int) -> memoryview:
+        """Up to `count` entries as bytes, from one file; empty when the offset is out of range."""
+        byte = queue_offset * ENTRY_SIZE
+        file = self.files.find(byte)
+        if file is None or queue_offset >= self.max_offset:
+            return memoryview(b"")
+        position = byte - file.start
+        count = min(count, self.max_offset - queue_offset)
+        end = min(position + count * ENTRY_SIZE, file.size)
+        return file.view[position:end]
+
+    def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code); None outside the queue or for a blank slot."""
+        if not self.min_offset <= queue_offset < self.max_offset:
+            return None
+        found = self.entries(queue_offset, 1)
+        if not found:
+            return None
+        physical_offset, size, tags_code = ENTRY.unpack(found)
+        return None if size == BLANK_ENTRY_SIZE else (physical_offset, size, tags_code)
+
+    def next_file_offset(self, queue_offset: int) -> int:
+        """The first queue offset of the file after the one that holds this offset."""
+        per_file = self.files.file_size // ENTRY_SIZE
+        return (queue_offset // per_file + 1) * per_file
+
+    # -- keeping
+
+    def cut(self, queue_offset: int) -> None:
+        """Drop the entries from `queue_offset` on."""
+        byte = queue_offset * ENTRY_SIZE
+        self.files.remove_from(byte + 1 if byte % self.files.file_size else byte)
+        file = self.files.find(byte)
+        if file is not None:
+            file.cut(byte - file.start)
+        self.max_offset = queue_offset
+        self.min_offset = min(self.min_offset, queue_offset)
+        self.flushed_bytes = min(self.flushed_bytes, byte)
+        self.writing = None
+        self.write_position = self.write_end = 0
+        self.max_physical_offset = self.last_physical_end()
+
+    def last_physical_end(self) -> int:
+        last = self.entry(self.max_offset - 1) if self.max_offset else None
+        return last[0] + last[1] if last else -1
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Let the queue begin at its first entry whose record the log still has."""
+        files = self.files.files
+        low = (
+            max(self.min_offset, self.files.min_offset // ENTRY_SIZE) if files else self.max_offset
+        )
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entries(middle, 1)
+            physical_offset, size, _ = ENTRY.unpack(entry) if entry else (0, BLANK_ENTRY_SIZE, 0)
+            if size == BLANK_ENTRY_SIZE or physical_offset < min_physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def is_file_expired(self, min_physical_offset: int) -> bool:
+        """Whether all entries of the first file point below what the log still has."""
+        first = self.files.files[0]
+        position = first.size - first.size % ENTRY_SIZE - ENTRY_SIZE
+        physical_offset, size, _ = ENTRY.unpack_from(first.view, position)
+        return size == BLANK_ENTRY_SIZE or int(physical_offset) < min_physical_offset
+
+    def begins_before(self, min_physical_offset: int) -> bool:
+        """Whether the first entry points to a record that the log no longer has."""
+        if self.min_offset >= self.max_offset:
+            return False
+        first = self.entry(self.min_offset)
+        return first is None or first[0] < min_physical_offset
+
+    def unflushed(self, least_pages: int) -> list[MappedFile]:
+        """The files to sync, if at least this many pages wait (0: any byte)."""
+        end = self.max_offset * ENTRY_SIZE
+        waiting = end - self.flushed_bytes
+        if waiting <= 0 or waiting < least_pages * PAGE:
+            return []
+        return list(self.files.overlapping(self.flushed_bytes, end))
+
+    def destroy(self) -> None:
+        self.files.remove_from(0)
+        self.writing = None
+        self.write_position = self.write_end = 0
+        self.max_offset = self.min_offset = self.assigned = self.flushed_bytes = 0
+        self.max_physical_offset = -1
+
+    def close(self) -> None:
+        self.view = memoryview(b"")
+        self.writing = None
+        self.write_position = self.write_end = 0
+        self.files.close()

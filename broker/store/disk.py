@@ -1,0 +1,287 @@
+"""The port to storage: everything the store does to files goes through a `Disk`.
+
+`RealDisk` is the operating system's. Tests run the same store code on a simulated one, so nothing
+here knows what the files mean, and nothing else in the store calls `os` for its files.
+
+Three rules of the real disk are kept in this file alone:
+- data is made durable with `os.fdatasync`, never with `mmap.flush` (which keeps the GIL);
+- blocks are allocated before they are written through a map (a hole on a full disk is a SIGBUS);
+- pages are populated through ctypes, because `mmap.madvise` keeps the GIL as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Protocol
+
+MADV_POPULATE_WRITE = 23
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The size of the file system that holds a path, and what an ordinary user may still take."""
+
+    total: int
+    free: int
+
+    @property
+    def used_ratio(self) -> float:
+        return 1.0 - self.free / self.total if self.total else 0.0
+
+
+class DiskFile(Protocol):
+    """One open file of a fixed length."""
+
+    path: str
+    size: int
+
+    def view(self) -> memoryview:
+        """The whole file as writable shared memory; the same object every time."""
+
+    def allocate(self, start: int, length: int) -> None:
+        """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
+
+    def populate(self, start: int, length: int) -> None:
+        """Bring the range's pages into memory, writable. A hint: failing is no error."""
+
+    def sync(self) -> None:
+        """Return when all that was written to the file is on disk."""
+
+    def cut(self, length: int) -> None:
+        """Drop the bytes from `length` on: they read as zeros and own no blocks. `sync` follows."""
+
+    def write(self, position: int, data: bytes | memoryview) -> None: ...
+
+    def read(self, position: int, length: int) -> bytes: ...
+
+    def is_cached(self, position: int, length: int) -> bool:
+        """Whether the range can be read without waiting for the device."""
+
+    def close(self) -> None:
+        """Close; memory that others still look at stays valid until they let go of it."""
+
+
+class DiskLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    def create(self, path: str, size: int) -> DiskFile:
+        """A new file of this length with no blocks yet. FileExistsError if it is there."""
+
+    def open(self, path: str) -> DiskFile: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_folder(self, path: str) -> bool: ...
+
+    def length(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+
+    def makedirs(self, path: str) -> None:
+        """The folder and its parents, durably."""
+
+    def syncdir(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmtree(self, path: str) -> None: ...
+
+    def read_small(self, path: str) -> bytes: ...
+
+    def write_small(self, path: str, data: bytes) -> None:
+        """Create or overwrite a small file and sync its content (its name: `syncdir`)."""
+
+    def space(self, path: str) -> DiskSpace: ...
+
+    def lock(self, path: str) -> DiskLock:
+        """Take the exclusive lock, or raise BlockingIOError when somebody has it."""
+
+
+class RealFile:
+    __slots__ = ("_descriptor", "_map", "_view", "path", "size")
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    def view(self) -> memoryview:
+        if self._view is None:
+            self._map = mmap.mmap(self._descriptor, self.size)
+            self._view = memoryview(self._map)
+        return self._view
+
+    def allocate(self, start: int, length: int) -> None:
+        if length > 0:
+            os.posix_fallocate(self._descriptor, start, length)
+
+    def populate(self, start: int, length: int) -> None:
+        view = self.view()
+        first = start - start % mmap.PAGESIZE
+        length = min(start + length, self.size) - first
+        if length <= 0:
+            return
+        anchor = ctypes.c_char.from_buffer(view, first)
+        try:
+            address = ctypes.c_void_p(ctypes.addressof(anchor))
+            _libc.madvise(address, ctypes.c_size_t(length), MADV_POPULATE_WRITE)
+        finally:
+            del anchor
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def cut(self, length: int) -> None:
+        os.ftruncate(self._descriptor, length)
+        os.ftruncate(self._descriptor, self.size)
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._descriptor, rest, position)
+            position += written
+            rest = rest[written:]
+
+    def read(self, position: int, length: int) -> bytes:
+        return os.pread(self._descriptor, length, position)
+
+    def is_cached(self, position: int, length: int) -> bool:
+        buffer = bytearray(length)
+        try:
+            return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT) == length
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return True  # a file system without the probe: read as if it were there
+            raise
+
+    def close(self) -> None:
+        # Views that were handed out keep the memory mapped; the last of them unmaps it.
+        self._view = None
+        self._map = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+_locked_here: set[str] = set()  # fcntl locks do not hold between two stores of one process
+
+
+class RealLock:
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _locked_here.discard(self._path)
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def create(self, path: str, size: int) -> RealFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(path)
+            raise
+        return RealFile(path, descriptor, size)
+
+    def open(self, path: str) -> RealFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return RealFile(path, descriptor, os.fstat(descriptor).st_size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def length(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def makedirs(self, path: str) -> None:
+        missing: list[str] = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path) or "."
+        for folder in reversed(missing):
+            os.makedirs(folder, exist_ok=True)
+            self.syncdir(os.path.dirname(folder) or ".")
+
+    def syncdir(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmtree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def read_small(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_small(self, path: str, data: bytes) -> None:
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def space(self, path: str) -> DiskSpace:
+        facts = os.statvfs(path)
+        return DiskSpace(facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize)
+
+    def lock(self, path: str) -> RealLock:
+        path = os.path.realpath(path)
+        if path in _locked_here:
+            raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
+        os.pwrite(descriptor, b"lock", 0)
+        _locked_here.add(path)
+        return RealLock(path, descriptor)

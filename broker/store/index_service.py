@@ -1,0 +1,204 @@
+"""The index files of a store and the batch of keys that waits to be written to the newest.
+
+A message is indexed under its UNIQ_KEY and under each word of KEYS. Keys are collected and hashed
+together; `query` writes what waits first, so it never misses a key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.errors import WrongFileSize
+from aerobee.broker.store.index_file import SMALL_BATCH, IndexFile, index_file_size
+from aerobee.broker.store.layout import index_name
+from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.java_hash import index_hash, java_hash
+
+log = structlog.get_logger("aerobee.store")
+
+BATCH: Final = 256
+_INT_MIN: Final = 0x80000000
+
+
+class IndexService:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        counters: MappingCounters,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._folder = settings.layout.index
+        self._slots = settings.max_hash_slot_num
+        self._entries = settings.max_index_num
+        self._counters = counters
+        self._now_ms = now_ms
+        self.files: list[IndexFile] = []
+        self.keys: list[str] = []  # waiting: key, hash of "topic#", physical offset, store time
+        self._prefixes: list[int] = []
+        self._offsets: list[int] = []
+        self._times: list[int] = []
+        self.unsynced: list[IndexFile] = []  # full files whose last bytes are not yet on disk
+
+    # -- files
+
+    def load(self) -> None:
+        size = index_file_size(self._slots, self._entries)
+        for name in self._disk.listdir(self._folder):
+            if not (name.isascii() and name.isdigit()):
+                continue
+            path = os.path.join(self._folder, name)
+            length = self._disk.length(path)
+            if length == 0:
+                log.warning("an empty index file was removed", path=path)
+                self._disk.unlink(path)
+                continue
+            if length != size:
+                raise WrongFileSize(path, length, size, "maxHashSlotNum/maxIndexNum")
+            mapped = MappedFile(self._disk.open(path), 0, self._counters)
+            file = IndexFile(mapped, self._slots, self._entries)
+            file.load()
+            self.files.append(file)
+
+    def _file_with_room(self) -> IndexFile:
+        last = self.files[-1] if self.files else None
+        if last is not None and last.room > 0:
+            return last
+        self._disk.makedirs(self._folder)
+        now_ms = self._now_ms()
+        name = index_name(now_ms)
+        while last is not None and name <= os.path.basename(last.path):
+            now_ms += 1
+            name = index_name(now_ms)
+        path = os.path.join(self._folder, name)
+        made = self._disk.create(path, index_file_size(self._slots, self._entries))
+        file = IndexFile(MappedFile(made, 0, self._counters), self._slots, self._entries)
+        try:
+            if last is not None:
+                file.begin(last.end_timestamp, last.end_offset)
+            file.prepare()
+        except OSError:
+            file.file.close()
+            self._disk.unlink(path)
+            raise
+        self._disk.syncdir(self._folder)
+        self.files.append(file)
+        if last is not None:
+            self.unsynced.append(last)
+        return file
+
+    def remove(self, file: IndexFile) -> None:
+        """Delete one file."""
+        self.files.remove(file)
+        if file in self.unsynced:
+            self.unsynced.remove(file)
+        file.file.close()
+        self._disk.unlink(file.path)
+        self._disk.syncdir(self._folder)
+
+    @property
+    def indexed_offset(self) -> int:
+        """The newest record with entries in a file; -1 when there is none."""
+        for file in reversed(self.files):
+            if file.count > 1:
+                return file.end_offset
+        return -1
+
+    def to_sync(self) -> list[IndexFile]:
+        """The files with bytes that may not be on disk."""
+        last = self.files[-1:]
+        return self.unsynced + [file for file in last if file.count != file.flushed_count]
+
+    # -- adding
+
+    def add(self, key_hash: int, properties: str, offset: int, time_ms: int) -> None:
+        """Collect the keys of one message; `key_hash` is the hash of its "topic#"."""
+        at = properties.find("UNIQ_KEY\x01")
+        if at >= 0 and (at == 0 or properties[at - 1] == "\x02"):
+            end = properties.find("\x02", at)
+            key = properties[at + 9 : end] if end >= 0 else properties[at + 9 :]
+            if key:
+                self._collect(key_hash, key, offset, time_ms)
+        at = properties.find("KEYS\x01")
+        while at > 0 and properties[at - 1] != "\x02":
+            at = properties.find("KEYS\x01", at + 1)
+        if at >= 0:
+            end = properties.find("\x02", at)
+            words = properties[at + 5 : end] if end >= 0 else properties[at + 5 :]
+            if " " in words:
+                for key in words.split(" "):
+                    if key:
+                        self._collect(key_hash, key, offset, time_ms)
+            elif words:
+                self._collect(key_hash, words, offset, time_ms)
+
+    def _collect(self, key_hash: int, key: str, offset: int, time_ms: int) -> None:
+        self.keys.append(key)
+        self._prefixes.append(key_hash)
+        self._offsets.append(offset)
+        self._times.append(time_ms)
+
+    def write_pending(self) -> None:
+        """Write the waiting keys. OSError when the disk refuses; what is left still waits."""
+        while self.keys:
+            file = self._file_with_room()
+            amount = min(len(self.keys), file.room)
+            hashes = hash_keys(self.keys[:amount], self._prefixes[:amount])
+            file.add(hashes, self._offsets[:amount], self._times[:amount])
+            del self.keys[:amount], self._prefixes[:amount]
+            del self._offsets[:amount], self._times[:amount]
+
+    # -- looking up
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of records that may have the key, newest first."""
+        key_hash = index_hash(topic, key)
+        for file in reversed(self.files):
+            if file.count > 1 and file.begin_timestamp <= end_ms:
+                if file.end_timestamp + 999 < begin_ms:
+                    return
+                yield from file.find(key_hash, begin_ms, end_ms)
+
+    def close(self) -> None:
+        for file in self.files:
+            file.file.close()
+        self.files.clear()
+
+
+def hash_keys(keys: list[str], prefixes: list[int]) -> NDArray[Any] | list[int]:
+    """The index hash of each "topic#key", given the hash of its "topic#"."""
+    joined = "".join(keys)
+    if len(keys) <= SMALL_BATCH or not joined.isascii():
+        return [_hash_key(key, prefix) for key, prefix in zip(keys, prefixes, strict=True)]
+    longest = max(map(len, keys))
+    if longest > 256:
+        return [_hash_key(key, prefix) for key, prefix in zip(keys, prefixes, strict=True)]
+    # Zeros in front of a text do not change its hash, so texts of all lengths share one matrix.
+    rows = b"".join([key.encode().rjust(longest, b"\0") for key in keys])
+    matrix = np.frombuffer(rows, np.uint8).reshape(len(keys), longest)
+    powers = _powers[:longest][::-1]
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    sums = matrix.astype(np.uint32) @ powers
+    values = np.asarray(prefixes, np.uint32) * _powers[lengths] + sums
+    signed: NDArray[Any] = np.abs(values.astype(np.int32).astype(np.int64))
+    signed[signed == _INT_MIN] = 0
+    return signed
+
+
+def _hash_key(key: str, prefix: int) -> int:
+    units = len(key) if key.isascii() else len(key.encode("utf-16-le", "surrogatepass")) // 2
+    value = (prefix * pow(31, units, 1 << 32) + java_hash(key)) & 0xFFFFFFFF
+    value = abs(value - (1 << 32)) if value & _INT_MIN else value
+    return 0 if value == _INT_MIN else value
+
+
+_powers: NDArray[Any] = np.array([pow(31, n, 1 << 32) for n in range(257)], np.uint32)

@@ -1,0 +1,134 @@
+"""A stream of equal files in one folder, each named by the offset of its first byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import structlog
+
+from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.errors import StoreError, WrongFileSize
+from aerobee.broker.store.layout import offset_name, parse_offset_name
+from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
+
+log = structlog.get_logger("aerobee.store")
+
+
+class MappedFileQueue:
+    """The files in order; the last one is written."""
+
+    __slots__ = ("_folder_made", "counters", "disk", "file_size", "files", "folder", "setting")
+
+    def __init__(
+        self, disk: Disk, folder: str, file_size: int, setting: str, counters: MappingCounters
+    ) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.file_size = file_size
+        self.setting = setting  # the key to name when a file's length is not the configured one
+        self.counters = counters
+        self.files: list[MappedFile] = []
+        self._folder_made = False
+
+    @property
+    def min_offset(self) -> int:
+        return self.files[0].start if self.files else 0
+
+    @property
+    def last(self) -> MappedFile | None:
+        return self.files[-1] if self.files else None
+
+    @property
+    def max_offset(self) -> int:
+        """The end of what readers may see."""
+        return self.files[-1].start + self.files[-1].readable if self.files else 0
+
+    def load(self) -> None:
+        """Take the folder's files, all full; recovery then finds the true end."""
+        names = self.disk.listdir(self.folder)
+        self._folder_made = bool(names) or self.disk.exists(self.folder)
+        found = [(start, name) for name in names if (start := parse_offset_name(name)) is not None]
+        for number, (start, name) in enumerate(found):
+            path = os.path.join(self.folder, name)
+            length = self.disk.length(path)
+            if length != self.file_size:
+                if length == 0 and number == len(found) - 1:
+                    log.warning("an empty last file was removed", path=path)
+                    self.disk.unlink(path)
+                    continue
+                raise WrongFileSize(path, length, self.file_size, self.setting)
+            file = MappedFile(self.disk.open(path), start, self.counters)
+            file.set_positions(file.size)
+            file.allocated = file.size
+            self.files.append(file)
+        self._check_contiguous()
+
+    def _check_contiguous(self) -> None:
+        for before, after in pairwise(self.files):
+            if after.start != before.end:
+                missing = os.path.join(self.folder, offset_name(before.end))
+                raise StoreError(
+                    f"{self.folder} has a hole: {missing} is missing between {before.path} and "
+                    f"{after.path}; put it back, or move {after.path} and the files after it away"
+                )
+
+    def create(self, start: int) -> MappedFile:
+        """A new last file; nothing is allocated yet. OSError when the disk refuses."""
+        if not self._folder_made:
+            self.disk.makedirs(self.folder)
+            self._folder_made = True
+        path = os.path.join(self.folder, offset_name(start))
+        file = MappedFile(self.disk.create(path, self.file_size), start, self.counters)
+        self.disk.syncdir(self.folder)
+        self.files.append(file)
+        return file
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds this byte of the stream."""
+        files = self.files
+        if not files:
+            return None
+        index = (offset - files[0].start) // self.file_size
+        return files[index] if 0 <= index < len(files) else None
+
+    def find_by_time(self, timestamp_ms: int) -> MappedFile | None:
+        """The first file that was written at or after this time; else the last."""
+        for file in self.files:
+            if self.disk.modified_ms(file.path) >= timestamp_ms:
+                return file
+        return self.last
+
+    def overlapping(self, start: int, end: int) -> Iterator[MappedFile]:
+        """The files that hold a byte of [start, end)."""
+        for file in self.files:
+            if file.start < end and start < file.end:
+                yield file
+
+    def remove_from(self, offset: int) -> None:
+        """Delete the files that begin at or after `offset`, newest first: names stay contiguous."""
+        removed = False
+        while self.files and self.files[-1].start >= offset:
+            self.remove(self.files.pop())
+            removed = True
+        if removed:
+            self.disk.syncdir(self.folder)
+
+    def remove(self, file: MappedFile) -> None:
+        """Delete one file that is no longer in the list."""
+        self.disk.unlink(file.path)
+        file.close()
+
+    def expired(
+        self, is_expired: Callable[[MappedFile], bool], now_ms: int, force_after_ms: int
+    ) -> MappedFile | None:
+        """The oldest file if it may go now: never the last, never one out of the middle."""
+        if len(self.files) < 2 or not is_expired(self.files[0]):
+            return None
+        return self.files[0] if self.files[0].shut(now_ms, force_after_ms) else None
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+        self.files.clear()

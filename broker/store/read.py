@@ -1,0 +1,241 @@
+"""Reading: from a queue by offset, by time, and by key through the index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.consume_queue import (
+    BLANK_ENTRY_SIZE,
+    ENTRY,
+    ENTRY_SIZE,
+    ConsumeQueue,
+)
+from aerobee.broker.store.index_service import IndexService
+from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.store.results import Boundary, QueryResult, ReadResult, ReadStatus
+from aerobee.broker.store.scan import check_record
+from aerobee.protocol import properties as message_properties
+from aerobee.protocol.record import CorruptRecord
+
+_memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Reader:
+    def __init__(
+        self, commit_log: CommitLog, index: IndexService | None, scan_bytes: int, hot_percent: int
+    ) -> None:
+        self._log = commit_log
+        self._index = index
+        self._scan_bytes = scan_bytes
+        self._hot_bytes = _memory_bytes * hot_percent // 100
+
+    # -- by queue offset
+
+    def read_queue(
+        self,
+        queue: ConsumeQueue | None,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        matches: Callable[[int], bool] | None,
+        matches_record: Callable[[memoryview], bool] | None,
+    ) -> ReadResult:
+        if queue is None:
+            return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if queue_offset < low:
+            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
+        if queue_offset == high:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
+        if queue_offset > high:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        entries = queue.entries(queue_offset, max(self._scan_bytes // ENTRY_SIZE, max_count))
+        if not entries:
+            after = queue.next_file_offset(queue_offset)
+            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, low, high)
+        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+        self._collect(result, entries, max(max_count, 1), max_bytes, matches, matches_record)
+        return result
+
+    def _collect(
+        self,
+        result: ReadResult,
+        entries: memoryview,
+        max_count: int,
+        max_bytes: int,
+        matches: Callable[[int], bool] | None,
+        matches_record: Callable[[memoryview], bool] | None,
+    ) -> None:
+        """Take records for the entries; neighbours in the log become one view."""
+        file: MappedFile | None = None
+        file_start = file_end = 0  # the readable range of `file`
+        run_start = run_end = -1
+        next_offset = result.next_offset
+        count = total = 0
+        gone = False
+        for offset, size, code in ENTRY.iter_unpack(entries):
+            if size == BLANK_ENTRY_SIZE or (matches is not None and not matches(code)):
+                next_offset += 1
+                continue
+            end = offset + size
+            if offset < file_start or end > file_end:
+                if run_end > run_start and file is not None:
+                    self._close_run(result, file, run_start, run_end)
+                    run_start = run_end = -1
+                file = self._log.find_readable(offset)
+                if file is None or end > file.start + file.readable or not self._hold(result, file):
+                    file, file_start, file_end, gone = None, 0, 0, True
+                    next_offset += 1
+                    continue
+                file_start, file_end = file.start, file.start + file.readable
+            if count and (count >= max_count or total + size > max_bytes):
+                break
+            assert file is not None
+            if matches_record is not None and not matches_record(
+                file.view[offset - file_start : end - file_start]
+            ):
+                next_offset += 1
+                continue
+            if offset != run_end:
+                if run_end > run_start:
+                    self._close_run(result, file, run_start, run_end)
+                run_start = offset
+            run_end = end
+            next_offset += 1
+            count += 1
+            total += size
+        if run_end > run_start and file is not None:
+            self._close_run(result, file, run_start, run_end)
+        self._finish(result, next_offset, count, total, gone)
+
+    def _close_run(self, result: ReadResult, file: MappedFile, start: int, end: int) -> None:
+        position = start - file.start
+        result.views.append(file.view[position : position + end - start])
+        result.spans.append((file, position, end - start))
+
+    def _hold(self, result: ReadResult, file: MappedFile) -> bool:
+        if file in result.held:
+            return True
+        if not file.hold():
+            return False
+        result.held.append(file)
+        return True
+
+    def _finish(
+        self, result: ReadResult, next_offset: int, count: int, total: int, gone: bool
+    ) -> None:
+        result.next_offset = next_offset
+        result.count = count
+        result.size = total
+        if count:
+            result.status = ReadStatus.FOUND
+            file, position, _ = result.spans[0]
+            result.cold = self._log.max_offset - (file.start + position) > self._hot_bytes
+        else:
+            result.release()
+            if gone:
+                result.status = ReadStatus.MESSAGE_WAS_REMOVING
+
+    # -- by physical offset
+
+    def record_at(self, physical_offset: int, size: int | None = None) -> memoryview | None:
+        """The bytes of the record that stands here; None when none does."""
+        file = self._log.find_readable(physical_offset)
+        if file is None:
+            return None
+        position = physical_offset - file.start
+        room = file.readable - position
+        try:
+            record = check_record(file.view, file.start, position, room, False)
+        except CorruptRecord:
+            return None
+        if size is not None and size != record.size:
+            return None
+        return file.view[position : position + record.size]
+
+    def store_time_at(self, physical_offset: int) -> int:
+        file = self._log.find_readable(physical_offset)
+        if file is None:
+            return -1
+        position = physical_offset - file.start
+        try:
+            room = file.readable - position
+            return check_record(file.view, file.start, position, room, False).store_timestamp
+        except CorruptRecord:
+            return -1
+
+    # -- by time
+
+    def store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:
+        entry = queue.entry(queue_offset)
+        return self.store_time_at(entry[0]) if entry is not None else -1
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
+        """LOWER: the first message not before the time (the end if none); UPPER: the last not
+        after it (the beginning if none)."""
+        low, high = queue.min_offset, queue.max_offset
+        begin = low
+        while low < high:
+            middle = (low + high) // 2
+            time_ms = self.store_time(queue, middle)
+            before = time_ms < timestamp_ms or (
+                boundary is Boundary.UPPER and time_ms == timestamp_ms
+            )
+            if before:
+                low = middle + 1
+            else:
+                high = middle
+        return low if boundary is Boundary.LOWER else max(low - 1, begin)
+
+    # -- by key
+
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, unique: bool
+    ) -> QueryResult:
+        """The records that have the key, newest first; each is checked, so that two keys with one
+        hash are told apart."""
+        if self._index is None:
+            return QueryResult([])
+        self._index.write_pending()
+        result = QueryResult([])
+        if self._index.files:
+            last = self._index.files[-1]
+            result.index_last_update_timestamp = last.end_timestamp
+            result.index_last_update_physical_offset = last.end_offset
+        seen: set[int] = set()
+        for offset in self._index.find(topic, key, begin_ms, end_ms):
+            if len(result.views) >= max_count:
+                break
+            if offset in seen:
+                continue
+            seen.add(offset)
+            view = self._with_key(offset, topic, key, begin_ms, end_ms, unique)
+            if view is not None:
+                result.views.append(view)
+        return result
+
+    def _with_key(
+        self, offset: int, topic: str, key: str, begin_ms: int, end_ms: int, unique: bool
+    ) -> memoryview | None:
+        file = self._log.find_readable(offset)
+        if file is None:
+            return None
+        position = offset - file.start
+        try:
+            record = check_record(file.view, file.start, position, file.readable - position, False)
+        except CorruptRecord:
+            return None
+        if record.topic != topic.encode() or not begin_ms <= record.store_timestamp <= end_ms:
+            return None
+        end = position + record.size
+        text = str(file.view[record.properties_position : end], "utf-8", "replace")
+        if message_properties.get(text, message_properties.UNIQ_KEY) != key and (
+            unique
+            or key not in (message_properties.get(text, message_properties.KEYS) or "").split(" ")
+        ):
+            return None
+        return file.view[position:end]

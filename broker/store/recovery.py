@@ -1,0 +1,292 @@
+"""Carries out a recovery plan: find the log's end, cut what is behind it, rebuild what is derived.
+
+Order matters, because the power may go again: the log's end is settled and synced first, queues
+and index follow from the log, the checkpoint is written last. All of it can be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from aerobee.broker.store.checkpoint import StoreCheckpoint
+from aerobee.broker.store.commitlog import CommitLog, Fact
+from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from aerobee.broker.store.index_service import IndexService
+from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.store.recovery_plan import (
+    IndexFileFacts,
+    LogFileFacts,
+    Mode,
+    Plan,
+    RecoveryFacts,
+    plan_recovery,
+)
+from aerobee.broker.store.reput import Reput
+from aerobee.broker.store.scan import NOTHING_HERE, check_record, scan_records
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.record import CorruptRecord
+
+log = structlog.get_logger("aerobee.store")
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+CHUNK_RECORDS = 1024
+
+
+def gather_facts(
+    settings: StoreSettings,
+    commit_log: CommitLog,
+    index: IndexService | None,
+    checkpoint: StoreCheckpoint,
+    clean: bool,
+) -> RecoveryFacts:
+    files = tuple(
+        LogFileFacts(file.start, _first_timestamp(file)) for file in commit_log.files.files
+    )
+    index_files = (
+        ()
+        if index is None
+        else tuple(
+            IndexFileFacts(file.number, file.begin_offset, file.end_timestamp, file.count)
+            for file in index.files
+        )
+    )
+    return RecoveryFacts(
+        clean,
+        settings.mapped_file_size_commit_log,
+        files,
+        checkpoint,
+        index_files,
+        settings.message_index_enable and settings.message_index_safe,
+    )
+
+
+def _first_timestamp(file: MappedFile) -> int:
+    try:
+        return check_record(file.view, file.start, 0, file.size, False).store_timestamp
+    except CorruptRecord:
+        return 0
+
+
+class Recovery:
+    """One run of a plan over the parts of a store."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        index: IndexService | None,
+        reput: Reput,
+        progress: Progress | None,
+    ) -> None:
+        self._settings = settings
+        self._log = commit_log
+        self._index = index
+        self._reput = reput
+        self._progress = progress
+
+    def run(self, facts: RecoveryFacts) -> Plan:
+        plan = plan_recovery(facts)
+        if plan.mode is not Mode.EMPTY:
+            log.info("recovery", mode=plan.mode.name, reason=plan.reason, scan_from=plan.scan_from)
+        if plan.mode is Mode.EMPTY:
+            self._forget_derived(plan)
+            return plan
+        self._settle_index(plan)
+        limit = plan.rebuild_queues_from
+        for queue in self._log.queues:
+            recover_queue(queue, self._log, limit if limit >= 0 else None)
+        end = self._scan(plan)
+        self._cut_log(end, synced=plan.mode is Mode.NORMAL)
+        for queue in self._log.queues:
+            if queue.max_physical_offset > end:
+                recover_queue(queue, self._log, end)
+        self._catch_up(plan, end)
+        self._number_queues()
+        return plan
+
+    # -- index
+
+    def _settle_index(self, plan: Plan) -> None:
+        if self._index is None:
+            return
+        for file in list(self._index.files):
+            if file.number in plan.drop_index:
+                log.info("an index file later than the checkpoint is built anew", path=file.path)
+                self._index.remove(file)
+            elif plan.cut_index is not None and file.number == plan.cut_index[0]:
+                count = file.count_below(plan.dispatch_from, plan.cut_index[1])
+                if count != file.count or plan.mode is Mode.ABNORMAL:
+                    file.cut(count)
+
+    def _forget_derived(self, plan: Plan) -> None:
+        """Without a log there is nothing that queues or index could point to."""
+        for queue in self._log.queues:
+            if queue.files.files:
+                log.warning(
+                    "a queue without a commitlog is removed",
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                )
+            queue.destroy()
+        self._settle_index(plan)
+
+    # -- log
+
+    def _scan(self, plan: Plan) -> int:
+        """The end of the sound records; those that the plan says are dispatched on the way."""
+        files = [file for file in self._log.files.files if file.start >= plan.scan_from]
+        total = sum(file.size for file in files)
+        check_crc = self._settings.check_crc_on_recover
+        end = files[0].start
+        for number, file in enumerate(files):
+            facts: list[Fact] = []
+            end = file.start
+            try:
+                for record in scan_records(
+                    file.view, file.start, 0, file.size, check_crc=check_crc
+                ):
+                    end = record.physical_offset + record.size
+                    self._log.last_store_timestamp = max(
+                        self._log.last_store_timestamp, record.store_timestamp
+                    )
+                    if plan.dispatch_from >= 0 and record.physical_offset >= plan.dispatch_from:
+                        facts.append(self._reput.fact_of(record, file.view, file.start))
+                        if len(facts) >= CHUNK_RECORDS:
+                            self._reput.dispatch_walked(facts)
+                            facts.clear()
+                            self._tell(number * file.size + end - file.start, total)
+            except CorruptRecord as error:
+                if facts:
+                    self._reput.dispatch_walked(facts)
+                if error.reason != NOTHING_HERE:
+                    log.warning(
+                        "the commitlog ends before a record that is not sound",
+                        path=file.path,
+                        physical_offset=error.position,
+                        reason=error.reason,
+                    )
+                self._tell(total, total)
+                return end
+            if facts:
+                self._reput.dispatch_walked(facts)
+            end = file.end
+            self._tell((number + 1) * file.size, total)
+        return end
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(done, total)
+
+    def _cut_log(self, end: int, *, synced: bool) -> None:
+        """Let the log end here, durably: what is behind reads as zeros and has blocks."""
+        files = self._log.files
+        files.remove_from(end if files.find(end) is None or end % files.file_size else end + 1)
+        for file in files.files:
+            if file.end <= end:
+                if not synced:
+                    file.file.sync()
+            else:
+                file.cut(end - file.start)
+                file.allocate_to(file.size, file.size)
+                file.file.sync()
+        self._log.flushed_offset = end
+
+    # -- queues
+
+    def _catch_up(self, plan: Plan, end: int) -> None:
+        """Dispatch what the log has beyond the queues."""
+        if plan.mode is Mode.NORMAL:
+            known = max((queue.max_physical_offset for queue in self._log.queues), default=-1)
+            start = known if known >= 0 else self._log.files.min_offset
+            self._reput.start_at(min(max(start, self._log.files.min_offset), end))
+            while self._reput.step():
+                self._tell(self._reput.dispatched_offset, end)
+        else:
+            self._reput.start_at(end)
+            self._reput.step()
+        self._reput.dispatched_timestamp = self._log.last_store_timestamp
+
+    def _number_queues(self) -> None:
+        for queue in self._log.queues:
+            queue.assigned = queue.max_offset
+            queue.correct_min_offset(self._log.files.min_offset)
+
+
+def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> None:
+    """Find the queue's end: the last entry that is below `limit` and agrees with the log.
+
+    What is on disk for certain is an unbroken run of sound entries, so a binary search finds its
+    end; behind it a power cut may have left anything, so the entry found is held against the
+    record it points to, and given up for the one before it until one agrees.
+    """
+    low = queue.files.min_offset // ENTRY_SIZE
+    end = low
+    for file in reversed(queue.files.files):
+        if _is_sound(file, 0, limit):
+            end = file.start // ENTRY_SIZE + _first_unsound(file, limit)
+            break
+    queue.min_offset = low
+    queue.max_offset = end
+    while queue.max_offset > low and not _agrees(queue, commit_log, limit):
+        queue.max_offset -= 1
+    end = queue.max_offset
+    queue.flushed_bytes = end * ENTRY_SIZE
+    if limit is not None or _has_more(queue):
+        queue.cut(end)
+    else:
+        queue.max_physical_offset = queue.last_physical_end()
+
+
+def _is_sound(file: MappedFile, number: int, limit: int | None) -> bool:
+    offset, size, _ = ENTRY.unpack_from(file.view, number * ENTRY_SIZE)
+    if size == BLANK_ENTRY_SIZE:
+        return True
+    return offset >= 0 and size > 0 and (limit is None or offset + size <= limit)
+
+
+def _first_unsound(file: MappedFile, limit: int | None) -> int:
+    low, high = 1, file.size // ENTRY_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        if _is_sound(file, middle, limit):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _has_more(queue: ConsumeQueue) -> bool:
+    """Whether something stands behind the queue's end."""
+    byte = queue.max_offset * ENTRY_SIZE
+    file = queue.files.find(byte)
+    return file is not None and (
+        file is not queue.files.last or any(file.view[byte - file.start :][:ENTRY_SIZE])
+    )
+
+
+def _agrees(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> bool:
+    """Whether the last entry points to the record that has its number."""
+    number = queue.max_offset - 1
+    found = queue.entries(number, 1)
+    if not found:
+        return False
+    offset, size, _ = (int(part) for part in ENTRY.unpack(found))
+    if size == BLANK_ENTRY_SIZE:
+        return True
+    if size <= 0 or offset < 0 or (limit is not None and offset + size > limit):
+        return False
+    file = commit_log.files.find(offset)
+    if file is None:
+        return offset < commit_log.files.min_offset  # its record has expired
+    try:
+        record = check_record(file.view, file.start, offset - file.start, file.end - offset, False)
+    except CorruptRecord:
+        return False
+    return (
+        record.size == size
+        and record.queue_id == queue.queue_id
+        and record.queue_offset == number
+        and record.topic == queue.topic_bytes
+    )

@@ -1,0 +1,49 @@
+"""Why puts are refused at the moment, if they are: each cause has its own sentence."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import structlog
+
+from aerobee.broker.store.results import PutStatus, Refusal
+
+log = structlog.get_logger("aerobee.store")
+
+
+class Cause(IntEnum):
+    """In the order in which they are told."""
+
+    SHUT_DOWN = 0
+    SLAVE = 1
+    SYNC_FAILED = 2
+    DISPATCH_FAILED = 3
+    DISK_FULL = 4
+
+
+class Refusals:
+    __slots__ = ("_reasons", "current")
+
+    def __init__(self) -> None:
+        self._reasons: dict[Cause, str] = {}
+        self.current: Refusal | None = None
+
+    def set(self, cause: Cause, reason: str) -> None:
+        if cause not in self._reasons and cause not in (Cause.SHUT_DOWN, Cause.SLAVE):
+            log.error("puts are refused from now on", cause=cause.name, reason=reason)
+        self._reasons[cause] = reason
+        self._choose()
+
+    def clear(self, cause: Cause) -> None:
+        if self._reasons.pop(cause, None) is not None and cause is Cause.DISK_FULL:
+            log.info("puts are taken again", cause=cause.name)
+        self._choose()
+
+    def __contains__(self, cause: Cause) -> bool:
+        return cause in self._reasons
+
+    def _choose(self) -> None:
+        self.current = None
+        if self._reasons:
+            reason = self._reasons[min(self._reasons)]
+            self.current = Refusal(PutStatus.SERVICE_NOT_AVAILABLE, reason)

@@ -1,0 +1,306 @@
+"""reput: hands appended records to the consume queues, the index and the arrival listeners.
+
+It works from the facts that append noted, in batches; when it is behind (after a start, or when
+too many facts wait) it walks the log instead. A repeated record is ignored. It never goes past
+`limit()`: what is flushed in SYNC_FLUSH, what is committed with the pool.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store.commitlog import NOT_IN_QUEUE, CommitLog, Fact
+from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
+from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.index_service import BATCH, IndexService
+from aerobee.broker.store.results import Arrival, ArrivalListener, StoreStats
+from aerobee.broker.store.scan import Scanned, scan_records
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.broker.store.wake import Wake
+from aerobee.protocol import properties as message_properties
+from aerobee.protocol.java_hash import tags_code as code_of_tag
+from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, CorruptRecord
+
+log = structlog.get_logger("aerobee.store")
+
+STEP_FACTS: Final = 1024  # dispatched in one go before the loop gets its turn
+STEP_RECORDS: Final = 512  # ... when they have to be read from the log
+WAITING_MAX: Final = 200_000  # facts kept; beyond, the log is walked
+TRIES: Final = 30
+RETRY_S: Final = 1.0
+INDEX_DELAY_S: Final = 0.003
+_pack_entry = ENTRY.pack_into
+
+
+class Reput:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        index: IndexService | None,
+        limit: Callable[[], int],
+        clock: Clock,
+        stats: StoreStats,
+    ) -> None:
+        self._settings = settings
+        self._log = commit_log
+        self._index = index
+        self._limit = limit
+        self._clock = clock
+        self._stats = stats
+        self.dispatched_offset = 0
+        self.dispatched_timestamp = 0
+        self.behind = False
+        self.failures = 0
+        self.on_refusal: Callable[[str], None] = _ignore  # called when it has failed too often
+        self.listeners: list[ArrivalListener] = []
+        self._facts: list[Fact] = []
+        self.wake = Wake()
+        self.wake_index = Wake()
+
+    # -- what append calls
+
+    def offer(self, facts: list[Fact]) -> None:
+        """Facts of records just appended, in order."""
+        if self.behind:
+            return
+        if len(self._facts) > WAITING_MAX:
+            self._facts.clear()
+            self.behind = True
+        else:
+            self._facts += facts
+
+    def start_at(self, physical_offset: int) -> None:
+        """Begin, or begin again, by walking the log from here."""
+        self.dispatched_offset = physical_offset
+        self._facts.clear()
+        self.behind = True
+
+    @property
+    def lag(self) -> int:
+        return self._log.max_offset - self.dispatched_offset
+
+    # -- one step
+
+    def step(self) -> bool:
+        """Dispatch some records; True when more can be dispatched at once. OSError, StoreError
+        or CorruptRecord when one could not be: it stays the next to try."""
+        limit = self._limit()
+        more = self._walk(limit) if self.behind else self._dispatch_facts(limit)
+        if self._index is not None and len(self._index.keys) >= BATCH:
+            self._index.write_pending()
+        self.failures = 0
+        return more
+
+    def _dispatch_facts(self, limit: int) -> bool:
+        facts = self._facts
+        if not facts:
+            return False
+        count = min(len(facts), STEP_FACTS)
+        if facts[count - 1][2] + facts[count - 1][3] > limit:
+            count = bisect_right(facts, limit, 0, count, key=lambda fact: fact[2] + fact[3])
+        if not count:
+            return False
+        batch = facts[:count] if count < len(facts) else facts
+        done = 0
+        arrivals: list[Arrival] | None = [] if self.listeners else None
+        try:
+            done = self._dispatch(batch, arrivals)
+        finally:
+            # After a failure the records before it are dispatched; the rest waits in order.
+            if done < count:
+                done = self._count_dispatched(batch)
+            if done == len(facts):
+                self._facts = []
+            else:
+                del facts[:done]
+            self._stats.dispatched += done
+            if arrivals:
+                self._tell(arrivals)
+        return bool(self._facts)
+
+    def _count_dispatched(self, batch: list[Fact]) -> int:
+        end = self.dispatched_offset
+        return sum(1 for fact in batch if fact[2] + fact[3] <= end)
+
+    def _dispatch(self, batch: list[Fact], arrivals: list[Arrival] | None) -> int:
+        """Queue entries and keys of a batch. The loop that every message passes."""
+        index = self._index
+        tag_codes = _tag_codes
+        for queue, queue_offset, offset, size, time_ms, text, sys_flag in batch:
+            at = text.find("TAGS\x01")
+            if at < 0 and not queue.is_schedule:
+                code = 0
+            elif at >= 0 and not queue.is_schedule and (at == 0 or text[at - 1] == "\x02"):
+                end = text.find("\x02", at)
+                tag = text[at + 5 : end] if end >= 0 else text[at + 5 :]
+                found = tag_codes.get(tag)
+                code = _remember_tag(tag) if found is None else found
+            else:
+                code = self._unusual_code(queue, text, time_ms)
+            if queue_offset >= 0:
+                if queue_offset == queue.max_offset and queue.write_position < queue.write_end:
+                    _pack_entry(queue.view, queue.write_position, offset, size, code)
+                    queue.write_position += 20
+                    queue.max_offset = queue_offset + 1
+                    queue.max_physical_offset = offset + size
+                else:
+                    queue.put(queue_offset, offset, size, code)
+                if arrivals is not None:
+                    arrivals.append(
+                        Arrival(
+                            queue.topic,
+                            queue.queue_id,
+                            queue_offset,
+                            code,
+                            time_ms,
+                            text,
+                            offset,
+                            size,
+                        )
+                    )
+            if index is not None and text and sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                index.add(queue.key_hash, text, offset, time_ms)
+            self.dispatched_offset = offset + size
+            self.dispatched_timestamp = time_ms
+        return len(batch)
+
+    def _unusual_code(self, queue: ConsumeQueue, text: str, time_ms: int) -> int:
+        """The tags code where it is not simply that of TAGS: a deliver time, a similar name."""
+        if queue.is_schedule:
+            level = message_properties.get(text, message_properties.DELAY)
+            if level is not None and level.isascii() and level.isdigit() and int(level) > 0:
+                return time_ms + self._settings.delay_ms_of_level(int(level))
+        return code_of_tag(message_properties.get(text, message_properties.TAGS))
+
+    def _tell(self, arrivals: list[Arrival]) -> None:
+        for listener in self.listeners:
+            listener(arrivals)
+
+    # -- catching up from the log
+
+    def _walk(self, limit: int) -> bool:
+        """Dispatch the next records of the log; leaves `behind` when its end is reached."""
+        file = self._log.files.find(self.dispatched_offset)
+        if file is None or self.dispatched_offset >= limit:
+            if file is None and self._log.files.files:
+                first = self._log.files.min_offset
+                if self.dispatched_offset < first:  # files were removed before it came to them
+                    self.dispatched_offset = first
+                    return True
+            if self.dispatched_offset >= self._log.max_offset:
+                self.behind = False
+            return False
+        facts: list[Fact] = []
+        position = self.dispatched_offset - file.start
+        end = min(file.readable, limit - file.start)
+        try:
+            for record in scan_records(file.view, file.start, position, end, check_crc=False):
+                facts.append(self.fact_of(record, file.view, file.start))
+                if len(facts) >= STEP_RECORDS:
+                    break
+        except CorruptRecord:
+            if not facts:  # else it is met again, as the first, in the next step
+                raise
+        if not facts:
+            self.dispatched_offset = file.end if file.is_full else file.start + end
+            return True
+        self.dispatch_walked(facts)
+        return True
+
+    def fact_of(self, record: Scanned, view: memoryview, base: int) -> Fact:
+        position = record.physical_offset - base
+        text = str(view[record.properties_position : position + record.size], "utf-8", "replace")
+        queue = self._log.queues.get_or_create(record.topic.decode(), record.queue_id)
+        queue_offset = -1 if record.sys_flag & NOT_IN_QUEUE else record.queue_offset
+        return (
+            queue,
+            queue_offset,
+            record.physical_offset,
+            record.size,
+            record.store_timestamp,
+            text,
+            record.sys_flag,
+        )
+
+    def dispatch_walked(self, facts: list[Fact]) -> None:
+        """Dispatch records read from the log; the index may have some of them already."""
+        index = self._index
+        arrivals: list[Arrival] | None = [] if self.listeners else None
+        if index is not None:
+            index.write_pending()
+            indexed = index.indexed_offset
+            known = sum(1 for fact in facts if fact[2] <= indexed)
+            if known:
+                self._index = None
+                try:
+                    self._dispatch(facts[:known], arrivals)
+                finally:
+                    self._index = index
+                facts = facts[known:]
+        self._stats.dispatched += self._dispatch(facts, arrivals)
+        for queue in {fact[0] for fact in facts}:
+            queue.assigned = max(queue.assigned, queue.max_offset)
+        if arrivals:
+            self._tell(arrivals)
+
+    # -- the coroutine
+
+    async def run(self) -> None:
+        """Dispatch whenever something was appended, until cancelled."""
+        while True:
+            await self.wake.wait()
+            try:
+                while self.step():
+                    await self._clock.sleep(0)
+                if self._index is not None and self._index.keys:
+                    self.wake_index.set()
+            except (OSError, StoreError, CorruptRecord) as error:
+                self._note_failure(error)
+                await self._clock.sleep(RETRY_S)
+                self.wake.set()
+
+    async def run_index(self) -> None:
+        """Write keys that have waited a little, when no full batch has come."""
+        while True:
+            await self.wake_index.wait()
+            await self._clock.sleep(INDEX_DELAY_S)
+            if self._index is None:
+                return
+            try:
+                self._index.write_pending()
+            except OSError as error:
+                self._note_failure(error)
+                await self._clock.sleep(RETRY_S)
+                self.wake_index.set()
+
+    def _note_failure(self, error: Exception) -> None:
+        self.failures += 1
+        text = (
+            f"queues and index could not be written for the record at {self.dispatched_offset}: "
+            f"{error}"
+        )
+        log.error("dispatch failed", reason=text, tries=self.failures, tries_max=TRIES)
+        if self.failures == TRIES:
+            self.on_refusal(
+                f"{text}; tried {TRIES} times: free space or mend the disk, then restart"
+            )
+
+
+def _ignore(_reason: str) -> None:
+    """Nobody asked to be told."""
+
+
+_tag_codes: dict[str, int] = {}
+
+
+def _remember_tag(tag: str) -> int:
+    if len(_tag_codes) > 10_000:  # tags are few; somebody who invents them gets no memory for it
+        _tag_codes.clear()
+    code = _tag_codes[tag] = code_of_tag(tag)
+    return code

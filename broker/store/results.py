@@ -1,0 +1,177 @@
+"""What the store answers: put and read results and their statuses, with RocketMQ's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
+from typing import NamedTuple
+
+from aerobee.broker.store.mapped_file import MappedFile
+
+
+class PutStatus(IntEnum):
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+    SERVICE_NOT_AVAILABLE = 4
+    CREATE_MAPEDFILE_FAILED = 5
+    MESSAGE_ILLEGAL = 6
+    PROPERTIES_SIZE_EXCEEDED = 7
+    OS_PAGECACHE_BUSY = 8
+    UNKNOWN_ERROR = 9
+    IN_SYNC_REPLICAS_NOT_ENOUGH = 10
+    PUT_TO_REMOTE_BROKER_FAIL = 11
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 12
+    WHEEL_TIMER_FLOW_CONTROL = 13
+    WHEEL_TIMER_MSG_ILLEGAL = 14
+    WHEEL_TIMER_NOT_ENABLE = 15
+
+
+class PutResult:
+    """One message's fate; offsets and time are meaningful when `ok`, `reason` when not."""
+
+    __slots__ = (
+        "physical_offset",
+        "physical_offsets",
+        "queue_offset",
+        "reason",
+        "size",
+        "status",
+        "store_timestamp",
+    )
+
+    def __init__(
+        self,
+        status: PutStatus,
+        physical_offset: int = -1,
+        size: int = 0,
+        queue_offset: int = -1,
+        store_timestamp: int = 0,
+        reason: str = "",
+    ) -> None:
+        self.status = status
+        self.physical_offset = physical_offset
+        self.size = size
+        self.queue_offset = queue_offset
+        self.store_timestamp = store_timestamp
+        self.reason = reason
+        self.physical_offsets: list[int] | None = None  # of every message of a batch
+
+    @property
+    def ok(self) -> bool:
+        return self.status is PutStatus.PUT_OK
+
+    @property
+    def end_offset(self) -> int:
+        """Durable once the log is flushed up to here."""
+        return self.physical_offset + self.size
+
+    def __repr__(self) -> str:
+        return f"PutResult({self.status.name}, {self.physical_offset}, {self.reason!r})"
+
+
+class Refusal(NamedTuple):
+    """Why puts are not taken, as a status and a sentence."""
+
+    status: PutStatus
+    reason: str
+
+
+class Arrival(NamedTuple):
+    """A message that consumers can now read."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int
+    properties: str
+    physical_offset: int
+    size: int
+
+
+class ReadStatus(Enum):
+    FOUND = auto()
+    NO_MATCHED_MESSAGE = auto()
+    MESSAGE_WAS_REMOVING = auto()
+    OFFSET_FOUND_NULL = auto()
+    OFFSET_OVERFLOW_BADLY = auto()
+    OFFSET_OVERFLOW_ONE = auto()
+    OFFSET_TOO_SMALL = auto()
+    NO_MATCHED_LOGIC_QUEUE = auto()
+    NO_MESSAGE_IN_QUEUE = auto()
+
+
+class Boundary(Enum):
+    """Which of the messages around a time: the first not before it, the last not after it."""
+
+    LOWER = auto()
+    UPPER = auto()
+
+
+class ReadResult:
+    """Records as views into the log. The views stay valid; `release` lets the files be removed."""
+
+    __slots__ = (
+        "cold",
+        "count",
+        "held",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "size",
+        "spans",
+        "status",
+        "views",
+    )
+
+    def __init__(
+        self, status: ReadStatus, next_offset: int, min_offset: int, max_offset: int
+    ) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.views: list[memoryview] = []
+        self.count = 0
+        self.size = 0
+        self.cold = False  # far behind the log's end: probably not in memory
+        self.held: list[MappedFile] = []
+        self.spans: list[tuple[MappedFile, int, int]] = []  # file, position, length of each view
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for file in held:
+            file.release()
+
+
+@dataclass(slots=True)
+class QueryResult:
+    """The records with a key, and how far the index had come."""
+
+    views: list[memoryview]
+    index_last_update_timestamp: int = 0
+    index_last_update_physical_offset: int = 0
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counters since the start."""
+
+    puts: int = 0
+    put_failures: int = 0
+    put_bytes: int = 0
+    put_calls: int = 0
+    put_lock_ms_max: float = 0.0
+    gets_found: int = 0
+    gets_missed: int = 0
+    messages_read: int = 0
+    flushes: int = 0
+    flush_ms_max: float = 0.0
+    dispatched: int = 0
+
+
+DurableCallback = Callable[[PutStatus], None]
+ArrivalListener = Callable[[list[Arrival]], None]

@@ -1,0 +1,142 @@
+"""The one reader of the log by position: recovery, catching up and checking all walk it here.
+
+A record counts when its size, magic, lengths and stored physical offset fit, and its checksum:
+the record's own at its tail where it has one, else the body's. What an earlier life of a file left
+behind fails the stored offset; a torn record fails the checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from aerobee.protocol.record import (
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    BORN_HOST_V6,
+    CRC_MASK,
+    CRC_PROPERTY_SIZE,
+    HEAD_V4_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    CorruptRecord,
+)
+
+_START: Final = struct.Struct(">iiiiiqqi")  # size ... sys flag: 40 bytes
+_BLANK: Final = struct.Struct(">ii")
+_LONG: Final = struct.Struct(">q")
+_INT: Final = struct.Struct(">i")
+_ZEROS: Final = bytes(16)
+_CRC_NAME: Final = b"__CRC32#\x01"
+
+
+class Scanned(NamedTuple):
+    """A record's place and what dispatch needs of it; texts are cut out on demand."""
+
+    physical_offset: int
+    size: int
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    topic: bytes
+    properties_position: int  # in the file
+
+
+def scan_records(
+    view: memoryview, base: int, position: int, end: int, *, check_crc: bool
+) -> Iterator[Scanned]:
+    """The records of one file from `position` on, until a blank record, `end`, or CorruptRecord
+    (its position: the physical offset) where the next one should be. `base`: the file's start."""
+    while end - position >= BLANK_SIZE:
+        size, magic = _BLANK.unpack_from(view, position)
+        if magic == BLANK_MAGIC:
+            if size != len(view) - position:
+                raise CorruptRecord(base + position, f"a blank record of size {size}")
+            return
+        record = check_record(view, base, position, end - position, check_crc)
+        yield record
+        position += record.size
+    # Fewer bytes than a blank record takes: the file, or what may be read of it, is over.
+
+
+def check_record(view: memoryview, base: int, position: int, room: int, check_crc: bool) -> Scanned:
+    """The record at `position` if it is sound; CorruptRecord if not."""
+    offset = base + position
+    if room < HEAD_V4_SIZE:
+        raise CorruptRecord(offset, f"{room} bytes left")
+    size, magic, body_crc, queue_id, _flag, queue_offset, stored, sys_flag = _START.unpack_from(
+        view, position
+    )
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        if size == 0 and magic == 0:
+            raise CorruptRecord(offset, NOTHING_HERE)
+        raise CorruptRecord(offset, f"magic {magic & 0xFFFFFFFF:#010x}")
+    if stored != offset:
+        raise CorruptRecord(offset, f"it says that it stands at {stored}")
+    if not HEAD_V4_SIZE < size <= room:
+        raise CorruptRecord(offset, f"size {size} with {room} bytes left")
+    time_at = position + (68 if sys_flag & BORN_HOST_V6 else 56)
+    body_at = time_at + (44 if sys_flag & STORE_HOST_V6 else 32)
+    end = position + size
+    if body_at > end:
+        raise CorruptRecord(offset, f"size {size} is less than its head")
+    (body_size,) = _INT.unpack_from(view, body_at - 4)
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + 3 > end:
+        raise CorruptRecord(offset, f"body length {body_size} in a record of {size}")
+    if magic == MAGIC_V1:
+        topic_size = view[topic_at]
+        topic_at += 1
+    else:
+        topic_size = view[topic_at] << 8 | view[topic_at + 1]
+        topic_at += 2
+    props_at = topic_at + topic_size + 2
+    if props_at > end or props_at + (view[props_at - 2] << 8 | view[props_at - 1]) != end:
+        raise CorruptRecord(offset, f"topic length {topic_size} in a record of {size}")
+    if check_crc:
+        tail_at = end - CRC_PROPERTY_SIZE
+        if tail_at >= props_at and bytes(view[tail_at : tail_at + 9]) == _CRC_NAME:
+            _check_tail(view, offset, position, tail_at)
+        else:
+            _check_plain(view, offset, body_at, body_size, body_crc, props_at, end)
+    return Scanned(
+        offset,
+        size,
+        queue_id,
+        queue_offset,
+        sys_flag,
+        _LONG.unpack_from(view, time_at)[0],
+        bytes(view[topic_at : props_at - 2]),
+        props_at,
+    )
+
+
+NOTHING_HERE: Final = "nothing is written here"
+
+
+def _check_tail(view: memoryview, offset: int, position: int, tail_at: int) -> None:
+    digits = bytes(view[tail_at + 9 : tail_at + 20])
+    if digits != b"%s\x02" % (b"%010d" % (crc32(view[position:tail_at]) & CRC_MASK))[::-1]:
+        raise CorruptRecord(offset, "the record does not match its checksum")
+
+
+def _check_plain(
+    view: memoryview,
+    offset: int,
+    body_at: int,
+    body_size: int,
+    body_crc: int,
+    props_at: int,
+    end: int,
+) -> None:
+    """A record without a checksum of its own: its body's, and texts that are not torn."""
+    body_end = body_at + body_size
+    if crc32(view[body_at:body_end]) & CRC_MASK != body_crc and (body_size or body_crc):
+        raise CorruptRecord(offset, "the body does not match its CRC")
+    # A sector that never came to the disk reads as zeros, up to its end or the record's.
+    if (props_at < end and view[end - 1] == 0) or _ZEROS in bytes(view[body_end:end]):
+        raise CorruptRecord(offset, "zeros in its topic or properties: it was torn")
