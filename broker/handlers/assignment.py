@@ -1,0 +1,116 @@
+"""Sharing queues by the broker (QUERY_ASSIGNMENT), in PULL mode; POP is refused in words."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import bound, known_group, known_topic, read_body, success
+from aerobee.broker.services.heartbeats import BROADCASTING
+from aerobee.broker.services.names_check import is_retry_topic
+from aerobee.broker.services.refused import Refused
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.fastjson import MessageQueue
+
+# POP_MESSAGE, ACK, PEEK, CHANGE_INVISIBLETIME, NOTIFICATION, POLLING_INFO, BATCH_ACK
+POP_CODES: Final = (200050, 200051, 200052, 200053, 200054, 200055, 200151)
+_NO_POP: Final = (
+    "POP consumption is not supported by this broker; use a push, pull or lite pull consumer"
+)
+
+
+def average(client: int, clients: int, queues: int) -> list[int]:
+    """RocketMQ's AVG: adjoining queues, the first clients one more when it does not divide."""
+    share, rest = divmod(queues, clients)
+    start = client * share + min(client, rest)
+    return list(range(start, start + share + (client < rest)))
+
+
+def average_by_circle(client: int, clients: int, queues: int) -> list[int]:
+    """RocketMQ's AVG_BY_CIRCLE: dealt out in turn."""
+    return list(range(client, queues, clients))
+
+
+STRATEGIES: Final[dict[str, Callable[[int, int, int], list[int]]]] = {
+    "AVG": average,
+    "AVG_BY_CIRCLE": average_by_circle,
+}
+
+
+def query_assignment(broker: Broker, request: Request) -> Command:
+    """The queues of a topic that this client shall read."""
+    body = read_body(request)
+    topic = known_topic(broker, _text(body, "topic"))
+    group = _text(body, "consumerGroup")
+    if broker.settings.namesrv_addr:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "queues of several brokers are shared by the clients themselves (clientRebalance)",
+        )
+    numbers = list(range(topic.read_queue_nums))
+    if body.get("messageModel") not in (BROADCASTING, 0):
+        numbers = _share(broker, group, _text(body, "clientId"), body, numbers)
+    assignments = [
+        {
+            "messageQueue": MessageQueue(topic.name, broker.settings.broker_name, number),
+            "mode": "PULL",
+        }
+        for number in numbers
+    ]
+    return success(request, {"messageQueueAssignments": assignments})
+
+
+def _share(
+    broker: Broker, group: str, client_id: str, body: dict[Any, Any], queues: list[int]
+) -> list[int]:
+    strategy = STRATEGIES.get(str(body.get("strategyName") or "AVG"))
+    if strategy is None:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"strategy {body.get('strategyName')} is unknown; use {' or '.join(STRATEGIES)}",
+        )
+    members = broker.clients.client_ids(group)
+    if client_id not in members:
+        return []
+    return strategy(members.index(client_id), len(members), len(queues))
+
+
+def set_request_mode(broker: Broker, request: Request) -> Command:
+    """PULL is what every group has; POP cannot be had."""
+    body = read_body(request)
+    topic = _text(body, "topic")
+    if is_retry_topic(topic):
+        raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+    known_topic(broker, topic)
+    known_group(broker, _text(body, "consumerGroup"))
+    if body.get("mode") not in ("PULL", 0, "0", None):
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_POP)
+    return success(request)
+
+
+def all_request_modes(broker: Broker, request: Request) -> Command:
+    return success(request, {"messageRequestModeMap": {}})
+
+
+def refuse_pop(broker: Broker, request: Request) -> Command:
+    raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_POP)
+
+
+def _text(body: dict[Any, Any], key: str) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or not value:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the request's body has no {key}")
+    return value
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(
+        broker,
+        {
+            RequestCode.QUERY_ASSIGNMENT: query_assignment,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: all_request_modes,
+            **dict.fromkeys(POP_CODES, refuse_pop),
+        },
+    )
