@@ -1,0 +1,56 @@
+"""The stream reader for Spark 4.1, whose API has no limits and does not say where the stream is.
+
+Spark 4.1 calls `initialOffset` for a new query, and `partitions(start, start)` with the last known
+offset for one that restarts; so the reader knows its place before it is asked for `latestOffset`.
+Only Trigger.AvailableNow asks earlier: then the answer is the end of the whole run, without a
+limit, because Spark 4.1 runs such a query in one batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from aerobee.pipeline.options import Options
+from aerobee.pipeline.queues import Offsets, from_json, to_json
+from aerobee.pipeline.source import RangePartition, arrow_schema_of
+from aerobee.pipeline.stream_reader import Table, TopicStream
+from aerobee.pipeline.topic_reader import TopicPlan, read_range
+
+
+class LegacyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """Keeps place and limit inside the reader."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...], schema: StructType) -> None:
+        self.stream = TopicStream(options)
+        self.plan = TopicPlan.of(options, columns)
+        self.schema = schema
+        self.position: Offsets | None = None
+
+    def initialOffset(self) -> Table:
+        initial = self.stream.initial()
+        if self.position is None:
+            self.position = initial
+        return to_json(initial)
+
+    def latestOffset(self) -> Table:
+        if self.position is None:
+            return to_json(self.stream.available())
+        self.stream.show_progress(self.position)
+        rows_max = self.stream.options["maxOffsetsPerTrigger"]
+        return to_json(self.stream.next_end(self.position, rows_max))
+
+    def partitions(self, start: Table, end: Table) -> Sequence[InputPartition]:
+        self.position = from_json(end)
+        return self.stream.ranges(from_json(start), from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, RangePartition)
+        yield from read_range(partition.range, self.plan, arrow_schema_of(self.schema))
+
+    def commit(self, end: Table) -> None:
+        self.stream.show_progress(from_json(end))
+
+    def stop(self) -> None:
+        self.stream.cluster.close()

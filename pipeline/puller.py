@@ -1,0 +1,149 @@
+"""Reads a range of one queue over TCP, several pulls in flight, as bodies of raw records.
+
+Brokers answer with 32 messages at most (their setting), so one pull at a time would wait most of
+the time. Without a filter the offsets of a queue have no gaps, so the next pulls can be asked for
+before the first is answered; an answer that holds less than was asked is completed at once.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from aerobee.pipeline.queues import DataLoss, QueueKey, pull_fields
+from aerobee.pipeline.wire import BrokerError, Cluster, Link, Unreachable
+from aerobee.protocol.codecs import ProtocolError
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+
+DEPTH: Final = 12
+COUNT_MAX: Final = 1024
+PATIENCE: Final = 3.0  # seconds to wait for messages that the broker announced and does not show
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """start <= offset < end of one queue, as one task reads it."""
+
+    key: QueueKey
+    address: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """How to pull: the same for every range of a read."""
+
+    group: str
+    expression: tuple[str, str]  # kind and text, ("TAG", "*") for everything
+    fail_on_data_loss: bool
+
+    @property
+    def filtered(self) -> bool:
+        return self.expression != ("TAG", "*")
+
+
+def pull_range(
+    cluster: Cluster, wanted: Range, plan: PullPlan, warn: Callable[[str], None]
+) -> Iterator[bytes | memoryview]:
+    """The raw records of the range, in order; the last body may hold records beyond its end."""
+    position = wanted.start
+    tries_left = cluster.access.retries
+    while position < wanted.end:
+        try:
+            link = cluster.link(wanted.address)
+            for body, following in _pull(link, wanted, position, plan, warn):
+                if len(body):
+                    yield body
+                position = following
+                tries_left = cluster.access.retries
+        except (OSError, ProtocolError) as error:
+            cluster.drop(wanted.address)
+            if not tries_left:
+                raise Unreachable(
+                    f"reading {wanted.key} at {position}: {wanted.address}: {error}"
+                ) from error
+            tries_left -= 1
+            time.sleep(cluster.access.retry_interval)
+
+
+def _pull(
+    link: Link, wanted: Range, start: int, plan: PullPlan, warn: Callable[[str], None]
+) -> Iterator[tuple[bytes | memoryview, int]]:
+    """Pairs of a body and the offset that follows it, up to the range's end."""
+    in_flight: deque[tuple[int, int, int]] = deque()  # opaque, offset, end of what it asks for
+    asked = start
+    step = COUNT_MAX
+    depth = 1
+    moved_at = time.monotonic()
+
+    def ask(offset: int, end: int) -> tuple[int, int, int]:
+        ext = pull_fields(wanted.key, offset, end - offset, plan.group, plan.expression)
+        return link.ask(RequestCode.PULL_MESSAGE, ext), offset, end
+
+    while asked < wanted.end or in_flight:
+        while asked < wanted.end and len(in_flight) < depth:
+            end = min(asked + step, wanted.end)
+            in_flight.append(ask(asked, end))
+            asked = end
+        opaque, offset, end = in_flight.popleft()
+        answer = link.take(opaque)
+        following = _following(answer, wanted, offset, plan, warn)
+        if following > offset:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > PATIENCE:
+            raise DataLoss(f"{wanted.key} shows nothing at {offset}, though its end is further on")
+        if plan.filtered:
+            asked = max(asked, following) if in_flight else following
+        elif following < end:  # less than asked for: this is what the broker gives at once
+            if following > offset:
+                step = following - offset
+            in_flight.appendleft(ask(following, end))
+        elif following > end:
+            asked = max(asked, following)
+        depth = 1 if plan.filtered else DEPTH
+        body = answer.body if answer.code == ResponseCode.SUCCESS else b""
+        yield body, following
+
+
+def _following(
+    answer: Command, wanted: Range, offset: int, plan: PullPlan, warn: Callable[[str], None]
+) -> int:
+    """The offset to go on with after this answer; DataLoss when it tells of lost messages."""
+    code = answer.code
+    known = (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+    if code not in known:
+        what = f"reading {wanted.key} at {offset}"
+        raise BrokerError(what, wanted.address, code, answer.remark)
+    following = int(answer.ext["nextBeginOffset"])
+    if code == ResponseCode.SUCCESS:
+        return following
+    if code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > offset:
+        if plan.filtered and answer.remark != "MESSAGE_WAS_REMOVING":
+            return following  # none of those matched the filter
+        return _lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
+    if following > offset:  # trimmed, or a gap in the queue
+        return _lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
+    maximum = int(answer.ext.get("maxOffset", "0"))
+    if maximum > offset:  # stored, not yet shown: wait a little
+        time.sleep(0.02)
+        return offset
+    reason = f"are not there: the queue ends at {maximum}"
+    return _lost(wanted, offset, wanted.end, plan, warn, reason)
+
+
+def _lost(
+    wanted: Range, start: int, end: int, plan: PullPlan, warn: Callable[[str], None], reason: str
+) -> int:
+    text = f"offsets {start} to {end - 1} of {wanted.key} {reason}"
+    if plan.fail_on_data_loss:
+        raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+    warn(text)
+    return end

@@ -1,0 +1,149 @@
+"""Readers that use Spark's filters to read less (option pushdown=true).
+
+They are classes of their own because Spark refuses a reader that takes filters while
+`spark.sql.python.filterPushdown.enabled` is false, its default. Every filter is handed back, so
+Spark checks each row again: here it only decides what need not be read at all.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from aerobee.pipeline import source
+from aerobee.pipeline.arrow import to_ms, topic_filter
+from aerobee.pipeline.puller import Range
+from aerobee.pipeline.queues import by_time
+from aerobee.pipeline.topic_reader import plan_batch
+from aerobee.pipeline.wire import Access, Cluster
+
+
+@dataclass
+class Limits:
+    """What the filters leave over."""
+
+    topics: set[str] | None = None
+    partitions: set[int] | None = None
+    offset_low: int = 0
+    offset_high: int = 2**63 - 1
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    def narrow(self, filters: Iterable[Filter]) -> None:
+        for one in filters:
+            column = getattr(one, "attribute", ())
+            if column == ("topic",):
+                self.topics = _meet(self.topics, _values(one))
+            elif column == ("partition",):
+                self.partitions = _meet(self.partitions, _values(one))
+            elif column == ("offset",):
+                self._offset(one)
+            elif column in (("timestamp",), ("storeTimestamp",)):
+                self._time(one)
+
+    def _offset(self, one: Any) -> None:
+        low, high = _interval(one, 1)
+        if low is not None:
+            self.offset_low = max(self.offset_low, low)
+        if high is not None:
+            self.offset_high = min(self.offset_high, high)
+
+    def _time(self, one: Any) -> None:
+        if not isinstance(getattr(one, "value", None), datetime) or one.value.tzinfo is None:
+            return
+        ms = to_ms(one.value)
+        assert ms is not None
+        if isinstance(one, (GreaterThan, GreaterThanOrEqual, EqualTo)):
+            self.start_ms = max(self.start_ms or 0, ms - 1)  # a datetime may be rounded down
+        if isinstance(one, (LessThan, LessThanOrEqual, EqualTo)):
+            self.end_ms = min(self.end_ms if self.end_ms is not None else ms + 1, ms + 1)
+
+
+def _values(one: Any) -> set[Any] | None:
+    if isinstance(one, EqualTo):
+        return {one.value}
+    return set(one.value) if isinstance(one, In) else None
+
+
+def _meet(known: set[Any] | None, more: set[Any] | None) -> set[Any] | None:
+    if more is None:
+        return known
+    return more if known is None else known & more
+
+
+def _interval(one: Any, step: int) -> tuple[int | None, int | None]:
+    """Included low and excluded high of a comparison with a whole number."""
+    if isinstance(one, EqualTo):
+        return one.value, one.value + step
+    if isinstance(one, GreaterThanOrEqual):
+        return one.value, None
+    if isinstance(one, GreaterThan):
+        return one.value + step, None
+    if isinstance(one, LessThan):
+        return None, one.value
+    return (None, one.value + step) if isinstance(one, LessThanOrEqual) else (None, None)
+
+
+class PathReader(source.PathReader):
+    """Files outside the filters' times and records of other topics are not read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        limits = Limits(start_ms=self.selection.start_ms, end_ms=self.selection.end_ms)
+        limits.narrow(filters)
+        if limits.topics is not None:
+            wanted = self.selection.wanted
+            self.topics = sorted(topic for topic in limits.topics if wanted(topic))
+            self.selection = replace(self.selection, wanted=topic_filter(self.topics, None))
+        self.selection = replace(self.selection, start_ms=limits.start_ms, end_ms=limits.end_ms)
+        return filters
+
+
+class TopicReader(source.TopicReader):
+    """Queues and offsets outside the filters are not pulled."""
+
+    limits = Limits()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.limits = Limits()
+        self.limits.narrow(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        ranges = [one for one in plan_batch(self.options) if self._covers(one)]
+        ranges = self._by_time([self._clip(one) for one in ranges])
+        kept = [source.RangePartition(one) for one in ranges if one.start < one.end]
+        return kept or [source.NOTHING]
+
+    def _covers(self, one: Range) -> bool:
+        topics, queues = self.limits.topics, self.limits.partitions
+        return (topics is None or one.key.topic in topics) and (
+            queues is None or one.key.queue_id in queues
+        )
+
+    def _clip(self, one: Range) -> Range:
+        start = max(one.start, self.limits.offset_low)
+        return replace(one, start=start, end=min(one.end, self.limits.offset_high))
+
+    def _by_time(self, ranges: list[Range]) -> list[Range]:
+        addresses = {one.key: one.address for one in ranges}
+        if not addresses or (self.limits.start_ms is None and self.limits.end_ms is None):
+            return ranges
+        with Cluster(Access.of(self.options)) as cluster:
+            if self.limits.start_ms is not None:
+                low = by_time(cluster, addresses, dict.fromkeys(addresses, self.limits.start_ms))
+                ranges = [replace(one, start=max(one.start, low[one.key])) for one in ranges]
+            if self.limits.end_ms is not None:
+                high = by_time(cluster, addresses, dict.fromkeys(addresses, self.limits.end_ms))
+                ranges = [replace(one, end=min(one.end, high[one.key])) for one in ranges]
+        return ranges

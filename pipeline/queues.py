@@ -1,0 +1,295 @@
+"""Which queues a read covers, from which offset to which: the driver asks the brokers."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from aerobee.pipeline.options import OptionError, Options
+from aerobee.pipeline.store_files import is_system_topic
+from aerobee.pipeline.wire import BrokerQueues, Cluster, Link, checked
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.headers import PULL_SUBSCRIPTION
+
+PERM_READ: Final = 4
+EARLIEST: Final = -2
+LATEST: Final = -1
+DEFAULT_GROUP: Final = "spark-aerobee"
+
+
+class DataLoss(RuntimeError):
+    """Messages that the read should have seen are gone."""
+
+
+class QueueKey(NamedTuple):
+    """A queue among all brokers of a cluster."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} queue {self.queue_id} on {self.broker}"
+
+
+Addresses = dict[QueueKey, str]
+Offsets = dict[QueueKey, int]
+
+
+def to_json(offsets: Mapping[QueueKey, int]) -> dict[str, dict[str, int]]:
+    """Offsets as Spark keeps them in its checkpoint: {"topic": {"broker:queue": offset}}."""
+    table: dict[str, dict[str, int]] = {}
+    for key in sorted(offsets):
+        table.setdefault(key.topic, {})[f"{key.broker}:{key.queue_id}"] = offsets[key]
+    return table
+
+
+def from_json(table: Mapping[str, Mapping[str, int]]) -> Offsets:
+    offsets = {}
+    for topic, queues in table.items():
+        for name, offset in queues.items():
+            broker, _, queue_id = name.rpartition(":")
+            offsets[QueueKey(topic, broker, int(queue_id))] = int(offset)
+    return offsets
+
+
+def discover(cluster: Cluster, options: Options) -> Addresses:
+    """The queues that the options name, each with its broker's address."""
+    found: Addresses = {}
+    for topic in _topics(cluster, options):
+        route = cluster.route(topic)
+        if route is None:
+            if options["subscribePattern"]:
+                continue  # deleted since the list was made
+            raise OptionError(_no_topic(topic, cluster))
+        for share in route:
+            if share.perm & PERM_READ:
+                for queue_id in range(share.read_queues):
+                    found[QueueKey(topic, share.broker, queue_id)] = share.address
+    return _assigned(found, options["assign"]) if options["assign"] else found
+
+
+def _topics(cluster: Cluster, options: Options) -> Iterable[str]:
+    if options["subscribe"]:
+        return tuple(options["subscribe"])
+    if options["assign"]:
+        return tuple(options["assign"])
+    pattern = re.compile(options["subscribePattern"])
+    own = options["subscribePattern"].startswith("%")
+    return [
+        topic
+        for topic in cluster.topics()
+        if pattern.fullmatch(topic) and (own or not topic.startswith("%"))
+        if not is_system_topic(topic)
+    ]
+
+
+def _no_topic(topic: str, cluster: Cluster) -> str:
+    names = [name for name in cluster.topics() if not is_system_topic(name)]
+    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return f"topic {topic} does not exist on this cluster; it has {shown or 'no topic'}"
+
+
+def _assigned(found: Addresses, assign: Mapping[str, list[str]]) -> Addresses:
+    chosen: Addresses = {}
+    for topic, names in assign.items():
+        for name in names:
+            key = resolve(topic, name, found)
+            chosen[key] = found[key]
+    return chosen
+
+
+def resolve(topic: str, name: str, known: Iterable[QueueKey]) -> QueueKey:
+    """The queue that "0" or "broker-a:0" means; OptionError when that is none or several."""
+    broker, _, number = name.rpartition(":")
+    queues = [key for key in known if key.topic == topic]
+    fitting = [key for key in queues if str(key.queue_id) == number and broker in ("", key.broker)]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(f"{key.broker}:{key.queue_id}" for key in sorted(queues))
+    problem = "is on several brokers" if fitting else "does not exist"
+    raise OptionError(f"queue {name} of {topic} {problem}; its queues are {names or 'none'}")
+
+
+def edges(cluster: Cluster, addresses: Addresses) -> tuple[Offsets, Offsets]:
+    """The first offset and the next offset of each queue."""
+    return (
+        _ask_each(cluster, addresses, RequestCode.GET_MIN_OFFSET, lambda key: {}),
+        _ask_each(cluster, addresses, RequestCode.GET_MAX_OFFSET, lambda key: {}),
+    )
+
+
+def latest(cluster: Cluster, addresses: Addresses) -> Offsets:
+    return _ask_each(cluster, addresses, RequestCode.GET_MAX_OFFSET, lambda key: {})
+
+
+def _ask_each(
+    cluster: Cluster,
+    addresses: Addresses,
+    code: int,
+    more: Callable[[QueueKey], dict[str, str]],
+) -> Offsets:
+    """The `offset` of each queue's answer; the requests of a broker go out at once."""
+    answers: Offsets = {}
+    for address in sorted(set(addresses.values())):
+        keys = sorted(key for key, its_address in addresses.items() if its_address == address)
+
+        def attempt(link: Link, keys: list[QueueKey] = keys) -> Offsets:
+            asked = [
+                (
+                    key,
+                    link.ask(code, {"topic": key.topic, "queueId": str(key.queue_id)} | more(key)),
+                )
+                for key in keys
+            ]
+            return {
+                key: int(checked(link.take(opaque), f"asking {key}", link.address).ext["offset"])
+                for key, opaque in asked
+            }
+
+        answers |= cluster.retrying("asking for offsets", address, attempt)
+    return answers
+
+
+def by_time(cluster: Cluster, addresses: Addresses, times: Mapping[QueueKey, int]) -> Offsets:
+    """The first offset whose message was stored at the time or later; the end when there is none.
+
+    A broker before 5 answers with the nearest message, so that message's time is looked at.
+    """
+    wanted = {key: addresses[key] for key in times}
+    found = _ask_each(
+        cluster,
+        wanted,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        lambda key: {"timestamp": str(times[key]), "boundaryType": "lower"},
+    )
+    first, end = edges(cluster, wanted)
+    for key, offset in found.items():
+        found[key] = min(max(offset, first[key]), end[key])
+        if found[key] < end[key]:
+            stored = _store_time(cluster, key, wanted[key], found[key])
+            found[key] += stored is not None and stored < times[key]
+    return found
+
+
+def _store_time(cluster: Cluster, key: QueueKey, address: str, offset: int) -> int | None:
+    ext = pull_fields(key, offset, 1, DEFAULT_GROUP)
+    code = RequestCode.PULL_MESSAGE
+    answer = cluster.retrying(f"reading {key}", address, lambda link: link.request(code, dict(ext)))
+    if answer.code != ResponseCode.SUCCESS or len(answer.body) < 64:
+        return None
+    at = 56 + (12 if answer.body[39] & 0x10 else 0)
+    return int.from_bytes(answer.body[at : at + 8], "big")
+
+
+def pull_fields(
+    key: QueueKey, offset: int, count: int, group: str, expression: tuple[str, str] = ("TAG", "*")
+) -> dict[str, str]:
+    """The ext fields of a pull that carries its own subscription and does not wait."""
+    return {
+        "consumerGroup": group,
+        "topic": key.topic,
+        "queueId": str(key.queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(count),
+        "sysFlag": str(PULL_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": expression[1],
+        "expressionType": expression[0],
+        "subVersion": "0",
+    }
+
+
+def bound(cluster: Cluster, options: Options, addresses: Addresses, side: str) -> Offsets:
+    """The offsets that starting... or ending... options mean for these queues."""
+    first, end = edges(cluster, addresses)
+    default = first if side == "starting" else end
+    if (time := options[f"{side}Timestamp"]) is not None:
+        offsets = by_time(cluster, addresses, dict.fromkeys(addresses, time))
+        return _check_strategy(options, side, offsets, end)
+    if (table := options[f"{side}OffsetsByTimestamp"]) is not None:
+        times = {key: time for key, time in _by_queue(table, addresses).items()}
+        offsets = by_time(cluster, addresses, times)
+        return default | _check_strategy(options, side, offsets, end)
+    choice = options[f"{side}Offsets"]
+    if choice in ("earliest", "latest"):
+        return first if choice == "earliest" else end
+    if choice is None:
+        return default
+    marks = {EARLIEST: first, LATEST: end}
+    given = _by_queue(choice, addresses)
+    return default | {
+        key: marks[offset][key] if offset in marks else offset for key, offset in given.items()
+    }
+
+
+def _check_strategy(options: Options, side: str, offsets: Offsets, end: Offsets) -> Offsets:
+    """Nothing so late: an error by default as in the Kafka source, for starting offsets only."""
+    if side == "starting" and options["startingOffsetsByTimestampStrategy"] == "error":
+        late = [key for key, offset in offsets.items() if offset >= end[key] > 0]
+        if late and len(late) == len(offsets):
+            raise OptionError(
+                f"no message was stored at the starting time or later, e.g. in {late[0]}; set "
+                "startingOffsetsByTimestampStrategy=latest to begin with the next message"
+            )
+    return offsets
+
+
+def _by_queue(table: Mapping[str, Mapping[str, int]], known: Addresses) -> Offsets:
+    topics = {key.topic for key in known}
+    numbers: Offsets = {}
+    for topic, queues in table.items():
+        if topic not in topics:
+            raise OptionError(f"offsets are given for {topic}, which this read does not cover")
+        for name, number in queues.items():
+            numbers[resolve(topic, name, known)] = number
+    return numbers
+
+
+def commit_group(cluster: Cluster, addresses: Addresses, group: str, offsets: Offsets) -> None:
+    """Tells the brokers how far the group is, so that their tools show its lag."""
+    for key, offset in offsets.items():
+        if key in addresses:
+            ext = {"consumerGroup": group, "topic": key.topic, "queueId": str(key.queue_id)}
+            ext["commitOffset"] = str(offset)
+            code = RequestCode.UPDATE_CONSUMER_OFFSET
+            cluster.request(f"committing {group}", addresses[key], code, ext)
+
+
+def spread(start: Offsets, end: Offsets, rows_max: int | None) -> Offsets:
+    """`end`, or less so that at most `rows_max` rows are read: a share to each queue by its lag."""
+    lags = {key: max(0, end[key] - start.get(key, 0)) for key in end}
+    total = sum(lags.values())
+    if rows_max is None or total <= rows_max:
+        return {key: max(end[key], start.get(key, 0)) for key in end}
+    limited, taken, seen = {}, 0, 0
+    for key in sorted(end):  # running sums: the shares add up to rows_max exactly
+        seen += lags[key]
+        upto = rows_max * seen // total
+        limited[key] = start.get(key, 0) + upto - taken
+        taken = upto
+    return limited
+
+
+def shares(route: list[BrokerQueues]) -> list[tuple[BrokerQueues, int]]:
+    """Every writable queue of a route."""
+    return [(share, n) for share in route if share.perm & 2 for n in range(share.write_queues)]
+
+
+def check_available(
+    start: Offsets, end: Offsets, first: Offsets, fail: bool, warn: Callable[[str], Any]
+) -> Offsets:
+    """`start` moved to what still exists; DataLoss instead when `fail` says so."""
+    moved = dict(start)
+    for key, offset in start.items():
+        lost_to = min(first.get(key, offset), end.get(key, offset))
+        if offset < lost_to:
+            text = (
+                f"{lost_to - offset} messages of {key} are gone: offsets {offset} to {lost_to - 1} "
+                f"were asked for, the first one kept is {first[key]}"
+            )
+            if fail:
+                raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+            warn(text)
+            moved[key] = lost_to
+    return moved

@@ -1,0 +1,113 @@
+"""DataFrames written to topics: at least once by default, exactly once by option.
+
+At least once: rows are sent as they come; a task that is run again sends its rows again. Exactly
+once (`exactly_once.py`): rows are prepared in the broker and appear when the batch commits.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from aerobee.pipeline.options import OptionError, Options, sink_options
+from aerobee.pipeline.rows import OutRow, check_sink_schema, out_rows
+from aerobee.pipeline.sender import BatchSender, writable_route
+from aerobee.pipeline.wire import Access, Cluster
+from aerobee.protocol.ids import UniqueIds
+
+
+@dataclass
+class Sent(WriterCommitMessage):  # type: ignore[misc]
+    """What a task of an at-least-once write reports."""
+
+    rows: int
+
+
+class _AtLeastOnce:
+    """The task's side: everything is stored when `write` returns."""
+
+    def __init__(self, options: Options) -> None:
+        self.access = Access.of(options)
+        self.topic: str | None = options["topic"]
+        self.group: str = options["producerGroup"]
+        self.batch_bytes: int = options["maxBatchBytes"]
+        self.rows_per_second: int | None = options["rowsPerSecond"]
+
+    def write(self, iterator: Iterator[Any]) -> Sent:
+        ids = UniqueIds()
+        with Cluster(self.access) as cluster:
+            sender = BatchSender(cluster, self.group, self.batch_bytes)
+            for row in self._paced(iterator, ids, sender):
+                sender.add(row)
+            return Sent(sender.finish())
+
+    def _paced(
+        self, batches: Iterator[Any], ids: UniqueIds, sender: BatchSender
+    ) -> Iterator[OutRow]:
+        """The rows, no faster than rowsPerSecond; before each pause what is piled up is sent."""
+        began, count = time.monotonic(), 0
+        for batch in batches:
+            for row in out_rows(batch, self.topic, ids):
+                if self.rows_per_second:
+                    early = count / self.rows_per_second - (time.monotonic() - began)
+                    if early > 0.01:
+                        sender.finish()
+                        time.sleep(early)
+                yield row
+                count += 1
+
+
+class BatchWriter(_AtLeastOnce, DataSourceArrowWriter):  # type: ignore[misc]
+    """`df.write`."""
+
+    def commit(self, messages: list[Any]) -> None:
+        pass  # the rows are stored already
+
+    def abort(self, messages: list[Any]) -> None:
+        pass  # at least once: what was sent stays
+
+
+class StreamWriter(_AtLeastOnce, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """`df.writeStream`."""
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        pass  # the rows are stored already
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        pass  # at least once: the batch is run again
+
+
+def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Options:
+    options = sink_options(given)
+    if overwrite:
+        raise OptionError("a topic cannot be overwritten; write with mode('append')")
+    check_sink_schema(schema, options["topic"])
+    if options["topic"]:
+        with Cluster(Access.of(options)) as cluster:
+            writable_route(cluster, options["topic"])
+    return options
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
+    options = _checked(given, schema, overwrite)
+    if options["deliveryGuarantee"] == "exactly-once":
+        from aerobee.pipeline.exactly_once import PreparedBatchWriter
+
+        return PreparedBatchWriter(options)
+    return BatchWriter(options)
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
+    options = _checked(given, schema, overwrite)
+    if options["deliveryGuarantee"] == "exactly-once":
+        from aerobee.pipeline.exactly_once import PreparedStreamWriter
+
+        return PreparedStreamWriter(options)
+    return StreamWriter(options)

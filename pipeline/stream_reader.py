@@ -1,0 +1,190 @@
+"""A topic as a stream. The offset of a stream is {"topic": {"broker:queue": next offset}}.
+
+Spark 4.2 and newer tell the reader where the stream stands and how much to read at most. Spark 4.1
+tells neither, so there the reader remembers both itself (`LegacyStreamReader`).
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # Spark 4.1
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in where Spark has no such thing."""
+
+
+from aerobee.pipeline.options import Options
+from aerobee.pipeline.queues import (
+    Addresses,
+    DataLoss,
+    Offsets,
+    bound,
+    check_available,
+    commit_group,
+    discover,
+    edges,
+    from_json,
+    latest,
+    spread,
+    to_json,
+)
+from aerobee.pipeline.source import RangePartition, arrow_schema_of
+from aerobee.pipeline.topic_reader import TopicPlan, cut, read_range
+from aerobee.pipeline.wire import Access, BrokerError, Cluster
+
+log: Final = logging.getLogger("aerobee.pipeline")
+ROUTE_AGE_MAX: Final = 30.0  # seconds after which new queues and brokers are looked for
+
+Table = dict[str, dict[str, int]]
+
+
+class TopicStream:
+    """What both forms of the reader share; lives in the driver's source process."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._cluster: Cluster | None = None
+        self._addresses: Addresses = {}
+        self._addresses_at = 0.0
+        self._committed: Offsets = {}
+        self._frozen_end: Offsets | None = None
+        self._last_batch_at = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:  # the reader is shipped to tasks without its links
+        return self.__dict__ | {"_cluster": None}
+
+    @property
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(Access.of(self.options))
+        return self._cluster
+
+    def addresses(self) -> Addresses:
+        if not self._addresses or time.monotonic() - self._addresses_at > ROUTE_AGE_MAX:
+            self._addresses = discover(self.cluster, self.options)
+            self._addresses_at = time.monotonic()
+        return self._addresses
+
+    def initial(self) -> Offsets:
+        addresses = self.addresses()
+        side = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+        if not self.options.given.intersection(side):
+            return latest(self.cluster, addresses)
+        return bound(self.cluster, self.options, addresses, "starting")
+
+    def available(self) -> Offsets:
+        """The newest end; that of the start of the run when it is to stop there (AvailableNow)."""
+        if self._frozen_end is not None:
+            return self._frozen_end
+        return latest(self.cluster, self.addresses())
+
+    def freeze(self) -> None:
+        self._addresses_at = 0.0
+        self._frozen_end = latest(self.cluster, self.addresses())
+
+    def next_end(self, start: Offsets, rows_max: int | None) -> Offsets:
+        """Where the next batch ends; `start` itself when it is not to run yet."""
+        end = start | self.available()
+        waiting = sum(max(0, end[key] - start.get(key, 0)) for key in end)
+        least = self.options["minOffsetsPerTrigger"]
+        delay = self.options["maxTriggerDelay"] / 1000
+        early = time.monotonic() - self._last_batch_at < delay
+        if least and early and self._frozen_end is None and 0 < waiting < least:
+            return start
+        if waiting:
+            self._last_batch_at = time.monotonic()
+        return self._grown(start, spread(self._with_new(start, end), end, rows_max))
+
+    def _with_new(self, start: Offsets, end: Offsets) -> Offsets:
+        """Queues that were not there before are read from their beginning."""
+        new = {key: self._addresses[key] for key in end if key not in start}
+        return start | edges(self.cluster, new)[0] if new else start
+
+    def _grown(self, start: Offsets, end: Offsets) -> Offsets:
+        """An end before the start means that the queue was made anew: data was lost."""
+        return {key: max(offset, start.get(key, 0)) for key, offset in end.items()}
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[RangePartition]:
+        addresses = self.addresses()
+        missing = [key for key in end if key not in addresses and end[key] > start.get(key, 0)]
+        if missing:
+            text = f"{missing[0]} is gone; messages of it were still to be read"
+            if self.options["failOnDataLoss"]:
+                raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+            log.warning(text)
+        first, _ = edges(self.cluster, addresses)
+        start = {key: start.get(key, first.get(key, 0)) for key in end}
+        fail = self.options["failOnDataLoss"]
+        start = check_available(start, end, first, fail, log.warning)
+        return [RangePartition(one) for one in cut(start, end, addresses, self.options)]
+
+    def show_progress(self, offsets: Offsets) -> None:
+        """Commits the group's offsets, for the broker's tools; never stops the stream."""
+        group = self.options["groupId"]
+        if not group or not self.options["commitOffsets"]:
+            return
+        changed = {k: n for k, n in offsets.items() if self._committed.get(k) != n}
+        try:
+            commit_group(self.cluster, self.addresses(), group, changed)
+            self._committed |= changed
+        except (OSError, BrokerError) as error:
+            log.warning("the offsets of group %s were not committed: %s", group, error)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Spark 4.2 and newer: limits and start come from Spark."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...], schema: StructType) -> None:
+        self.stream = TopicStream(options)
+        self.plan = TopicPlan.of(options, columns)
+        self.schema = schema
+
+    def initialOffset(self) -> Table:
+        return to_json(self.stream.initial())
+
+    def getDefaultReadLimit(self) -> Any:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        rows = self.stream.options["maxOffsetsPerTrigger"]
+        return ReadMaxRows(rows) if rows else ReadAllAvailable()
+
+    def latestOffset(self, start: Table, limit: Any) -> Table:
+        begin = from_json(start)
+        self.stream.show_progress(begin)
+        rows_max = getattr(limit, "max_rows", None)
+        return to_json(self.stream.next_end(begin, rows_max))
+
+    def reportLatestOffset(self) -> Table:
+        return to_json(self.stream.available())
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.stream.freeze()
+
+    def partitions(self, start: Table, end: Table) -> Sequence[InputPartition]:
+        return self.stream.ranges(from_json(start), from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, RangePartition)
+        yield from read_range(partition.range, self.plan, arrow_schema_of(self.schema))
+
+    def commit(self, end: Table) -> None:
+        self.stream.show_progress(from_json(end))
+
+    def stop(self) -> None:
+        self.stream.cluster.close()
+
+
+def stream_reader(options: Options, columns: tuple[str, ...], schema: StructType) -> Any:
+    """The reader for this version of Spark."""
+    if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
+        from aerobee.pipeline.legacy_stream import LegacyStreamReader
+
+        return LegacyStreamReader(options, columns, schema)
+    return StreamReader(options, columns, schema)
