@@ -1,0 +1,270 @@
+"""A whole broker in one object: start, stop, and what it says of itself meanwhile.
+
+The daemon and the broker inside a test are this same object; only the process around it differs.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from aerobee.broker.addresses import join
+from aerobee.broker.assemble import make_broker, make_dispatcher
+from aerobee.broker.broker import Broker
+from aerobee.broker.clock import Clock
+from aerobee.broker.connection import Connection, Feed
+from aerobee.broker.hot_path import HotPath
+from aerobee.broker.listening import (
+    StartError,
+    limits_of,
+    open_broker_sockets,
+    open_name_service_socket,
+)
+from aerobee.broker.logs import configure_logs_of_guest
+from aerobee.broker.namesrv import AppNameServer
+from aerobee.broker.process import run_daemon
+from aerobee.broker.server import Server
+from aerobee.broker.services.filters import Filters
+from aerobee.broker.services.registration import Registration
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.errors import StoreError
+
+log = structlog.get_logger("aerobee.app")
+
+
+def main_broker(config: str | None, sets: Sequence[str]) -> int:
+    """`aerobee broker`; the exit code."""
+    return run_daemon(AppBroker, config, sets)
+
+
+def main_namesrv(config: str | None, sets: Sequence[str]) -> int:
+    """`aerobee namesrv`; the exit code."""
+    return run_daemon(AppNameServer, config, sets)
+
+
+async def run_broker(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    ready: Callable[["AppBroker"], None] | None = None,
+) -> None:
+    """Run a broker inside this event loop until the task is cancelled, then stop it."""
+    configure_logs_of_guest()
+    app = AppBroker(settings, clock=clock)
+    await app.start()
+    try:
+        if ready is not None:
+            ready(app)
+        await asyncio.Event().wait()
+    finally:
+        await app.stop()
+
+
+class StartGivenUp(Exception):
+    """A stop was asked for while the store was being recovered."""
+
+
+class AppBroker:
+    """One broker: its store, its services, its ports."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or Clock()
+        self.progress = "starting"
+        self.broker_port = settings.listen_port
+        self.namesrv_port = settings.namesrv_listen_port
+        self.broker: Broker = make_broker(settings, self.clock)
+        self.failed_task = ""  # a part that ended by a mistake of ours
+        self.is_ready = False
+        self._given_up = False
+        self._loaded = False
+        self._sockets: list[socket.socket] = []
+        self._server: Server | None = None
+        self._registration: Registration | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- start
+
+    async def start(self) -> None:
+        """Open ports and store, recover, listen. StartError or StoreError says what is wrong."""
+        try:
+            self._open_sockets()
+            self._make_folder()
+            await asyncio.to_thread(self._load)
+        except StartGivenUp:
+            self._close_sockets()
+            return
+        except BaseException:
+            self._close_sockets()
+            raise
+        self._loaded = True
+        await self._run()
+        self.is_ready = True
+        self.progress = "ready"
+        log.info(
+            "ready",
+            broker=join(self.settings.bind_address, self.broker_port),
+            namesrv=self._namesrv_address(),
+            store=self.settings.store_path_root_dir,
+            cluster=self.settings.broker_cluster_name,
+            name=self.settings.broker_name,
+        )
+
+    @property
+    def _filters(self) -> Filters:
+        assert self.broker.filters is not None  # a broker without SQL92 is one of the tests only
+        return self.broker.filters
+
+    def give_up_start(self) -> None:
+        self._given_up = True
+
+    def _open_sockets(self) -> None:
+        main, fast = open_broker_sockets(self.settings)
+        self._sockets = [main, fast]
+        self.broker_port = self.broker.addresses.port = main.getsockname()[1]
+        names = open_name_service_socket(self.settings)
+        if names is not None:
+            self._sockets.append(names)
+            self.namesrv_port = names.getsockname()[1]
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+        self._sockets = []
+
+    def _make_folder(self) -> None:
+        root = self.settings.store_path_root_dir
+        try:
+            os.makedirs(root, exist_ok=True)
+        except OSError as error:
+            raise StartError(
+                f"the store's folder {root} cannot be made: {error.strerror}; "
+                "choose another with --set storePathRootDir=FOLDER"
+            ) from error
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise StartError(
+                f"the store's folder {root} cannot be written by this user; give it to the user "
+                "that runs the broker, or choose another with --set storePathRootDir=FOLDER"
+            )
+
+    def _load(self) -> None:
+        """In a thread: a recovery may take long, and systemd must hear that it goes on."""
+        broker = self.broker
+        broker.store.load(self._recovering)
+        try:
+            broker.topics.load()
+            broker.groups.load()
+            broker.offsets.load()
+            self._filters.load()
+            broker.schedule.load()
+            broker.names.kv.load()
+        except OSError as error:
+            broker.store.close()
+            raise StoreError(
+                f"the configuration in {broker.store.settings.layout.config} cannot be used: "
+                f"{error}"
+            ) from error
+
+    def _recovering(self, done: int, total: int) -> None:
+        self.progress = f"recovering the store, {done * 100 // max(total, 1)} %"
+        if self._given_up:
+            raise StartGivenUp
+
+    async def _run(self) -> None:
+        broker, settings = self.broker, self.settings
+        dispatcher = make_dispatcher(broker)
+        limits = limits_of(settings)
+
+        def feed(connection: Connection) -> Feed:
+            return HotPath(connection, dispatcher, limits.frame_size_max, broker)
+
+        self._server = Server(feed, limits, connections_max=settings.max_connections)
+        await broker.store.start()
+        await broker.schedule.start()
+        self._registration = Registration(settings, self.clock, broker.topics, broker.addresses)
+        self._spawn("topics", broker.topics.run())
+        self._spawn("groups", broker.groups.run())
+        self._spawn("offsets", broker.offsets.run(settings.flush_consumer_offset_interval))
+        self._spawn("filters", self._filters.run())
+        self._spawn("clients", broker.clients.run())
+        self._spawn("stats", broker.stats.run())
+        self._spawn("names", broker.names.watch())
+        self._spawn("kv config", broker.names.kv.run())
+        self._spawn("registration", self._registration.run())
+        settings.listeners.append(self._settings_changed)
+        for sock in self._sockets:
+            await self._server.listen(sock, backlog=settings.server_socket_backlog)
+        self._sockets = []
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.failed_task = task.get_name()
+            log.error("a part of the broker has failed", part=self.failed_task, exc_info=error)
+
+    def _settings_changed(self, keys: set[str]) -> None:
+        log.info("settings changed", keys=sorted(keys))
+        if "brokerPermission" in keys and self._registration is not None:
+            self._registration.changed()
+
+    # --- stop
+
+    async def stop(self) -> None:
+        """Take no new requests, send the answers that are due, save and flush everything."""
+        self.is_ready = False
+        self._close_sockets()
+        if not self._loaded:
+            return
+        self._loaded = False
+        if self._settings_changed in self.settings.listeners:
+            self.settings.listeners.remove(self._settings_changed)
+        broker = self.broker
+        if self._registration is not None:
+            await self._registration.stop()
+        broker.long_polling.stop()
+        if self._server is not None:
+            await self._server.stop(self.settings.shutdown_wait_time_seconds)
+        await broker.schedule.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for service in (broker.topics, broker.groups, broker.offsets, self._filters):
+            self._save(service.stop)
+        self._save(broker.names.kv.stop)
+        await broker.store.stop()
+
+    def _save(self, stop: Callable[[], None]) -> None:
+        try:
+            stop()
+        except OSError as error:
+            log.error("not saved at the stop", part=stop.__qualname__, reason=str(error))
+
+    # --- what it says of itself
+
+    def _namesrv_address(self) -> str:
+        if self.namesrv_port < 0:
+            return "off"
+        return join(self.settings.bind_address, self.namesrv_port)
+
+    def ready_line(self) -> str:
+        broker = join(self.settings.bind_address, self.broker_port)
+        store = self.settings.store_path_root_dir
+        return f"ready broker={broker} namesrv={self._namesrv_address()} store={store}"
+
+    def status(self) -> str:
+        """One line for `systemctl status`."""
+        stats = self.broker.stats
+        connections = len(self._server.connections) if self._server else 0
+        put, got, *_ = stats.rates(60)
+        return (
+            f"serving, {connections} connections, {len(self.broker.topics.all())} topics, "
+            f"{put:.0f} messages/s in, {got:.0f} out"
+        )

@@ -1,0 +1,109 @@
+"""Puts a broker together: the store, the services on it, and the handlers of every request."""
+
+import os
+from collections.abc import Callable
+
+from aerobee.broker.addresses import Addresses
+from aerobee.broker.broker import Broker
+from aerobee.broker.clock import Clock
+from aerobee.broker.dispatch import Dispatcher, Handler
+from aerobee.broker.handlers import (
+    admin_consumers,
+    admin_groups,
+    admin_offsets,
+    admin_relays,
+    admin_topics,
+    heartbeat,
+    name_service,
+    offsets,
+    pull,
+    queries,
+    send,
+)
+from aerobee.broker.services.clients import Clients
+from aerobee.broker.services.filters import Filters
+from aerobee.broker.services.groups import Groups
+from aerobee.broker.services.kv_config import KvConfig
+from aerobee.broker.services.long_polling import LongPolling
+from aerobee.broker.services.name_service import NameService, kv_config_path
+from aerobee.broker.services.names import Local, Names
+from aerobee.broker.services.offsets import Offsets
+from aerobee.broker.services.order_locks import OrderLocks
+from aerobee.broker.services.put_hooks import PutHooks
+from aerobee.broker.services.schedule import Schedule
+from aerobee.broker.services.stats import Stats
+from aerobee.broker.services.topics import Topics
+from aerobee.broker.settings import Settings, store_settings
+from aerobee.broker.store.message_store import MessageStore
+
+# Every module of requests; each has its own part of the table.
+HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
+    send.handlers,
+    pull.handlers,
+    heartbeat.handlers,
+    offsets.handlers,
+    queries.handlers,
+    name_service.handlers,
+    admin_topics.handlers,
+    admin_groups.handlers,
+    admin_consumers.handlers,
+    admin_offsets.handlers,
+    admin_relays.handlers,
+)
+
+
+def make_broker(settings: Settings, clock: Clock) -> Broker:
+    """The container with all services, none of them loaded or running."""
+    broker = Broker()
+    broker.settings = settings
+    broker.clock = clock
+    broker.addresses = Addresses(settings, clock)
+    broker.store = MessageStore(store_settings(settings), clock=clock)
+    folder = broker.store.settings.layout.config
+
+    def path(name: str) -> str:
+        return os.path.join(folder, name)
+
+    broker.stats = Stats(clock)
+    broker.topics = Topics(path("topics.json"), settings, clock)
+    broker.groups = Groups(path("subscriptionGroup.json"), settings, clock)
+    broker.offsets = Offsets(path("consumerOffset.json"), clock)
+    broker.clients = Clients(settings, broker.groups, clock)
+    broker.long_polling = LongPolling(clock)
+    broker.filters = Filters(path("consumerFilter.json"), clock)
+    broker.put_hooks = PutHooks(settings, clock)
+    broker.schedule = Schedule(broker.store, settings, clock, folder)
+    broker.order_locks = OrderLocks(clock)
+    broker.escape = lambda message: broker.store.put([message])[0]
+    broker.names = _name_service(broker)
+    broker.clients.on_group_change.append(broker.filters.group_changed)
+    broker.store.add_arrival_listener(broker.long_polling.arrived)
+    return broker
+
+
+def _name_service(broker: Broker) -> NameService:
+    settings = broker.settings
+    local = Local(
+        settings.broker_cluster_name,
+        settings.broker_name,
+        broker.topics.all,
+        lambda: settings.broker_permission,
+    )
+    return NameService(
+        settings,
+        broker.clock,
+        Names(broker.clock, local),
+        KvConfig(kv_config_path(settings), broker.clock),
+        lambda connection: broker.addresses.route_address(connection.peer, connection.local),
+    )
+
+
+def make_dispatcher(broker: Broker) -> Dispatcher:
+    """The table of all requests; a code that two modules want is a mistake of ours."""
+    table: dict[int, Handler] = {}
+    for handlers in HANDLERS:
+        part = handlers(broker)
+        twice = table.keys() & part.keys()
+        assert not twice, f"request codes {sorted(twice)} have two handlers"
+        table |= part
+    return Dispatcher(table)
