@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from typing import cast
 
 from aerobee.protocol.codecs import decode_command
 from aerobee.protocol.command import Command
@@ -67,8 +68,7 @@ class NameServerLink(asyncio.Protocol):
     # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._decoder = FrameDecoder()
         name = transport.get_extra_info("sockname")
         self.local = (str(name[0]), int(name[1]))
