@@ -25,7 +25,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     """Starts brokers with settings, for tests that stop, kill or configure them."""
     with ExitStack() as stack:
-        yield lambda **settings: stack.enter_context(make_broker(tmp_path / "broker", **settings))
+
+        def start(**settings: str) -> Broker:
+            broker = make_broker(tmp_path / "broker", **settings)
+            stack.enter_context(broker)
+            return broker
+
+        yield start
 
 
 @pytest.fixture(scope="session", params=VERSIONS)

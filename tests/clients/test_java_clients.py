@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peers.java_client import ClientError, Event, JavaClient
@@ -146,7 +147,7 @@ def test_a_pull_tells_found_none_filtered_and_out_of_range(
     java.call("puller", name=puller, namesrv=broker.namesrv)
     assert sorted(java.call("queues", name=puller, topic=name)["queues"]) == [0, 1, 2, 3]
 
-    def pull(**options: int | str) -> Event:
+    def pull(**options: Any) -> Event:
         return java.call("pull", name=puller, topic=name, **options)
 
     found = pull(offset=2, n=5)
@@ -185,7 +186,12 @@ def test_lite_pull_by_subscription_keeps_its_place(
     producer = java.producer(broker.namesrv, f"p-{name}")
     java.send(producer, name, 20, tags="red,blue")
     lite = f"c-{name}"
-    options = {"namesrv": broker.namesrv, "group": f"g-{name}", "topic": name, "tags": "red"}
+    options: dict[str, Any] = {
+        "namesrv": broker.namesrv,
+        "group": f"g-{name}",
+        "topic": name,
+        "tags": "red",
+    }
     java.call("lite", name=lite, **options)
     first = java.call("poll", name=lite, n=10, commit=True)["messages"]
     assert bodies(first) == Counter(f"m-{n}" for n in range(0, 20, 2))

@@ -45,6 +45,7 @@ class JavaClient:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                cwd=folder,  # some commands of mqadmin leave files where they are run
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -21,6 +21,7 @@ SETTINGS = {
     "transactionCheckInterval": "1000",
     "enablePropertyFilter": "true",
     "traceTopicEnable": "true",
+    "recallMessageEnable": "true",
 }
 
 

@@ -1,0 +1,95 @@
+"""A SIGKILL of the broker while delays, retries and transactions are pending: none is lost."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from peers.java_client import ClientError, JavaClient
+from peers.under_test import Broker
+
+pytestmark = pytest.mark.apache
+
+EARLY_MS = 150
+REFRESH_MS = 1000  # clients look for routes again this often, so that they are back quickly
+
+
+def test_what_is_pending_at_a_sigkill_is_delivered_at_its_time(
+    own_broker: Callable[..., Broker], java: JavaClient, name: str
+) -> None:
+    broker = own_broker()
+    quick: dict[str, Any] = {"poll": REFRESH_MS, "heartbeat": REFRESH_MS}
+    producer = java.producer(broker.namesrv, f"p-{name}", **quick)
+    deals = java.producer(broker.namesrv, f"t-{name}", transactions=True, **quick)
+    java.send(producer, name, 1, prefix="ready", tags="ready")
+    picky: dict[str, Any] = {
+        "group": f"picky-{name}",
+        "tags": "bad",
+        "fails": 1,
+        "level": 2,
+        **quick,
+    }
+    refusing = java.consumer(broker.namesrv, f"x-{name}", topic=name, **picky)
+    java.send(producer, name, 3, prefix="retry", tags="bad")
+    java.wait_messages(refusing, 3)
+
+    java.send(producer, name, 3, prefix="level", delay=2)
+    java.send(producer, name, 3, prefix="timer", prop__TIMER_DELAY_MS="6000")
+    options: dict[str, Any] = {"name": deals, "topic": name, "n": 3, "local": "unknown"}
+    java.call("transaction", prefix="deal", check="commit", **options)
+    java.call("transaction", prefix="off", check="rollback", **options)
+    time.sleep(0.3)  # the refused messages have been sent back
+    broker.kill()
+    time.sleep(1)
+    broker.start()
+
+    consumer = java.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name, **quick)
+    wanted = {f"{kind}-{n}" for kind in ("level", "timer", "deal") for n in range(3)}
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        got = Counter(message["body"] for message in java.messages(consumer))
+        if wanted <= set(got):
+            break
+        time.sleep(0.2)
+    retried = java.wait_messages(refusing, 6, timeout=40)
+    time.sleep(2)
+    java.stop(producer, deals, consumer, refusing)
+
+    got = Counter(message["body"] for message in java.messages(consumer))
+    assert got == Counter(wanted) + Counter(["ready-0"]) + Counter(f"retry-{n}" for n in range(3))
+    for message in java.messages(consumer):
+        due = {"level": 5000, "timer": 6000}.get(message["body"].split("-")[0], 0)
+        assert message["at"] - message["born"] >= due - EARLY_MS, message
+    again = [message for message in retried if message["times"] == 1]
+    assert Counter(message["body"] for message in again) == Counter(f"retry-{n}" for n in range(3))
+    first = {message["body"]: message["at"] for message in retried if message["times"] == 0}
+    assert all(message["at"] - first[message["body"]] >= 5000 - EARLY_MS for message in again)
+
+
+def test_every_answered_send_is_there_after_a_sigkill(
+    own_broker: Callable[..., Broker], java: JavaClient, name: str
+) -> None:
+    broker = own_broker()
+    producer = java.producer(broker.namesrv, f"p-{name}", retries=0, poll=REFRESH_MS)
+    sent = java.send(producer, name, 10)
+    sending = java.start("send", name=producer, topic=name, n=20_000, first=10, mode="async")
+    time.sleep(0.5)
+    broker.kill()
+    with suppress(ClientError):  # a route that went away makes the call itself fail
+        sent += java.result(sending, timeout=60)["sent"]
+    answered = {n for n, result in enumerate(sent) if result["status"] == "SEND_OK"}
+    broker.start()
+    consumer = java.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name, poll=REFRESH_MS)
+    wanted = {f"m-{n}" for n in answered}
+    deadline = time.monotonic() + 60
+    got: set[str] = set()
+    while not wanted <= got and time.monotonic() < deadline:
+        time.sleep(0.2)
+        got = {message["body"] for message in java.messages(consumer)}
+    java.stop(producer, consumer)
+    assert len(answered) >= 10
+    assert wanted <= got, f"{len(wanted - got)} answered messages are gone"
