@@ -4,11 +4,13 @@ A handler is a plain function: it returns its answer, or None when it will answe
 `Request.reply`. A oneway request is never answered, whatever its handler says.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from aerobee.broker.histogram import Histogram
 from aerobee.broker.services.refused import Refused
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import RESPONSE_FLAG, Command
@@ -55,6 +57,7 @@ class Dispatcher:
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self.handlers: dict[int, Handler] = dict(handlers)
+        self.latencies: dict[int, Histogram] = {code: Histogram() for code in self.handlers}
 
     def dispatch(self, request: Request) -> Command | None:
         """The answer to send now, if any."""
@@ -67,7 +70,9 @@ class Dispatcher:
             )
             log.info("request code not supported", code=command.code, peer=request.connection.name)
         else:
+            started = time.perf_counter()
             answer = _run(handler, request)
+            self.latencies[command.code].add(time.perf_counter() - started)
         if answer is None or command.is_oneway:
             return None
         return answer_to(command, answer)

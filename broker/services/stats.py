@@ -108,6 +108,7 @@ class Stats:
         self.broker_get = Counter(now_ms)
         self.pulls_found = Counter(now_ms)
         self.pulls_missed = Counter(now_ms)
+        self.size_counts = [0] * 33  # stored messages by the bits that their size takes
         self.put_time_max_ms = 0.0
         self.get_time_max_ms = 0.0
         self._tables: dict[str, dict[str, Counter]] = {"put": {}, "get": {}, "send_back": {}}
@@ -131,6 +132,7 @@ class Stats:
         counter.nums += messages
         counter.size += size
         counter.times += 1
+        self.size_counts[(size // messages).bit_length()] += messages
         total = self.broker_put
         total.nums += messages
         total.size += size
@@ -177,6 +179,14 @@ class Stats:
             return self.broker_get, size
         found = self._tables.get(table, {}).get(key)
         return None if found is None else (found, size)
+
+    def put_counters(self) -> list[tuple[str, Counter]]:
+        """(topic, what was sent to it)."""
+        return list(self._puts.items())
+
+    def get_counters(self) -> list[tuple[str, str, Counter]]:
+        """(topic, group, what the group pulled from it)."""
+        return [(*key.rpartition("@")[::2], counter) for key, counter in self._gets.items()]
 
     def put_rate(self, topic: str) -> float:
         """Messages sent to the topic per second, in the last minute."""

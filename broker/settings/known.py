@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, fields
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from aerobee.broker.settings.daemon import DaemonSettings
@@ -110,7 +110,7 @@ def nearest_key(key: str) -> str | None:
 
 
 def _rows_without_effect() -> Iterator[tuple[str, type, Value, str]]:
-    text = resources.files("aerobee.broker.settings").joinpath("without_effect.txt").read_text()
+    text = Path(__file__).with_name("without_effect.txt").read_text()
     meaning = ""
     for line in text.splitlines():
         if line.startswith("["):

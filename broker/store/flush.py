@@ -132,6 +132,7 @@ class LogFlush:
             self._fail(job)
             return
         self._stats.flushes += 1
+        self._stats.flush_times.add(job.took_ms / 1000)
         self._stats.flush_ms_max = max(self._stats.flush_ms_max, job.took_ms)
         if job.took_ms > SLOW_MS:
             log.warning("a flush of the commitlog was slow", ms=round(job.took_ms), end=job.end)

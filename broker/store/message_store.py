@@ -335,6 +335,7 @@ class MessageStore:
         took = self.clock.monotonic() - started
         stats = self.stats
         stats.put_calls += 1
+        stats.put_times.add(took)
         stats.puts += len(facts)
         stats.put_failures += asked - len(facts)
         if facts:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 from typing import NamedTuple
 
+from aerobee.broker.histogram import Histogram
 from aerobee.broker.store.mapped_file import MappedFile
 
 
@@ -171,6 +172,8 @@ class StoreStats:
     flushes: int = 0
     flush_ms_max: float = 0.0
     dispatched: int = 0
+    put_times: Histogram = field(default_factory=Histogram)  # of one call of put or put_batch
+    flush_times: Histogram = field(default_factory=Histogram)  # of one fdatasync of the log
 
 
 DurableCallback = Callable[[PutStatus], None]
