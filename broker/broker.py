@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aerobee.broker.services.stats import Stats
     from aerobee.broker.services.topics import Topics
     from aerobee.broker.settings import Settings
+    from aerobee.broker.store.message_store import MessageStore
 
 
 class Broker:
@@ -28,7 +29,7 @@ class Broker:
     settings: "Settings"
     clock: "Clock"
     addresses: "Addresses"  # ours, as each client is told it
-    store: Any  # store.MessageStore
+    store: "MessageStore"
     topics: "Topics"
     groups: "Groups"
     offsets: "Offsets"
@@ -38,6 +39,7 @@ class Broker:
     sends: "Sends"  # what the hot path shares with the handlers of sends
     pulls: "Pulls"
     names: Any  # the name service's table
+    retry: Any  # services.retry
     schedule: Any
     timers: Any
     transactions: Any

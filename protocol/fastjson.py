@@ -64,13 +64,14 @@ def _queue_object(queue: MessageQueue) -> dict[str, Any]:
 def loads(data: bytes | memoryview | str) -> Any:
     """The value of a body. Bare integer keys become ints, queue objects as keys MessageQueue."""
     try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    try:
         text = data if isinstance(data, str) else str(data, "utf-8")
     except UnicodeDecodeError as error:
         raise JsonError(f"the body is not UTF-8: {error.reason} at {error.start}") from None
+    if '"$ref"' not in text:
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            pass  # then by the tolerant reader
     reader = _Reader(text)
     try:
         value = reader.value()

@@ -34,6 +34,7 @@ log = structlog.get_logger("aerobee.pull")
 JOIN_MAX: Final = 32 << 10  # bytes up to which one buffer is cheaper to write than several
 SEGMENTS_MAX: Final = 64  # views beyond which it is cheaper too
 SUSPEND_MAX_S: Final = 600.0
+RECENT_BYTES: Final = 32 << 20  # what was written last is in memory: no need to ask
 
 CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -134,7 +135,7 @@ class Pulls:
             if (moved := self._reset(pull)) is not None:
                 return moved
             result = self._read(pull)
-            if result.cold and not self.broker.store.is_warm(result):
+            if not self._in_memory(result):
                 self._read_cold(pull, result, first)
                 return ()
             return self._answer(pull, result, result.views, first)
@@ -148,21 +149,45 @@ class Pulls:
     # --- reading
 
     def _read(self, pull: Pull) -> ReadResult:
-        settings, fields = self.broker.settings, pull.fields
-        max_bytes = settings.max_transfer_bytes_on_message_in_memory
-        if fields.max_msg_bytes is not None and 0 < fields.max_msg_bytes < max_bytes:
-            max_bytes = fields.max_msg_bytes
-        selection = pull.selection
+        settings = self.broker.settings
+        result = self._read_queue(
+            pull,
+            settings.max_transfer_count_on_message_in_memory,
+            settings.max_transfer_bytes_on_message_in_memory,
+        )
+        if result.cold:
+            count = settings.max_transfer_count_on_message_in_disk
+            size = settings.max_transfer_bytes_on_message_in_disk
+            if result.count > count or (result.count > 1 and result.size > size):
+                result.release()
+                result = self._read_queue(pull, count, size)
+        return result
+
+    def _read_queue(self, pull: Pull, count_max: int, bytes_max: int) -> ReadResult:
+        fields, selection = pull.fields, pull.selection
+        if fields.max_msg_bytes is not None and 0 < fields.max_msg_bytes < bytes_max:
+            bytes_max = fields.max_msg_bytes
         result: ReadResult = self.broker.store.read_queue(
             pull.topic,
             pull.queue_id,
             pull.queue_offset,
-            min(fields.max_msg_nums, settings.max_transfer_count_on_message_in_memory),
-            max_bytes=max_bytes,
+            min(fields.max_msg_nums, count_max),
+            max_bytes=bytes_max,
             matches=selection.matches,
             matches_record=selection.matches_record,
         )
         return result
+
+    def _in_memory(self, result: ReadResult) -> bool:
+        """Whether the loop can send the records without waiting for the disk."""
+        if not result.spans:
+            return True
+        file, position, _ = result.spans[0]
+        if self.broker.store.max_physical_offset - (file.start + position) < RECENT_BYTES:
+            return True
+        return all(
+            span_file.file.is_cached(start, length) for span_file, start, length in result.spans
+        )
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
         """Have a thread read what is not in memory: the loop must not wait for the disk."""
