@@ -7,7 +7,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -31,6 +31,10 @@ from aerobee.broker.services.filters import Filters
 from aerobee.broker.services.registration import Registration
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from aerobee.broker.metrics import Collector
+    from aerobee.broker.metrics_server import MetricsServer
 
 log = structlog.get_logger("aerobee.app")
 
@@ -76,6 +80,7 @@ class AppBroker:
         self.progress = "starting"
         self.broker_port = settings.listen_port
         self.namesrv_port = settings.namesrv_listen_port
+        self.metrics_port = -1
         self.broker: Broker = make_broker(settings, self.clock)
         self.failed_task = ""  # a part that ended by a mistake of ours
         self.is_ready = False
@@ -84,6 +89,8 @@ class AppBroker:
         self._sockets: list[socket.socket] = []
         self._server: Server | None = None
         self._registration: Registration | None = None
+        self._metrics: MetricsServer | None = None
+        self._collector: Collector | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- start
@@ -92,6 +99,7 @@ class AppBroker:
         """Open ports and store, recover, listen. StartError or StoreError says what is wrong."""
         try:
             self._open_sockets()
+            self._start_metrics()
             self._make_folder()
             await asyncio.to_thread(self._load)
         except StartGivenUp:
@@ -99,6 +107,7 @@ class AppBroker:
             return
         except BaseException:
             self._close_sockets()
+            self._stop_metrics()
             raise
         self._loaded = True
         await self._run()
@@ -135,6 +144,30 @@ class AppBroker:
             sock.close()
         self._sockets = []
 
+    def _start_metrics(self) -> None:
+        if self.settings.metrics_exporter_type == "DISABLE":
+            return
+        from aerobee.broker.metrics_server import MetricsServer, start_metrics
+
+        server = MetricsServer(lambda: self._collector, self.health, lambda: self.is_ready)
+        if start_metrics(self.settings, server):
+            self._metrics = server
+            self.metrics_port = server.port
+
+    def _stop_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.stop()
+            self._metrics = None
+
+    def health(self) -> str:
+        """What is wrong, "" when nothing is."""
+        if self.failed_task:
+            return f"a part of the broker has failed: {self.failed_task}"
+        if not self.is_ready:
+            return ""
+        refusal = self.broker.store.refusals.current
+        return f"messages are refused: {refusal.reason}" if refusal is not None else ""
+
     def _make_folder(self) -> None:
         root = self.settings.store_path_root_dir
         try:
@@ -161,6 +194,7 @@ class AppBroker:
             self._filters.load()
             broker.schedule.load()
             broker.names.kv.load()
+            broker.batch_ledger.load()
         except OSError as error:
             broker.store.close()
             raise StoreError(
@@ -182,9 +216,14 @@ class AppBroker:
             return HotPath(connection, dispatcher, limits.frame_size_max, broker)
 
         self._server = Server(feed, limits, connections_max=settings.max_connections)
+        if self._metrics is not None:
+            from aerobee.broker.metrics import Collector
+
+            self._collector = Collector(broker, self._server, dispatcher)
         await broker.store.start()
         await broker.schedule.start()
         self._registration = Registration(settings, self.clock, broker.topics, broker.addresses)
+        self._spawn("batch ledger", broker.batch_ledger.run())
         self._spawn("topics", broker.topics.run())
         self._spawn("groups", broker.groups.run())
         self._spawn("offsets", broker.offsets.run(settings.flush_consumer_offset_interval))
@@ -221,6 +260,7 @@ class AppBroker:
         """Take no new requests, send the answers that are due, save and flush everything."""
         self.is_ready = False
         self._close_sockets()
+        await asyncio.to_thread(self._stop_metrics)
         if not self._loaded:
             return
         self._loaded = False

@@ -13,6 +13,7 @@ from aerobee.broker.handlers import (
     admin_offsets,
     admin_relays,
     admin_topics,
+    batch_sink,
     heartbeat,
     name_service,
     offsets,
@@ -20,6 +21,7 @@ from aerobee.broker.handlers import (
     queries,
     send,
 )
+from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.clients import Clients
 from aerobee.broker.services.filters import Filters
 from aerobee.broker.services.groups import Groups
@@ -44,6 +46,7 @@ HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
     offsets.handlers,
     queries.handlers,
     name_service.handlers,
+    batch_sink.handlers,
     admin_topics.handlers,
     admin_groups.handlers,
     admin_consumers.handlers,
@@ -74,6 +77,7 @@ def make_broker(settings: Settings, clock: Clock) -> Broker:
     broker.put_hooks = PutHooks(settings, clock)
     broker.schedule = Schedule(broker.store, settings, clock, folder)
     broker.order_locks = OrderLocks(clock)
+    broker.batch_ledger = BatchLedger(folder, broker.store, clock, broker.stats.add_put)
     broker.escape = lambda message: broker.store.put([message])[0]
     broker.names = _name_service(broker)
     broker.clients.on_group_change.append(broker.filters.group_changed)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aerobee.broker.clock import Clock
     from aerobee.broker.handlers.pull import Pulls
     from aerobee.broker.handlers.send import Sends
+    from aerobee.broker.services.batch_ledger import BatchLedger
     from aerobee.broker.services.clients import Clients
     from aerobee.broker.services.filters import Filters
     from aerobee.broker.services.groups import Groups
@@ -44,6 +45,7 @@ class Broker:
     timers: Any
     transactions: Any
     order_locks: Any
+    batch_ledger: "BatchLedger"  # batches of the exactly-once Spark sink
 
     def __init__(self) -> None:
         self.put_hooks: PutHooks | None = None  # delays, timers, half messages

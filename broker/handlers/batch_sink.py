@@ -1,0 +1,163 @@
+"""SINK_STATE, SINK_PREPARE and SINK_COMMIT: our own requests, for the exactly-once Spark sink.
+
+docs/protocol-extensions.md has their fields. The work is `services.batch_ledger`'s.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import bound, read_body
+from aerobee.broker.handlers.send import code_of
+from aerobee.broker.services.batch_ledger import Chunk
+from aerobee.broker.services.refused import Refused
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.headers import Header, Int32, Int64, SendRequest, decode_ext
+from aerobee.protocol.ids import encode_host
+from aerobee.protocol.record import CorruptRecord, Message, decode_batch
+
+log = structlog.get_logger("aerobee.batch_sink")
+
+SINK_STATE: Final = 20100
+SINK_PREPARE: Final = 20101
+SINK_COMMIT: Final = 20102
+QUERY_SIZE_MAX: Final = 128
+CHUNKS_MAX: Final = 100_000
+_ROW_NAME_ROOM: Final = 256  # what the row's own name may add to its properties
+_PROPERTIES_MAX: Final = 32767
+
+_tasks: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected while it runs
+
+
+class StateRequest(Header):
+    query: str
+
+
+class PrepareRequest(Header):
+    query: str
+    batch: Int64
+    partition: Int32
+    attempt: Int64
+    chunk: Int32
+    topic: str
+    queue_id: Int32
+    born_timestamp: Int64
+    producer_group: str = "spark-aerobee"
+
+
+class CommitRequest(Header):
+    query: str
+    batch: Int64
+    timeout_ms: Int64
+
+
+def _state(broker: Broker, request: Request) -> Command:
+    fields = decode_ext(request.command.ext, StateRequest)
+    newest = broker.batch_ledger.newest(_query(fields.query))
+    return request.command.answer(ResponseCode.SUCCESS, {"batch": str(newest)})
+
+
+def _prepare(broker: Broker, request: Request) -> Command:
+    fields = decode_ext(request.command.ext, PrepareRequest)
+    query = _query(fields.query)
+    if fields.batch <= broker.batch_ledger.newest(query):
+        return request.command.answer(ResponseCode.SUCCESS, {"committed": "true"})
+    queue_id = _target_queue(broker, fields)
+    _check_rows(request.command.body)
+    connection = request.connection
+    rows = Message(
+        fields.topic,
+        queue_id,
+        request.command.body,
+        born_timestamp=fields.born_timestamp,
+        born_host=encode_host(*connection.peer),
+        store_host=broker.addresses.store_host(connection.peer, connection.local),
+    )
+    chunk = Chunk(fields.partition, fields.attempt, fields.chunk, 0, 0)
+    result = broker.batch_ledger.prepare(query, fields.batch, chunk, rows, queue_id)
+    if not result.ok:
+        return request.command.answer(code_of(result.status), remark=result.reason)
+    ext = {"offset": str(result.physical_offset), "size": str(result.size)}
+    return request.command.answer(ResponseCode.SUCCESS, ext)
+
+
+def _query(text: str) -> str:
+    if not text or len(text) > QUERY_SIZE_MAX or not text.replace("-", "").isalnum():
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"query {text[:QUERY_SIZE_MAX]!r} is no id of letters, digits and dashes, at most "
+            f"{QUERY_SIZE_MAX}",
+        )
+    return text
+
+
+def _target_queue(broker: Broker, fields: PrepareRequest) -> int:
+    """The queue that the rows will go to; the topic is made if need be, as for a send."""
+    send = SendRequest(fields.producer_group, fields.topic, max(fields.queue_id, 0))
+    config = broker.sends.checked_topic(send)
+    if fields.queue_id >= 0:
+        return fields.queue_id
+    return (fields.partition + fields.chunk) % max(1, config.write_queue_nums)
+
+
+def _check_rows(body: bytes | memoryview) -> None:
+    try:
+        parts = decode_batch(body)
+    except CorruptRecord as error:
+        text = f"the chunk's body is not sound: {error}"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, text) from None
+    if not parts:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the chunk holds no row")
+    for _flag, _body, text in parts:
+        if len(text.encode()) > _PROPERTIES_MAX - _ROW_NAME_ROOM:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a row's properties take {len(text.encode())} bytes; at most "
+                f"{_PROPERTIES_MAX - _ROW_NAME_ROOM} fit",
+            )
+
+
+def _commit(broker: Broker, request: Request) -> None:
+    fields = decode_ext(request.command.ext, CommitRequest)
+    chunks = _chunks(read_body(request))
+    task = asyncio.get_running_loop().create_task(_run_commit(broker, request, fields, chunks))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+def _chunks(body: dict[Any, Any]) -> list[Chunk]:
+    rows = body.get("chunks")
+    if not isinstance(rows, list) or len(rows) > CHUNKS_MAX:
+        reason = f"the commit's body has no list of chunks, or more than {CHUNKS_MAX}"
+        raise Refused(ResponseCode.INVALID_PARAMETER, reason)
+    try:
+        return [Chunk(*(int(number) for number in row)) for row in rows]
+    except (TypeError, ValueError):
+        reason = "a chunk is [partition, attempt, chunk, offset, size]"
+        raise Refused(ResponseCode.INVALID_PARAMETER, reason) from None
+
+
+async def _run_commit(
+    broker: Broker, request: Request, fields: CommitRequest, chunks: list[Chunk]
+) -> None:
+    try:
+        query = _query(fields.query)
+        rows = await broker.batch_ledger.commit(query, fields.batch, chunks, fields.timeout_ms)
+    except Refused as refused:
+        answer = request.command.answer(refused.code, remark=refused.remark)
+    except Exception as error:  # one request's failure is its own: say it, log it, go on
+        log.exception("a commit failed", query=fields.query, batch=fields.batch)
+        text = f"{type(error).__name__}: {error}"
+        answer = request.command.answer(ResponseCode.SYSTEM_ERROR, remark=text)
+    else:
+        ext = {"committed": "true"} if rows is None else {"rows": str(rows)}
+        answer = request.command.answer(ResponseCode.SUCCESS, ext)
+    request.reply(answer)
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(broker, {SINK_STATE: _state, SINK_PREPARE: _prepare, SINK_COMMIT: _commit})

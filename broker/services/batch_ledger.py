@@ -1,0 +1,288 @@
+"""Batches that appear whole or not at all, once: the broker's half of the exactly-once Spark sink.
+
+A writer's rows are stored as half messages: records of the prepared type, which no consume queue
+ever sees, each holding a chunk of rows for one queue. A commit names the chunks of a batch and
+publishes their rows as ordinary messages. What makes that happen once:
+
+1. the intent (query, batch, chunks, the log's end) is saved before the first row is published;
+2. every published row carries its place (`SPARK_ROW`: query/batch/partition/chunk/row);
+3. the ledger (query -> newest committed batch) is saved after the last row is on disk.
+
+A commit that is cut off is finished from the intent: the log behind the intent's mark tells which
+rows are out already. A batch at or below the ledger's is not published again. Chunks that nobody
+commits stay invisible and leave with their log file; one older than the writer's timeout is
+refused.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.store.json_file import load_json, save_json
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.results import PutResult
+from aerobee.broker.store.scan import scan_records
+from aerobee.protocol import properties
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.record import (
+    TRANSACTION_PREPARED,
+    CorruptRecord,
+    Message,
+    StoredMessage,
+    decode_batch,
+    decode_record,
+)
+
+log = structlog.get_logger("aerobee.batch_ledger")
+
+FILE_NAME: Final = "sparkSink.json"
+PREPARED_TOPIC: Final = "rmq_sys_SPARK_PREPARED"
+ROW: Final = "SPARK_ROW"
+_ROW_MARK: Final = b"SPARK_ROW\x01"
+_CHUNK_ID: Final = "SPARK_CHUNK"
+_SCAN_PAUSE_S: Final = 0.02  # of walking the log, after which others get their turn
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where a prepared chunk stands and whose it is."""
+
+    partition: int
+    attempt: int
+    chunk: int
+    offset: int
+    size: int
+
+    def name(self, query: str, batch: int) -> str:
+        return f"{query}/{batch}/{self.partition}/{self.attempt}/{self.chunk}"
+
+
+@dataclass(slots=True)
+class Intent:
+    """A commit that has begun."""
+
+    batch: int
+    log_start: int
+    chunks: list[Chunk]
+
+
+class BatchLedger:
+    """One per broker; `config/sparkSink.json` is its memory."""
+
+    def __init__(
+        self,
+        folder: str,
+        store: MessageStore,
+        clock: Clock,
+        count_put: Callable[[str, int, int], None],
+    ) -> None:
+        self.path = os.path.join(folder, FILE_NAME)
+        self._store = store
+        self._clock = clock
+        self._count_put = count_put  # topic, messages, bytes: for the broker's figures
+        self._committed: dict[str, int] = {}
+        self._intents: dict[str, Intent] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    # --- the file
+
+    def load(self) -> None:
+        content = load_json(self.path) or {}
+        self._committed = {q: int(b) for q, b in content.get("committed", {}).items()}
+        for query, intent in content.get("committing", {}).items():
+            chunks = [Chunk(**chunk) for chunk in intent["chunks"]]
+            self._intents[query] = Intent(int(intent["batch"]), int(intent["logStart"]), chunks)
+
+    async def _save(self) -> None:
+        committing = {
+            query: {
+                "batch": intent.batch,
+                "logStart": intent.log_start,
+                "chunks": [asdict(chunk) for chunk in intent.chunks],
+            }
+            for query, intent in self._intents.items()
+        }
+        content = {"committed": dict(self._committed), "committing": committing}
+        await asyncio.to_thread(save_json, self.path, content)
+
+    # --- what handlers ask
+
+    def newest(self, query: str) -> int:
+        """The newest committed batch of the query; -1 when there is none."""
+        return self._committed.get(query, -1)
+
+    def prepare(
+        self, query: str, batch: int, chunk: Chunk, rows: Message, queue_id: int
+    ) -> PutResult:
+        """Stores a chunk; `rows` has the target topic and the encoded rows as its body."""
+        text = properties.encode(
+            {
+                _CHUNK_ID: chunk.name(query, batch),
+                properties.REAL_TOPIC: rows.topic,
+                properties.REAL_QID: str(queue_id),
+            }
+        )
+        rows.topic, rows.queue_id, rows.properties = PREPARED_TOPIC, 0, text
+        rows.sys_flag |= TRANSACTION_PREPARED
+        return self._store.put([rows])[0]
+
+    async def commit(
+        self, query: str, batch: int, chunks: list[Chunk], timeout_ms: int
+    ) -> int | None:
+        """Publishes the batch; how many rows, or None when it was committed before."""
+        async with self._turns.setdefault(query, asyncio.Lock()):
+            if query in self._intents:
+                await self._finish(query)
+            if batch <= self.newest(query):
+                return None
+            for chunk in chunks:
+                self._check_age(self._chunk(query, batch, chunk), timeout_ms)
+            log_start = self._store.max_physical_offset
+            self._intents[query] = Intent(batch, log_start, chunks)
+            try:
+                await self._save()
+            except BaseException:  # nothing is published yet, so nothing has begun
+                del self._intents[query]
+                raise
+            return await self._finish(query, fresh=True)
+
+    async def run(self) -> None:
+        """At the start of the broker: finish the commits that the last stop cut off."""
+        for query in list(self._intents):
+            async with self._turns.setdefault(query, asyncio.Lock()):
+                try:
+                    if query in self._intents:
+                        rows = await self._finish(query)
+                        log.info("a cut-off commit was finished", query=query, rows=rows)
+                except Refused as refused:
+                    log.error("a cut-off commit waits", query=query, reason=refused.remark)
+
+    # --- publishing
+
+    async def _finish(self, query: str, *, fresh: bool = False) -> int:
+        """Publishes what the intent names and the log does not hold yet; then the ledger."""
+        intent = self._intents[query]
+        done = set() if fresh else await self._published(query, intent)
+        rows = 0
+        for chunk in intent.chunks:
+            record = self._chunk(query, intent.batch, chunk)
+            rows += self._publish(f"{query}/{intent.batch}", chunk, record, done)
+            await asyncio.sleep(0)
+        await self._make_durable()
+        before = self.newest(query)
+        del self._intents[query]
+        self._committed[query] = intent.batch
+        try:
+            await self._save()
+        except BaseException:  # not recorded: the next attempt has to look at the log again
+            self._intents[query] = intent
+            self._committed[query] = before
+            raise
+        return rows
+
+    def _publish(self, batch: str, chunk: Chunk, record: StoredMessage, done: set[str]) -> int:
+        """Puts the chunk's rows that are not `done`; how many rows the chunk has."""
+        topic = properties.get(record.properties, properties.REAL_TOPIC) or ""
+        queue_id = int(properties.get(record.properties, properties.REAL_QID) or 0)
+        parts = decode_batch(record.body)
+        messages = []
+        for number, (flag, body, text) in enumerate(parts):
+            name = f"{batch}/{chunk.partition}/{chunk.chunk}/{number}"
+            if name not in done:
+                text += "" if not text or text.endswith("\x02") else "\x02"
+                messages.append(
+                    Message(
+                        topic,
+                        queue_id,
+                        body,
+                        f"{ROW}\x01{name}\x02{text}",
+                        flag,
+                        0,
+                        record.born_timestamp,
+                        record.born_host,
+                        record.store_host,
+                    )
+                )
+        if messages:
+            result = self._store.put_batch(messages)
+            if not result.ok:
+                raise Refused(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    f"the commit of {batch} stopped in the middle: {result.reason}; "
+                    "commit again, it goes on where it stopped",
+                )
+            self._count_put(topic, len(messages), result.size)
+        return len(parts)
+
+    async def _published(self, query: str, intent: Intent) -> set[str]:
+        """The names of the batch's rows that stand in the log behind the intent's mark."""
+        wanted = f"{query}/{intent.batch}/".encode()
+        found = set()
+        pause_at = time.monotonic() + _SCAN_PAUSE_S
+        for text in self._properties_from(intent.log_start):
+            if text.startswith(_ROW_MARK + wanted):
+                found.add(text[len(_ROW_MARK) : text.index(b"\x02")].decode())
+            if time.monotonic() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = time.monotonic() + _SCAN_PAUSE_S
+        return found
+
+    def _properties_from(self, start: int) -> Iterator[bytes]:
+        """The property bytes of every record from `start` to the log's end."""
+        commit_log = self._store.commit_log
+        for file in commit_log.files.overlapping(start, commit_log.max_offset):
+            position = max(start - file.start, 0)
+            end = file.readable
+            for record in scan_records(file.view, file.start, position, end, check_crc=False):
+                begin = record.properties_position
+                yield bytes(file.view[begin : record.physical_offset - file.start + record.size])
+
+    async def _make_durable(self) -> None:
+        """Waits until the log is on disk up to here, in ASYNC_FLUSH too: the ledger is about to
+        say that the batch is stored."""
+        store, end = self._store, self._store.max_physical_offset
+        while store.flushed_offset < end:
+            job = store.flush.prepare()
+            if job is not None:
+                store.flush.complete(await asyncio.to_thread(store.flush.sync, job))
+            else:
+                await asyncio.sleep(0.005)
+            if store.flush.failed:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    "the rows could not be synced to disk; see the broker's log",
+                )
+
+    # --- chunks
+
+    def _chunk(self, query: str, batch: int, chunk: Chunk) -> StoredMessage:
+        """The stored chunk; Refused when it is not there or another's."""
+        view = self._store.record_at(chunk.offset, chunk.size)
+        name = chunk.name(query, batch)
+        try:
+            record = None if view is None else decode_record(view, check=True)
+        except CorruptRecord as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"chunk {name} is damaged: {error}") from None
+        if record is None or properties.get(record.properties, _CHUNK_ID) != name:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"chunk {name} is not at {chunk.offset}: it was removed with its log file, or lost "
+                "in a crash; run the batch again",
+            )
+        return record
+
+    def _check_age(self, record: StoredMessage, timeout_ms: int) -> None:
+        age_ms = self._clock.now_ms() - record.store_timestamp
+        if age_ms > timeout_ms:
+            raise Refused(
+                ResponseCode.TRANSACTION_FAILED,
+                f"the rows were prepared {age_ms // 1000} s ago, the timeout is "
+                f"{timeout_ms // 1000} s (preparedTimeout); run the batch again",
+            )
