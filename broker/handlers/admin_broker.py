@@ -73,7 +73,7 @@ def view_stats(broker: Broker, request: Request) -> Command:
 
 def clean_expired_queues(broker: Broker, request: Request) -> Command:
     """Remove queue files whose messages are gone from the log."""
-    broker.store.clean_expired_queues()
+    broker.store.clean_expired(manual=False)
     return success(request)
 
 

@@ -1,0 +1,236 @@
+"""The server that the tests of this folder ask, and the client that they ask it with."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from aerobee.broker.addresses import Addresses
+from aerobee.broker.broker import Broker
+from aerobee.broker.clock import VirtualClock
+from aerobee.broker.dispatch import Dispatcher, Handler
+from aerobee.broker.handlers import (
+    admin_broker,
+    admin_consumers,
+    admin_groups,
+    admin_offsets,
+    admin_relays,
+    admin_topics,
+    assignment,
+    heartbeat,
+    offsets,
+    queries,
+)
+from aerobee.broker.hot_path import GeneralFeed
+from aerobee.broker.server import Server, bind
+from aerobee.broker.services.clients import Clients
+from aerobee.broker.services.groups import Groups
+from aerobee.broker.services.long_polling import LongPolling
+from aerobee.broker.services.offsets import Offsets
+from aerobee.broker.services.schedule import Schedule
+from aerobee.broker.services.stats import Stats
+from aerobee.broker.services.topics import Topics
+from aerobee.broker.settings import load_settings
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.results import PutResult
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol import fastjson
+from aerobee.protocol.codecs import decode_command
+from aerobee.protocol.command import Command
+from aerobee.protocol.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
+from aerobee.protocol.ids import encode_host
+from aerobee.protocol.record import Message
+
+MODULES = (
+    admin_broker,
+    admin_consumers,
+    admin_groups,
+    admin_offsets,
+    admin_relays,
+    admin_topics,
+    assignment,
+    heartbeat,
+    offsets,
+    queries,
+)
+SMALL = {
+    "mapped_file_size_commit_log": 256 * 1024,
+    "mapped_file_size_consume_queue": 20 * 500,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+    "disk_guard_enable": False,
+}
+
+
+class Serving:
+    """Real services, store and sockets, without the rest of the daemon."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.root = folder / "store"
+        self.broker = Broker()
+        self.clock = VirtualClock()
+        fixed = {"storePathRootDir": self.root, "brokerName": "broker-a", "listenPort": 0}
+        self.broker.settings = load_settings(None, fixed | settings, {})
+        self.port = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Serving":
+        broker, clock, settings = self.broker, self.clock, self.broker.settings
+        config = self.root / "config"
+        broker.clock = clock
+        broker.addresses = Addresses(settings, clock)
+        broker.store = MessageStore(StoreSettings(str(self.root), **SMALL), clock=clock)
+        broker.store.load()
+        await broker.store.start()
+        broker.topics = Topics(str(config / "topics.json"), settings, clock)
+        broker.groups = Groups(str(config / "subscriptionGroup.json"), settings, clock)
+        broker.offsets = Offsets(str(config / "consumerOffset.json"), clock)
+        for service in (broker.topics, broker.groups, broker.offsets):
+            service.load()
+        broker.clients = Clients(settings, broker.groups, clock)
+        broker.stats = Stats(clock)
+        broker.long_polling = LongPolling(clock)
+        broker.timers = None
+        broker.schedule = Schedule(broker.store, settings, clock, str(config))
+        broker.schedule.load()
+        table: dict[int, Handler] = {}
+        for module in MODULES:
+            table |= module.handlers(broker)
+        dispatcher = Dispatcher(table)
+        self._server = Server(lambda peer: GeneralFeed(peer, dispatcher, FRAME_SIZE_MAX))
+        sock = bind("127.0.0.1", 0)
+        self.port = sock.getsockname()[1]
+        await self._server.listen(sock)
+        runs = (
+            broker.topics.run(),
+            broker.groups.run(),
+            broker.offsets.run(settings.flush_consumer_offset_interval),
+            broker.clients.run(),
+            broker.stats.run(),
+        )
+        self._tasks = [asyncio.create_task(run) for run in runs]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._server.stop(1.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.broker.store.stop()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator["Peer"]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        peer = Peer(reader, writer)
+        try:
+            yield peer
+        finally:
+            await peer.close()
+
+    async def store(self, topic: str, queue_id: int, body: bytes, **fields: Any) -> PutResult:
+        """Store one message and wait until readers see it."""
+        host = encode_host("127.0.0.1", self.port)
+        message = Message(topic, queue_id, body, store_host=host, **fields)
+        message.born_timestamp = self.clock.now_ms()
+        (result,) = self.broker.store.put([message])
+        assert result.ok, result.reason
+        await until(lambda: self.broker.store.dispatched_offset >= result.end_offset)
+        return result
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that happens by itself."""
+    for _ in range(5000):
+        if true():
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError("it did not happen within ten seconds")
+
+
+class Peer:
+    """A client: asks, and keeps what the broker asks it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked: asyncio.Queue[Command] = asyncio.Queue()  # what the broker asked us
+        self.language, self.version = "JAVA", 409
+        self._reader, self._writer = reader, writer
+        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self._opaques = itertools.count(1)
+        self._task = asyncio.create_task(self._read())
+
+    async def ask(self, code: int, ext: dict[str, Any] | None = None, body: Any = b"") -> Command:
+        """Send a request and wait for its answer; `body` may be JSON."""
+        command = self._command(code, ext, body)
+        self._waiting[command.opaque] = asyncio.get_running_loop().create_future()
+        self._writer.write(encode_frame(command))
+        return await asyncio.wait_for(self._waiting[command.opaque], 20)
+
+    def tell(self, code: int, ext: dict[str, Any] | None = None, body: Any = b"") -> None:
+        """Send a oneway request."""
+        command = self._command(code, ext, body)
+        command.flag = 2
+        self._writer.write(encode_frame(command))
+
+    def answer(self, request: Command, code: int, body: Any = b"") -> None:
+        """Answer what the broker asked."""
+        data = body if isinstance(body, bytes) else fastjson.dumps(body)
+        self._writer.write(encode_frame(request.answer(code, {}, data)))
+
+    async def notices(self, count: int) -> list[Command]:
+        """The next requests of the broker, that many."""
+        return [await asyncio.wait_for(self.asked.get(), 10) for _ in range(count)]
+
+    def _command(self, code: int, ext: dict[str, Any] | None, body: Any) -> Command:
+        data = body if isinstance(body, bytes) else fastjson.dumps(body)
+        texts = {key: str(value) for key, value in (ext or {}).items()}
+        opaque = next(self._opaques)
+        return Command(code, texts, data, opaque, language=self.language, version=self.version)
+
+    async def _read(self) -> None:
+        decoder = FrameDecoder()
+        while data := await self._reader.read(65536):
+            for frame in decoder.feed(data):
+                command = decode_command(*frame)
+                if command.is_response:
+                    self._waiting.pop(command.opaque).set_result(command)
+                else:
+                    self.asked.put_nowait(command)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        self._writer.close()
+        await asyncio.gather(self._task, self._writer.wait_closed(), return_exceptions=True)
+
+
+def heartbeat_body(
+    client_id: str, group: str, *subscriptions: dict[str, Any], **consumer: Any
+) -> dict[str, Any]:
+    """A consumer's heartbeat as a Java client writes it."""
+    return {
+        "clientID": client_id,
+        "producerDataSet": [],
+        "consumerDataSet": [
+            {
+                "groupName": group,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "unitMode": False,
+                "subscriptionDataSet": list(subscriptions),
+            }
+            | consumer
+        ],
+    }
+
+
+def wants(topic: str, expression: str = "*", version: int = 1, **more: Any) -> dict[str, Any]:
+    """One entry of a heartbeat's subscriptions."""
+    return {"topic": topic, "subString": expression, "subVersion": version} | more

@@ -1,0 +1,244 @@
+"""Clients come, share queues, disagree, fall silent and go."""
+
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from aerobee.protocol.command import Command
+from coordination.serving import Peer, Serving, heartbeat_body, until, wants
+
+HEART_BEAT, UNREGISTER, LIST, NOTICE = 34, 35, 38, 40
+
+
+def ids(answer: Command) -> list[str]:
+    found: list[str] = json.loads(bytes(answer.body))["consumerIdList"]
+    return found
+
+
+async def test_a_consumer_finds_itself_in_the_list_right_after_its_heartbeat(peer: Peer) -> None:
+    answer = await peer.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+    assert answer.code == 0
+    assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert ids(await peer.ask(LIST, {"consumerGroup": "g"})) == ["c1"]
+    (notice,) = await peer.notices(1)
+    assert (notice.code, notice.ext, notice.is_oneway) == (NOTICE, {"consumerGroup": "g"}, True)
+
+
+async def test_the_list_of_a_group_with_nobody_is_an_error_that_names_it(peer: Peer) -> None:
+    answer = await peer.ask(LIST, {"consumerGroup": "nobody"})
+    assert answer.code == 1
+    assert "nobody" in str(answer.remark)
+
+
+async def test_the_retry_topic_is_there_with_the_first_heartbeat(
+    serving: Serving, peer: Peer
+) -> None:
+    changed: list[str] = []
+    serving.broker.topics.on_change.append(changed.append)
+    await peer.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+    retry = serving.broker.topics.get("%RETRY%g")
+    assert retry is not None
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+    assert changed == ["%RETRY%g"]
+
+
+async def test_every_member_is_told_when_one_comes_and_when_one_goes(serving: Serving) -> None:
+    async with serving.connect() as first, serving.connect() as second:
+        await first.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+        await first.notices(1)
+        await second.ask(HEART_BEAT, body=heartbeat_body("c2", "g", wants("T")))
+        assert [notice.code for notice in await first.notices(1)] == [NOTICE]
+        assert [notice.code for notice in await second.notices(1)] == [NOTICE]
+        assert ids(await second.ask(LIST, {"consumerGroup": "g"})) == ["c1", "c2"]
+        await second.ask(UNREGISTER, {"clientID": "c2", "consumerGroup": "g"})
+        assert [notice.code for notice in await first.notices(1)] == [NOTICE]
+        assert ids(await first.ask(LIST, {"consumerGroup": "g"})) == ["c1"]
+
+
+async def test_a_connection_that_breaks_takes_its_member_out(serving: Serving) -> None:
+    async with serving.connect() as first:
+        await first.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+        await first.notices(1)
+        async with serving.connect() as second:
+            await second.ask(HEART_BEAT, body=heartbeat_body("c2", "g", wants("T")))
+            await first.notices(1)
+        await first.notices(1)
+        assert ids(await first.ask(LIST, {"consumerGroup": "g"})) == ["c1"]
+
+
+async def test_a_second_heartbeat_that_says_the_same_disturbs_nobody(peer: Peer) -> None:
+    for _ in range(3):
+        await peer.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+    await peer.notices(1)
+    assert peer.asked.empty()
+
+
+async def test_a_broadcast_group_is_never_told_to_share_queues(peer: Peer) -> None:
+    body = heartbeat_body("c1", "g", wants("T"), messageModel="BROADCASTING")
+    await peer.ask(HEART_BEAT, body=body)
+    await peer.ask(LIST, {"consumerGroup": "g"})
+    assert peer.asked.empty()
+
+
+async def test_a_client_without_heartbeats_is_forgotten_and_its_group_told(
+    serving: Serving,
+) -> None:
+    async with serving.connect() as silent, serving.connect() as lively:
+        await silent.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+        await serving.clock.advance(100)
+        await lively.ask(HEART_BEAT, body=heartbeat_body("c2", "g", wants("T")))
+        await lively.notices(1)
+        await serving.clock.advance(40)
+        await lively.notices(1)
+        assert ids(await lively.ask(LIST, {"consumerGroup": "g"})) == ["c2"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"consumeType": 1, "messageModel": 1, "consumeFromWhere": 0},
+        {"subscriptionDataSet": None},
+        {
+            "subscriptionDataSet": [
+                {"topic": "T", "subString": "*", "tagsSet": None, "codeSet": None},
+                {"topic": "U", "subString": "a||b", "subVersion": "1700000000000000001"},
+            ]
+        },
+        {"messageModel": "NEVER_HEARD_OF", "unitMode": "false", "unknown": [1, {}]},
+    ],
+    ids=["numbers as C++ sends", "null as Go sends", "lists absent, version as text", "odd values"],
+)
+async def test_heartbeats_of_every_client_are_understood(
+    peer: Peer, changes: dict[str, Any]
+) -> None:
+    answer = await peer.ask(HEART_BEAT, body=heartbeat_body("c1", "g", **changes))
+    assert answer.code == 0
+    assert ids(await peer.ask(LIST, {"consumerGroup": "g"})) == ["c1"]
+
+
+async def test_null_sets_of_producers_and_consumers_are_no_error(peer: Peer) -> None:
+    body = {"clientID": "c1", "producerDataSet": None, "consumerDataSet": None}
+    assert (await peer.ask(HEART_BEAT, body=body)).code == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":""}', b"\xff\xfe"])
+async def test_a_heartbeat_that_is_none_gets_an_error_and_a_sentence(
+    peer: Peer, body: bytes
+) -> None:
+    answer = await peer.ask(HEART_BEAT, body=body)
+    assert answer.code in (1, 29)
+    assert answer.remark
+
+
+async def test_a_short_heartbeat_keeps_the_subscriptions_that_are_known(
+    serving: Serving, peer: Peer
+) -> None:
+    full = heartbeat_body("c1", "g", wants("T", "a")) | {"heartbeatFingerprint": 7}
+    short = heartbeat_body("c1", "g") | {"heartbeatFingerprint": 7, "withoutSub": True}
+    answer = await peer.ask(HEART_BEAT, body=full)
+    assert answer.ext["IS_SUB_CHANGE"] == "false"
+    answer = await peer.ask(HEART_BEAT, body=short)
+    assert answer.ext["IS_SUB_CHANGE"] == "false"
+    kept = serving.broker.clients.subscription("g", "T")
+    assert kept is not None
+    assert kept.expression == "a"
+
+
+async def test_a_short_heartbeat_of_a_stranger_asks_for_all_next_time(peer: Peer) -> None:
+    short = heartbeat_body("c1", "g") | {"heartbeatFingerprint": 7, "withoutSub": True}
+    answer = await peer.ask(HEART_BEAT, body=short)
+    assert answer.ext["IS_SUB_CHANGE"] == "true"
+
+
+async def test_members_that_subscribe_differently_are_named_in_a_warning_once(
+    serving: Serving,
+) -> None:
+    async with serving.connect() as first, serving.connect() as second:
+        with capture_logs() as logs:
+            await first.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T", "red")))
+            for _ in range(3):
+                await second.ask(HEART_BEAT, body=heartbeat_body("c2", "g", wants("T", "blue", 2)))
+        warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+        assert len(warnings) == 1
+        assert warnings[0]["group"] == "g"
+        text = " ".join(warnings[0]["subscriptions"])
+        assert "'red'" in text
+        assert "'blue'" in text
+        answer = await first.ask(203, {"consumerGroup": "g"})
+        conflicts = json.loads(bytes(answer.body))["conflicts"]["T"]
+        assert {entry["clientId"]: entry["subString"] for entry in conflicts} == {
+            "c1": "red",
+            "c2": "blue",
+        }
+        await second.ask(HEART_BEAT, body=heartbeat_body("c2", "g", wants("T", "red", 3)))
+        assert "conflicts" not in json.loads(
+            bytes((await first.ask(203, {"consumerGroup": "g"})).body)
+        )
+
+
+async def test_the_same_tags_in_another_order_are_no_conflict(serving: Serving) -> None:
+    async with serving.connect() as first, serving.connect() as second:
+        await first.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T", "a || b")))
+        await second.ask(HEART_BEAT, body=heartbeat_body("c2", "g", wants("T", "b||a")))
+        group = serving.broker.clients.consumer_group("g")
+        assert group is not None
+        assert group.conflicts == {}
+
+
+async def test_the_newest_subscription_of_the_live_members_holds(serving: Serving) -> None:
+    async with serving.connect() as first:
+        await first.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T", "old", 5)))
+        async with serving.connect() as second:
+            await second.ask(HEART_BEAT, body=heartbeat_body("c2", "g", wants("T", "new", 9)))
+            assert expression(serving) == "new"
+        await first.notices(2)
+        await until(lambda: serving.broker.clients.client_ids("g") == ["c1"])
+        # the clock of the member that is left was behind: its subscription counts again
+        assert expression(serving) == "old"
+
+
+def expression(serving: Serving) -> str:
+    found = serving.broker.clients.subscription("g", "T")
+    assert found is not None
+    return found.expression
+
+
+async def test_one_client_by_two_connections_is_listed_once(serving: Serving) -> None:
+    async with serving.connect() as first, serving.connect() as second:
+        for peer in (first, second):
+            await peer.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+        assert ids(await first.ask(LIST, {"consumerGroup": "g"})) == ["c1"]
+
+
+async def test_a_producer_is_listed_until_it_unregisters(peer: Peer) -> None:
+    body = {"clientID": "p1", "producerDataSet": [{"groupName": "pg"}]}
+    await peer.ask(HEART_BEAT, body=body)
+    answer = await peer.ask(204, {"producerGroup": "pg"})
+    (entry,) = json.loads(bytes(answer.body))["connectionSet"]
+    assert (entry["clientId"], entry["language"], entry["version"]) == ("p1", "JAVA", 409)
+    everyone = json.loads(bytes((await peer.ask(328)).body))["data"]
+    assert [producer["clientId"] for producer in everyone["pg"]] == ["p1"]
+    await peer.ask(UNREGISTER, {"clientID": "p1", "producerGroup": "pg"})
+    assert (await peer.ask(204, {"producerGroup": "pg"})).code == 1
+
+
+async def test_a_group_with_a_bad_name_is_not_registered(serving: Serving, peer: Peer) -> None:
+    body = heartbeat_body("c1", "../g", wants("T"))
+    assert (await peer.ask(HEART_BEAT, body=body)).code == 0
+    assert serving.broker.clients.consumer_group("../g") is None
+    assert serving.broker.topics.get("%RETRY%../g") is None
+
+
+async def test_a_heartbeat_with_too_many_groups_is_refused_whole(
+    serving: Serving, peer: Peer
+) -> None:
+    body = {
+        "clientID": "c1",
+        "producerDataSet": [{"groupName": f"p{number}"} for number in range(5000)],
+    }
+    answer = await peer.ask(HEART_BEAT, body=body)
+    assert answer.code == 1
+    assert "5000" in str(answer.remark)
+    assert serving.broker.clients.producer_groups() == {}
