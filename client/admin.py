@@ -137,7 +137,7 @@ class Admin:
             name
             for name in names
             if name not in hidden
-            and not name.startswith((RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_"))
+            and not name.startswith((RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_"))
             and not name.endswith("_REPLY_TOPIC")
         )
 

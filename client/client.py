@@ -149,6 +149,10 @@ class Client:
         """By which brokers know this client."""
         return self._core.client_id
 
+    @property
+    def name_servers(self) -> list[str]:
+        return list(self._name_servers)
+
     # -- sending
 
     async def send(

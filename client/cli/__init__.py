@@ -1,0 +1,82 @@
+"""The `aerobee` command. Each subcommand is imported only when it is used.
+
+Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 not found; 4 nobody could be reached;
+5 it is unknown whether the message was stored; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from aerobee.client.cli.base import Failure
+
+# name: (module, attribute, help). The help is here so that `aerobee --help` imports nothing.
+COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "broker": ("daemons", "broker", "Run a broker (with its name service) in the foreground."),
+    "namesrv": ("daemons", "namesrv", "Run a name server alone in the foreground."),
+    "send": ("messages", "send", "Send messages."),
+    "consume": ("messages", "consume", "Print messages of a topic."),
+    "message": ("messages", "message", "Find stored messages by id, key or time."),
+    "topic": ("topics", "topic", "List, create, show and delete topics."),
+    "group": ("groups", "group", "List, create, show and delete consumer groups."),
+    "offsets": ("groups", "offsets", "Show and reset the offsets of a group."),
+    "dlq": ("dead_letters", "dlq", "Look at dead letters and replay them."),
+    "cluster": ("cluster", "cluster", "Show the brokers, their state and their settings."),
+    "ping": ("cluster", "ping", "Measure how fast name servers and brokers answer."),
+    "bench": ("benchmark", "bench", "Send and consume at full speed, and say how fast that was."),
+    "doctor": ("doctor", "doctor", "Find the usual troubles and say the remedy."),
+    "store": ("daemons", "store", "Look into a store folder: stat, verify, dump."),
+    "config": ("daemons", "config", "List every setting with default, unit and meaning."),
+    "pipeline": ("daemons", "pipeline", "Run the Spark pipeline's jobs."),
+    "install-service": ("daemons", "install_service", "Install the broker as a systemd service."),
+    "completion": ("completion", "completion", "Print the shell's completion script."),
+}
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are run or asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[name]
+        found: click.Command = getattr(import_module(f"aerobee.client.cli.{module}"), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row[2]) for name, row in COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aerobee", prog_name="aerobee")
+def cli() -> None:
+    """Aerobee: a message broker that speaks Apache RocketMQ's protocol, and its tools.
+
+    Clients connect to mq://127.0.0.1:9876 unless --url or AEROBEE_URL say otherwise.
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 nobody reached,
+    5 unknown outcome, 130 interrupted.
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """The entry point of the `aerobee` script."""
+    try:
+        result = cli.main(args=arguments, prog_name="aerobee", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("aerobee: interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.status if isinstance(error, Failure) else error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; that is no error of ours
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)

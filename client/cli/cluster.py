@@ -1,0 +1,130 @@
+"""`aerobee cluster` and `aerobee ping`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from aerobee.client.admin import Broker
+from aerobee.client.cli.base import UNREACHED, Failure
+from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.output import print_done, print_json, print_rows
+from aerobee.client.client import Client
+from aerobee.client.errors import AerobeeError, NotFound
+
+
+@click.group()
+def cluster() -> None:
+    """The brokers, their state and their settings."""
+
+
+@cluster.command()
+@connected
+async def status(asked: Asked, mq: Client) -> None:
+    """Each broker's load, disk and age."""
+    rows = []
+    for broker in await mq.admin.brokers():
+        row: dict[str, Any] = {
+            "cluster": broker.cluster,
+            "broker": broker.name,
+            "id": broker.number,
+            "address": broker.address,
+        }
+        try:
+            rows.append(row | _state(await mq.admin.runtime(broker.address)))
+        except AerobeeError as error:
+            rows.append(row | _state({}) | {"version": f"unreachable: {error}"})
+    print_rows(rows, as_json=asked.json, empty="the name servers know no broker")
+
+
+def _state(table: dict[str, str]) -> dict[str, Any]:
+    def rate(name: str) -> float | None:
+        words = table.get(name, "").split()
+        return round(float(words[0]), 1) if words else None
+
+    def number(name: str) -> int | None:
+        return int(float(table[name])) if table.get(name) else None
+
+    disk = table.get("commitLogDiskRatio")
+    return {
+        "version": table.get("brokerVersionDesc"),
+        "in/s": rate("putTps"),
+        "out/s": rate("getTransferredTps") or rate("getTransferedTps"),
+        "stored today": number("msgPutTotalTodayNow"),
+        "disk": f"{float(disk):.0%}" if disk else None,
+        "up": table.get("runtime"),
+    }
+
+
+@cluster.command()
+@connected
+async def brokers(asked: Asked, mq: Client) -> None:
+    """The brokers that the name servers know."""
+    rows = [
+        {"cluster": row.cluster, "broker": row.name, "id": row.number, "address": row.address}
+        for row in await mq.admin.brokers()
+    ]
+    print_rows(rows, as_json=asked.json, empty="the name servers know no broker")
+
+
+@cluster.command()
+@click.option("--broker", "name", help="Which broker, by name or address; else all.")
+@click.option("--grep", help="Only settings with this text in their name.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change it now.")
+@connected
+async def settings(
+    asked: Asked, mq: Client, name: str | None, grep: str | None, changes: tuple[str, ...]
+) -> None:
+    """The settings of running brokers; --set changes those that can be changed live."""
+    chosen = _choose(await mq.admin.brokers(), name)
+    if changes:
+        wanted = dict(text.partition("=")[::2] for text in changes)
+        for broker in chosen:
+            await mq.admin.change_settings(broker.address, wanted)
+        names = [broker.name for broker in chosen]
+        text = f"{', '.join(wanted)} changed on {', '.join(names)}"
+        print_done(text, {"changed": wanted, "brokers": names}, as_json=asked.json)
+        return
+    tables = {row.address: await mq.admin.settings(row.address) for row in chosen}
+    if asked.json:
+        print_json(tables)
+        return
+    rows = [
+        {"broker": row.name, "key": key, "value": value}
+        for row in chosen
+        for key, value in sorted(tables[row.address].items())
+        if not grep or grep.lower() in key.lower()
+    ]
+    print_rows(rows, as_json=False, empty="no such setting")
+
+
+def _choose(brokers: list[Broker], name: str | None) -> list[Broker]:
+    chosen = [row for row in brokers if name is None or name in (row.name, row.address)]
+    if not chosen:
+        known = ", ".join(row.name for row in brokers) or "none"
+        raise NotFound(f"no broker {name!r}; the name servers know {known}")
+    return chosen
+
+
+@click.command()
+@click.option("-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True)
+@connected
+async def ping(asked: Asked, mq: Client, count: int) -> None:
+    """Measure how fast name servers and brokers answer."""
+    addresses = [("name server", address) for address in mq.name_servers]
+    addresses += [(f"broker {row.name}", row.address) for row in await mq.admin.brokers()]
+    rows: list[dict[str, Any]] = []
+    failed = False
+    for role, address in addresses:
+        try:
+            times = sorted([await mq.admin.ping(address) * 1000 for _ in range(count)])
+        except AerobeeError as error:
+            failed = True
+            rows.append({"role": role, "address": address, "ms (best)": None, "answer": str(error)})
+        else:
+            best = round(times[0], 3)
+            rows.append({"role": role, "address": address, "ms (best)": best, "answer": "yes"})
+    print_rows(rows, as_json=asked.json, empty="nobody to ask")
+    if failed:
+        raise Failure("not everybody answered", UNREACHED)

@@ -1,0 +1,143 @@
+"""`aerobee group` and `aerobee offsets`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from aerobee.client.admin import QueueLag
+from aerobee.client.cli.common import MOMENT, Asked, connected
+from aerobee.client.cli.output import print_done, print_json, print_rows
+from aerobee.client.client import Client
+
+
+@click.group()
+def group() -> None:
+    """List, create, show and delete consumer groups."""
+
+
+@group.command("list")
+@connected
+async def list_groups(asked: Asked, mq: Client) -> None:
+    """The groups with their members and lag."""
+    rows = []
+    for name in await mq.admin.groups():
+        members = await mq.admin.members(name)
+        lags = await mq.admin.lag(name)
+        rows.append({"group": name, "members": len(members), "lag": sum(row.lag for row in lags)})
+    print_rows(rows, as_json=asked.json, empty="no groups yet")
+
+
+@group.command()
+@click.argument("name")
+@connected
+async def show(asked: Asked, mq: Client, name: str) -> None:
+    """The settings, the members and the lag of a group."""
+    configs = await mq.admin.group_config(name)
+    members = await mq.admin.members(name)
+    lags = [_lag_row(row) for row in await mq.admin.lag(name)]
+    member_rows = [
+        {
+            "client": row.client_id,
+            "address": row.address,
+            "language": row.language,
+            "version": row.version,
+        }
+        for row in members
+    ]
+    if asked.json:
+        print_json({"group": name, "settings": configs, "members": member_rows, "lag": lags})
+        return
+    config: dict[str, Any] = next(iter(configs.values()))
+    enabled = "enabled" if config.get("consumeEnable", True) else "disabled"
+    click.echo(f"{name}: consuming {enabled}, at most {config.get('retryMaxTimes')} retries")
+    print_rows(member_rows, as_json=False, empty="no members online", title="members")
+    print_rows(lags, as_json=False, empty="no offsets yet", title="lag")
+
+
+def _lag_row(row: QueueLag) -> dict[str, Any]:
+    return {
+        "topic": row.queue.topic,
+        "broker": row.queue.broker_name,
+        "queue": row.queue.queue_id,
+        "consumed": row.offset,
+        "stored": row.max_offset,
+        "lag": row.lag,
+        "last consumed": row.consumed_at,
+    }
+
+
+@group.command()
+@click.argument("name")
+@click.option("--max-retries", type=click.IntRange(0, 1000), default=16, show_default=True)
+@click.option("--consume/--no-consume", default=True, help="May its members consume?")
+@click.option("--broadcast/--no-broadcast", default=True, help="May it broadcast?")
+@connected
+async def create(
+    asked: Asked, mq: Client, name: str, max_retries: int, consume: bool, broadcast: bool
+) -> None:
+    """Create a group, or change it, on every broker."""
+    await mq.admin.create_group(
+        name,
+        max_retries=max_retries,
+        consume_enabled=consume,
+        broadcast_enabled=broadcast,
+    )
+    value = {"group": name, "max_retries": max_retries}
+    print_done(f"group {name} is there on every broker", value, as_json=asked.json)
+
+
+@group.command()
+@click.argument("name")
+@click.confirmation_option(prompt="Delete the group and its offsets?")
+@connected
+async def delete(asked: Asked, mq: Client, name: str) -> None:
+    """Delete a group with its offsets."""
+    await mq.admin.delete_group(name)
+    print_done(f"group {name} is deleted", {"deleted": name}, as_json=asked.json)
+
+
+@click.group()
+def offsets() -> None:
+    """Show and reset the offsets of a group."""
+
+
+@offsets.command("show")
+@click.argument("group_name", metavar="GROUP")
+@click.argument("topic", required=False)
+@connected
+async def show_offsets(asked: Asked, mq: Client, group_name: str, topic: str | None) -> None:
+    """How far a group has come."""
+    rows = [_lag_row(row) for row in await mq.admin.lag(group_name, topic)]
+    print_rows(rows, as_json=asked.json, empty=f"group {group_name} has no offsets yet")
+
+
+@offsets.command()
+@click.argument("group_name", metavar="GROUP")
+@click.argument("topic")
+@click.option("--to-first", "where", flag_value="first", help="To the oldest message.")
+@click.option("--to-last", "where", flag_value="last", help="Past the newest message.")
+@click.option("--to-time", type=MOMENT, help="To the first message stored at that time or later.")
+@click.option("--queue", "queue_id", type=int, help="Only this queue of each broker.")
+@connected
+async def reset(
+    asked: Asked,
+    mq: Client,
+    group_name: str,
+    topic: str,
+    where: str | None,
+    to_time: datetime | None,
+    queue_id: int | None,
+) -> None:
+    """Move a group on a topic; members that are online jump there too."""
+    if (where is None) == (to_time is None):
+        raise click.UsageError("give one of --to-first, --to-last and --to-time")
+    target: Any = where or to_time
+    moved = await mq.admin.reset(group_name, topic, target, queue_id=queue_id)
+    rows = [
+        {"topic": topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
+        for queue, offset in sorted(moved.items())
+    ]
+    print_rows(rows, as_json=asked.json, empty="the broker named no queues")

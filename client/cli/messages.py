@@ -1,0 +1,211 @@
+"""`aerobee send`, `consume` and `message`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
+import click
+
+from aerobee.client.cli.base import NOT_FOUND, Failure
+from aerobee.client.cli.common import MOMENT, Asked, connected
+from aerobee.client.cli.output import (
+    message_json,
+    message_row,
+    print_json,
+    print_message,
+    print_rows,
+)
+from aerobee.client.client import Client
+from aerobee.client.consumer import Start
+from aerobee.client.message import Message
+from aerobee.client.options import ConsumerOptions
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("--tag", help="What consumers filter by.")
+@click.option("--key", "keys", multiple=True, help="What queries find it by; may be repeated.")
+@click.option("--order-key", help="Messages with the same one stay in order.")
+@click.option("--delay", type=float, help="Seconds before it is delivered.")
+@click.option("--deliver-at", type=MOMENT, help="When it is delivered.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option("--lines", is_flag=True, help="Send each line of standard input as a message.")
+@connected
+async def send(
+    asked: Asked,
+    mq: Client,
+    topic: str,
+    body: str | None,
+    tag: str | None,
+    keys: tuple[str, ...],
+    order_key: str | None,
+    delay: float | None,
+    deliver_at: datetime | None,
+    pairs: tuple[str, ...],
+    lines: bool,
+) -> None:
+    """Send BODY to TOPIC; without BODY, or with `-`, what standard input holds."""
+    if lines and body not in (None, "-"):
+        raise click.UsageError("give a BODY or --lines, not both")
+    options: dict[str, Any] = {
+        "tag": tag,
+        "key": list(keys) or None,
+        "order_key": order_key,
+        "delay": delay,
+        "deliver_at": deliver_at,
+        "properties": dict(_pair(text) for text in pairs) or None,
+    }
+    if lines:
+        count = 0
+        async with mq.producer(topic, linger=0.005, timeout=asked.timeout) as producer:
+            while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+                await producer.send(line.rstrip(b"\r\n"), **options)
+                count += 1
+        if asked.json:
+            print_json({"topic": topic, "sent": count})
+        else:
+            click.echo(f"{count} message(s) stored in {topic}")
+        return
+    if body in (None, "-"):
+        content = await asyncio.to_thread(sys.stdin.buffer.read)
+    else:
+        content = str(body).encode()
+    receipt = await mq.send(topic, content, timeout=asked.timeout, **options)
+    if asked.json:
+        print_json({**receipt._asdict(), "durability": receipt.durability.value, "ok": receipt.ok})
+        return
+    queue = receipt.queue
+    click.echo(
+        f"stored {receipt.message_id} in {queue.broker_name}/{topic}/{queue.queue_id} "
+        f"at {receipt.queue_offset} ({receipt.durability.value})"
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise click.UsageError(f"--property {text!r}: expected NAME=VALUE")
+    return name, value
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", help="Consume as a member of this group and commit; else only look.")
+@click.option("--tag", "tags", multiple=True, help="Only these tags; may be repeated.")
+@click.option("--sql", help="Only what this SQL92 expression selects.")
+@click.option("--from", "since", type=MOMENT, help="Begin at this time; else at the beginning.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for more until interrupted.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@connected
+async def consume(
+    asked: Asked,
+    mq: Client,
+    topic: str,
+    group: str | None,
+    tags: tuple[str, ...],
+    sql: str | None,
+    since: datetime | None,
+    follow: bool,
+    count: int | None,
+) -> int:
+    """Print the messages of TOPIC, one line each; --json prints one object a line.
+
+    Without --group nothing is committed, so looking disturbs nobody.
+    """
+    if not follow and group is None:
+        found = mq.find(topic, since=since, tags=tags or None, sql=sql, limit=count)
+        async with aclosing(found) as stored:  # type: ignore[type-var]
+            async for message in stored:
+                _print_line(message, asked.json)
+        return 0
+    name = group or f"aerobee-look-{mq.client_id.rpartition('#')[2]}"
+    start: Start = since or "first"
+    options = ConsumerOptions(pull_count=32) if count else ConsumerOptions()
+    printed = 0
+    async with mq.consumer(
+        topic, group=name, tags=tags or None, sql=sql, start=start, options=options
+    ) as inbox:
+        while count is None or printed < count:
+            try:
+                async with asyncio.timeout(None if follow else 2.0):
+                    message = await inbox.get()
+            except TimeoutError:
+                break
+            _print_line(message, asked.json)
+            await message.ack()
+            printed += 1
+    if group is None:
+        await mq.admin.delete_group(name)
+    return 0
+
+
+def _print_line(message: Message, as_json: bool) -> None:
+    if as_json:
+        print_json(message_json(message))
+        return
+    row = message_row(message)
+    tag = f" [{row['tag']}]" if row["tag"] else ""
+    keys = f" {' '.join(row['keys'])}" if row["keys"] else ""
+    moment = message.stored_at.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    click.echo(f"{moment} {row['queue']}@{row['offset']}{tag}{keys}  {row['body']}")
+
+
+@click.group()
+def message() -> None:
+    """Find stored messages."""
+
+
+@message.command("id")
+@click.argument("message_id")
+@click.option("--topic", help="Needed for a producer's unique id.")
+@connected
+async def by_id(asked: Asked, mq: Client, message_id: str, topic: str | None) -> None:
+    """The message with that id."""
+    found = await mq.message(message_id, topic=topic)
+    if asked.json:
+        print_json(message_json(found))
+    else:
+        print_message(found)
+
+
+@message.command("key")
+@click.argument("topic")
+@click.argument("key")
+@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=64, show_default=True)
+@connected
+async def by_key(asked: Asked, mq: Client, topic: str, key: str, count: int) -> None:
+    """The messages of TOPIC with that key."""
+    await _print_found(asked, [row async for row in mq.find(topic, key=key, limit=count)], key)
+
+
+@message.command("time")
+@click.argument("topic")
+@click.option("--since", type=MOMENT, help="Stored at this time or later.")
+@click.option("--until", type=MOMENT, help="Stored at this time or before.")
+@click.option("-n", "--count", type=click.IntRange(1, 100_000), default=64, show_default=True)
+@connected
+async def by_time(
+    asked: Asked,
+    mq: Client,
+    topic: str,
+    since: datetime | None,
+    until: datetime | None,
+    count: int,
+) -> None:
+    """The messages of TOPIC stored in that time."""
+    found = [row async for row in mq.find(topic, since=since, until=until, limit=count)]
+    await _print_found(asked, found, "that time")
+
+
+async def _print_found(asked: Asked, found: list[Message], what: str) -> None:
+    if asked.json:
+        print_json([message_json(row) for row in found])
+    else:
+        print_rows([message_row(row) for row in found], as_json=False, empty="")
+    if not found:
+        raise Failure(f"no message found for {what}", NOT_FOUND)

@@ -1,0 +1,5 @@
+"""A real broker for tests: `async with EmbeddedBroker() as broker`; see aerobee.client.testing."""
+
+from aerobee.client.testing import EmbeddedBroker
+
+__all__ = ["EmbeddedBroker"]
