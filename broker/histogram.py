@@ -1,5 +1,6 @@
 """How often something took how long, counted by powers of two of a microsecond."""
 
+from collections.abc import Iterable
 from typing import Final
 
 BITS_MAX: Final = 40  # over twelve days
@@ -15,14 +16,16 @@ class Histogram:
         self.total = 0.0  # seconds
 
     def add(self, seconds: float) -> None:
-        self.counts[int(seconds * 1e6).bit_length()] += 1
+        bits = int(seconds * 1e6).bit_length()
+        self.counts[bits if bits < BITS_MAX else BITS_MAX] += 1
         self.total += seconds
 
-    def buckets(self, first_bits: int, last_bits: int, scale: float) -> list[tuple[str, float]]:
+    def buckets(self, bits: Iterable[int], scale: float) -> list[tuple[str, float]]:
         """Prometheus' buckets: (upper bound in units of `scale` per second, how many below)."""
-        below = sum(self.counts[:first_bits])
-        found = []
-        for bits in range(first_bits, last_bits + 1):
-            below += self.counts[bits]
-            found.append((repr((1 << bits) / 1e6 * scale), float(below)))
-        return [*found, ("+Inf", float(sum(self.counts)))]
+        return buckets(self.counts, {n: repr((1 << n) / 1e6 * scale) for n in bits})
+
+
+def buckets(counts: list[int], bounds: dict[int, str]) -> list[tuple[str, float]]:
+    """How many take at most so many bits, by their bounds in rising order; then all."""
+    found = [(text, float(sum(counts[: bits + 1]))) for bits, text in bounds.items()]
+    return [*found, ("+Inf", float(sum(counts)))]
