@@ -35,6 +35,7 @@ JOIN_MAX: Final = 32 << 10  # bytes up to which one buffer is cheaper to write t
 SEGMENTS_MAX: Final = 64  # views beyond which it is cheaper too
 SUSPEND_MAX_S: Final = 600.0
 RECENT_BYTES: Final = 32 << 20  # what was written last is in memory: no need to ask
+SPARSE: Final = 32  # records so far apart are asked for one by one
 
 CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -180,14 +181,17 @@ class Pulls:
 
     def _in_memory(self, result: ReadResult) -> bool:
         """Whether the loop can send the records without waiting for the disk."""
-        if not result.spans:
+        spans = result.spans
+        if not spans:
             return True
-        file, position, _ = result.spans[0]
+        file, position, _ = spans[0]
         if self.broker.store.max_physical_offset - (file.start + position) < RECENT_BYTES:
             return True
-        return all(
-            span_file.file.is_cached(start, length) for span_file, start, length in result.spans
-        )
+        last_file, last_position, last_length = spans[-1]
+        end = last_position + last_length
+        if last_file is file and end - position <= result.size * SPARSE:
+            return file.file.is_cached(position, end - position)
+        return all(each.file.is_cached(start, length) for each, start, length in spans)
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
         """Have a thread read what is not in memory: the loop must not wait for the disk."""

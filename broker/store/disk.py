@@ -20,6 +20,8 @@ import shutil
 from dataclasses import dataclass
 from typing import Protocol
 
+from aerobee.broker.store import page_cache
+
 MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -162,15 +164,7 @@ class RealFile:
         return os.pread(self._descriptor, length, position)
 
     def is_cached(self, position: int, length: int) -> bool:
-        buffer = bytearray(length)
-        try:
-            return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT) == length
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                return True  # a file system without the probe: read as if it were there
-            raise
+        return page_cache.is_cached(self._descriptor, position, length)
 
     def close(self) -> None:
         # Views that were handed out keep the memory mapped; the last of them unmaps it.

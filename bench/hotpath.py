@@ -1,0 +1,192 @@
+"""CPU microseconds per message inside the process: feed, put, dispatch; no socket, no client.
+
+    python bench/hotpath.py [--profile] [--body 1024] [--window 32] [--sync]
+
+A real store in a temporary folder, a real hot path; reads of 32 frames, as a client with 32 sends
+in flight makes them. Minimum and median of repeated rounds: others' load makes rounds slower,
+never faster.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+from aerobee.broker.assemble import make_broker, make_dispatcher
+from aerobee.broker.broker import Broker
+from aerobee.broker.clock import Clock
+from aerobee.broker.connection import Connection, Feed, Limits
+from aerobee.broker.hot_path import HotPath
+from aerobee.broker.settings import Settings
+from aerobee.protocol import properties
+from aerobee.protocol.codecs import decode_command
+from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.frame import FrameDecoder, encode_frame
+
+CODECS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ, "MSGPACK": MSGPACK}
+TOPIC = "HotPath"
+ROUND_MESSAGES = 1024
+
+
+class _NoServer:
+    """Stands where the server would: there is no socket here."""
+
+    limits = Limits()
+
+    def opened(self, connection: Connection) -> bool:
+        return True
+
+    def lost(self, connection: Connection) -> None:
+        return None
+
+    def make_feed(self, connection: Connection) -> Feed:
+        raise NotImplementedError
+
+
+def reads(codec: int, body: bytes, window: int, count: int) -> list[bytes]:
+    """What arrives in each read: `window` sends, as Java's client writes them."""
+    made = []
+    for start in range(0, count, window):
+        frames = []
+        for number in range(start, start + window):
+            text = properties.encode(
+                {
+                    "KEYS": f"key{number:010d}",
+                    "UNIQ_KEY": f"7F0000010000{number:020X}",
+                    "WAIT": "true",
+                    "TAGS": "TagA",
+                }
+            )
+            ext = {
+                "a": "ProducerGroup",
+                "b": TOPIC,
+                "c": "TBW102",
+                "d": "4",
+                "e": str(number % 4),
+                "f": "0",
+                "g": "1700000000000",
+                "h": "0",
+                "i": text.removesuffix("\x02"),
+                "j": "0",
+                "k": "false",
+                "m": "false",
+            }
+            frames.append(
+                encode_frame(Command(310, ext, body, number, language="JAVA", codec=codec))
+            )
+        made.append(b"".join(frames))
+    return made
+
+
+def check(answers: list[bytes], count: int) -> None:
+    decoder = FrameDecoder()
+    commands = [decode_command(*frame) for frame in decoder.feed(b"".join(answers))]
+    assert [command.code for command in commands] == [0] * count, commands[:1]
+
+
+def measure(work: Callable[[], object], rounds: int) -> tuple[float, float]:
+    taken = []
+    for _ in range(rounds):
+        started = time.process_time()
+        work()
+        taken.append((time.process_time() - started) / ROUND_MESSAGES * 1e6)
+    return min(taken), statistics.median(taken)
+
+
+def sends(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
+    body = bytes(range(256)) * (arguments.body // 256) + bytes(arguments.body % 256)
+    for name, codec in CODECS.items():
+        batches = reads(codec, body, arguments.window, ROUND_MESSAGES)
+        check([b"".join(hot.feed(batch)) for batch in batches], ROUND_MESSAGES)
+        while broker.store.reput.step():
+            pass
+
+        def one_round(batches: list[bytes] = batches) -> None:
+            feed, step = hot.feed, broker.store.reput.step
+            for batch in batches:
+                feed(batch)
+                while step():
+                    pass
+
+        def feed_only(batches: list[bytes] = batches) -> None:
+            for batch in batches:
+                hot.feed(batch)
+
+        profile = cProfile.Profile() if arguments.profile and codec == JSON else None
+        if profile is not None:
+            profile.runcall(one_round)
+        total = measure(one_round, arguments.rounds)
+        fed = measure(feed_only, max(3, arguments.rounds // 3))
+        while broker.store.reput.step():
+            pass
+        print(
+            f"send {name:8} total {total[0]:5.2f} / {total[1]:5.2f}   "
+            f"feed+put {fed[0]:5.2f} / {fed[1]:5.2f}   us per message, min / median"
+        )
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(18)
+
+
+def pulls(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
+    for count in (32, 1000):
+        ext = {
+            "consumerGroup": "g",
+            "topic": TOPIC,
+            "queueId": "1",
+            "queueOffset": "0",
+            "maxMsgNums": str(count),
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "1",
+            "expressionType": "TAG",
+        }
+        request = encode_frame(Command(11, ext, opaque=1, language="JAVA"))
+        answer = b"".join(hot.feed(request))
+        [(_, header, _)] = FrameDecoder(64 << 20).feed(answer)
+        assert b'"FOUND"' in header, header
+        times = max(1, ROUND_MESSAGES // count)
+
+        def one_round(request: bytes = request, times: int = times) -> None:
+            for _ in range(times):
+                hot.feed(request)
+            hot.connection._releases.clear()
+
+        low, middle = measure(one_round, arguments.rounds)
+        scale = ROUND_MESSAGES / (times * count)
+        print(f"pull {count:8} total {low * scale:5.2f} / {middle * scale:5.2f}   us per message")
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(
+            store_path_root_dir=folder,
+            mapped_file_size_commit_log=1 << 28,
+            message_index_enable=not arguments.no_index,
+        )
+        broker = make_broker(settings, Clock())
+        broker.store.load()
+        broker.topics.load()
+        broker.groups.load()
+        dispatcher = make_dispatcher(broker)
+        connection = Connection(_NoServer())
+        connection.peer = connection.local = ("127.0.0.1", 10911)
+        hot = HotPath(connection, dispatcher, 16 << 20, broker)
+        sends(broker, hot, arguments)
+        pulls(broker, hot, arguments)
+        broker.store.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--no-index", action="store_true")
+    parser.add_argument("--body", type=int, default=1024)
+    parser.add_argument("--window", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=100)
+    asyncio.run(main(parser.parse_args()))
