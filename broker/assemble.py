@@ -8,11 +8,13 @@ from aerobee.broker.broker import Broker
 from aerobee.broker.clock import Clock
 from aerobee.broker.dispatch import Dispatcher, Handler
 from aerobee.broker.handlers import (
+    admin_broker,
     admin_consumers,
     admin_groups,
     admin_offsets,
     admin_relays,
     admin_topics,
+    assignment,
     batch_sink,
     heartbeat,
     name_service,
@@ -52,6 +54,8 @@ HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
     admin_consumers.handlers,
     admin_offsets.handlers,
     admin_relays.handlers,
+    admin_broker.handlers,
+    assignment.handlers,
 )
 
 

@@ -143,7 +143,7 @@ def _delays(broker: Broker) -> dict[str, str]:
         f"scheduleMessageOffset_{level}": "{},{}".format(*broker.schedule.progress(level))
         for level in levels
     }
-    timers = broker.timers
+    timers = getattr(broker, "timers", None)
     return progress | {
         "timerReadBehind": str(timers.read_behind if timers else 0),
         "timerOffsetBehind": str(timers.offset_behind if timers else 0),
