@@ -36,8 +36,11 @@ class FileMaker:
     def prepare(self, start: int, *, first: bool = False) -> None:
         """Begin to make the file that starts here, if nothing is in the making."""
         if self._thread is not None and self._next is None and not self._stopping:
+            made = self._thread.submit(self._make, start)
             self._ahead = WARM_STEP if first else self._size
-            self._next = start, self._thread.submit(self._make, start, self._ahead)
+            self._next = start, made
+            if self._populate:
+                self._thread.submit(self._populate_made, made, self._ahead)
 
     def take(self, start: int) -> DiskFile:
         """The file that starts here, made ahead or made now. OSError when the disk refuses."""
@@ -45,12 +48,12 @@ class FileMaker:
         if made is None or made[0] != start:
             self.discard()
             self.populated = 0
-            return self._make(start, 0)
+            return self._make(start)
         self._next = None
         self.populated = self._ahead
         return made[1].result()
 
-    def _make(self, start: int, populate: int) -> DiskFile:
+    def _make(self, start: int) -> DiskFile:
         path = os.path.join(self._folder, offset_name(start))
         self._disk.makedirs(self._folder)
         if self._disk.exists(path):  # left over by a `take` that failed half-way
@@ -63,9 +66,11 @@ class FileMaker:
             file.close()
             self._disk.unlink(path)
             raise
-        if self._populate:
-            self._populate_range(file, 0, populate)
         return file
+
+    def _populate_made(self, made: Future[DiskFile], end: int) -> None:
+        if made.exception() is None:
+            self._populate_range(made.result(), 0, end)
 
     def _populate_range(self, file: DiskFile, start: int, end: int) -> None:
         for position in range(start, min(end, self._size), POPULATE_STEP):

@@ -11,15 +11,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Final
-from zlib import crc32
 
 from aerobee.broker.store.allocate import FileMaker
 from aerobee.broker.store.consume_queue import ConsumeQueue
+from aerobee.broker.store.crc import crc32, crc32_large
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.queue_table import QueueTable, is_safe_topic
-from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, RefusedPut
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.transient_store_pool import TransientStorePool
 from aerobee.protocol import properties as message_properties
@@ -130,7 +130,7 @@ class CommitLog:
                         index += 1
             except LogFull as error:
                 status = PutStatus.CREATE_MAPEDFILE_FAILED
-                results += [PutResult(status, reason=str(error)) for _ in messages[index:]]
+                results += [RefusedPut(status, str(error)) for _ in messages[index:]]
                 break
         return results
 
@@ -152,7 +152,7 @@ class CommitLog:
         try:
             file = self._file_with_room(size)
         except LogFull as error:
-            return PutResult(PutStatus.CREATE_MAPEDFILE_FAILED, reason=str(error))
+            return RefusedPut(PutStatus.CREATE_MAPEDFILE_FAILED, str(error))
         results: list[PutResult] = []
         before = file.wrote
         self._append_run(messages, 0, file, now_ms, results, facts)
@@ -160,13 +160,7 @@ class CommitLog:
         if bad is not None:
             self._take_back(file, before, facts)
             return bad
-        first = results[0]
-        whole = results[-1].end_offset - first.physical_offset
-        result = PutResult(
-            PutStatus.PUT_OK, first.physical_offset, whole, first.queue_offset, now_ms
-        )
-        result.physical_offsets = [each.physical_offset for each in results]
-        return result
+        return BatchPut(results)
 
     def _take_back(self, file: MappedFile, before: int, facts: list[Fact]) -> None:
         """Undo an append that nobody has seen; its bytes must not look like records."""
@@ -237,13 +231,14 @@ class CommitLog:
                             props_size += 1
                         props_size += 20
                     topic_field = queue.topic_field
+                    crc32_body = crc32_large if body_size > 512 else crc32
                     size = 90 + body_size + len(topic_field) + props_size
                     if position + size > limit:
                         break
                     head = _pack_head(
                         size,
                         MAGIC_V1,
-                        crc32(body) & CRC_MASK,
+                        crc32_body(body) & CRC_MASK,
                         message.queue_id,
                         message.flag,
                         0 if sys_flag & NOT_IN_QUEUE else queue.assigned,
@@ -259,14 +254,14 @@ class CommitLog:
                     )
                     tail = topic_field + _pack_short(props_size) + props
                     if append_crc:
-                        crc = crc32(tail, crc32(body, crc32(head))) & CRC_MASK
-                        tail += f"\x02{crc:010d}\x01#23CRC__"[::-1].encode()
+                        crc = crc32(tail, crc32_body(body, crc32(head))) & CRC_MASK
+                        tail += (b"\x02%010d\x01#23CRC__" % crc)[::-1]
                     add_part(head)
                     add_part(body)
                     add_part(tail)
             except (struct.error, UnicodeError, TypeError) as error:
                 reason = f"the message to {message.topic!r} cannot be stored: {error}"
-                results.append(PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason))
+                results.append(RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason))
                 index += 1
                 continue
             if sys_flag & NOT_IN_QUEUE:
@@ -308,11 +303,11 @@ class CommitLog:
         if not 0 < topic_size <= self.topic_size_max:
             limit = self.topic_size_max
             reason = f"the topic's name is {topic_size} bytes long; 1 to {limit} are allowed"
-            return PutResult(illegal, reason=reason)
+            return RefusedPut(illegal, reason)
         if not is_safe_topic(message.topic):
-            return PutResult(illegal, reason=f"topic {message.topic!r} cannot be a folder's name")
+            return RefusedPut(illegal, f"topic {message.topic!r} cannot be a folder's name")
         if not 0 <= message.queue_id <= 0x7FFFFFFF:
-            return PutResult(illegal, reason=f"queue id {message.queue_id} is out of range")
+            return RefusedPut(illegal, f"queue id {message.queue_id} is out of range")
         if len(message.body) > self.body_size_max:
             return self._too_big(f"the body of a message to {message.topic}", len(message.body))
         if props_size > self.properties_size_max:
@@ -320,14 +315,14 @@ class CommitLog:
                 f"the properties of a message to {message.topic} are {props_size} bytes; the limit "
                 f"is {self.properties_size_max}: send fewer or shorter properties"
             )
-            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason=reason)
+            return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
         return None
 
     def _too_big(self, what: str, size: int) -> PutResult:
         limit = min(self.body_size_max, self.files.file_size - BLANK_SIZE)
         setting = "maxMessageSize" if size > self.body_size_max else "mappedFileSizeCommitLog"
         reason = f"{what} takes {size} bytes; the limit is {limit} ({setting})"
-        return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason)
+        return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
 
     # -- files
 

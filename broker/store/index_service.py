@@ -7,13 +7,14 @@ together; `query` writes what waits first, so it never misses a key.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from aerobee.broker.store.commitlog import Fact
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.errors import WrongFileSize
 from aerobee.broker.store.index_file import SMALL_BATCH, IndexFile, index_file_size
@@ -21,6 +22,7 @@ from aerobee.broker.store.layout import index_name
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.java_hash import index_hash, java_hash
+from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 log = structlog.get_logger("aerobee.store")
 
@@ -120,32 +122,34 @@ class IndexService:
 
     # -- adding
 
-    def add(self, key_hash: int, properties: str, offset: int, time_ms: int) -> None:
-        """Collect the keys of one message; `key_hash` is the hash of its "topic#"."""
-        at = properties.find("UNIQ_KEY\x01")
-        if at >= 0 and (at == 0 or properties[at - 1] == "\x02"):
-            end = properties.find("\x02", at)
-            key = properties[at + 9 : end] if end >= 0 else properties[at + 9 :]
-            if key:
-                self._collect(key_hash, key, offset, time_ms)
-        at = properties.find("KEYS\x01")
-        while at > 0 and properties[at - 1] != "\x02":
-            at = properties.find("KEYS\x01", at + 1)
-        if at >= 0:
-            end = properties.find("\x02", at)
-            words = properties[at + 5 : end] if end >= 0 else properties[at + 5 :]
-            if " " in words:
-                for key in words.split(" "):
+    def add(self, facts: Sequence[Fact]) -> None:
+        """Collect the keys of messages; they are found in the property string by searching."""
+        add_key = self.keys.append
+        add_prefix = self._prefixes.append
+        add_offset = self._offsets.append
+        add_time = self._times.append
+        for queue, _, offset, _, time_ms, text, sys_flag in facts:
+            if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                continue
+            at = text.find("UNIQ_KEY\x01")
+            if at >= 0 and (at == 0 or text[at - 1] == "\x02"):
+                end = text.find("\x02", at)
+                add_key(text[at + 9 : end] if end >= 0 else text[at + 9 :])
+                add_prefix(queue.key_hash)
+                add_offset(offset)
+                add_time(time_ms)
+            at = text.find("KEYS\x01")
+            while at > 0 and text[at - 1] != "\x02":
+                at = text.find("KEYS\x01", at + 1)
+            if at >= 0:
+                end = text.find("\x02", at)
+                words = text[at + 5 : end] if end >= 0 else text[at + 5 :]
+                for key in words.split(" ") if " " in words else (words,):
                     if key:
-                        self._collect(key_hash, key, offset, time_ms)
-            elif words:
-                self._collect(key_hash, words, offset, time_ms)
-
-    def _collect(self, key_hash: int, key: str, offset: int, time_ms: int) -> None:
-        self.keys.append(key)
-        self._prefixes.append(key_hash)
-        self._offsets.append(offset)
-        self._times.append(time_ms)
+                        add_key(key)
+                        add_prefix(queue.key_hash)
+                        add_offset(offset)
+                        add_time(time_ms)
 
     def write_pending(self) -> None:
         """Write the waiting keys. OSError when the disk refuses; what is left still waits."""
@@ -183,7 +187,7 @@ def hash_keys(keys: list[str], prefixes: list[int]) -> NDArray[Any] | list[int]:
     if longest > 256:
         return [_hash_key(key, prefix) for key, prefix in zip(keys, prefixes, strict=True)]
     # Zeros in front of a text do not change its hash, so texts of all lengths share one matrix.
-    rows = b"".join([key.encode().rjust(longest, b"\0") for key in keys])
+    rows = "".join([key.rjust(longest, "\0") for key in keys]).encode()
     matrix = np.frombuffer(rows, np.uint8).reshape(len(keys), longest)
     powers = _powers[:longest][::-1]
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))

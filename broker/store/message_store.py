@@ -39,6 +39,7 @@ from aerobee.broker.store.results import (
     PutStatus,
     QueryResult,
     ReadResult,
+    RefusedPut,
     StoreStats,
 )
 from aerobee.broker.store.settings import StoreSettings
@@ -288,7 +289,7 @@ class MessageStore:
         refusal = self.refusals.current
         if refusal is not None:
             self.stats.put_failures += len(messages)
-            return [PutResult(refusal.status, reason=refusal.reason) for _ in messages]
+            return [RefusedPut(refusal.status, refusal.reason) for _ in messages]
         lock = self._put_message_lock
         if not lock.acquire(timeout=self.settings.os_page_cache_busy_time_out_mills / 1000):
             return [self._busy() for _ in messages]
@@ -307,9 +308,9 @@ class MessageStore:
         refusal = self.refusals.current
         if refusal is not None:
             self.stats.put_failures += len(messages)
-            return PutResult(refusal.status, reason=refusal.reason)
+            return RefusedPut(refusal.status, refusal.reason)
         if not messages:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch holds no message")
+            return RefusedPut(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
         lock = self._put_message_lock
         if not lock.acquire(timeout=self.settings.os_page_cache_busy_time_out_mills / 1000):
             return self._busy()
@@ -324,9 +325,9 @@ class MessageStore:
         return result
 
     def _busy(self) -> PutResult:
-        return PutResult(
+        return RefusedPut(
             PutStatus.OS_PAGECACHE_BUSY,
-            reason=f"another put has held the log for over "
+            f"another put has held the log for over "
             f"{self.settings.os_page_cache_busy_time_out_mills} ms "
             f"(osPageCacheBusyTimeOutMills): the disk is too slow; send again later",
         )

@@ -24,7 +24,7 @@ from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.wake import Wake
 from aerobee.protocol import properties as message_properties
 from aerobee.protocol.java_hash import tags_code as code_of_tag
-from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, CorruptRecord
+from aerobee.protocol.record import CorruptRecord
 
 log = structlog.get_logger("aerobee.store")
 
@@ -132,7 +132,7 @@ class Reput:
         """Queue entries and keys of a batch. The loop that every message passes."""
         index = self._index
         tag_codes = _tag_codes
-        for queue, queue_offset, offset, size, time_ms, text, sys_flag in batch:
+        for queue, queue_offset, offset, size, time_ms, text, _sys_flag in batch:
             at = text.find("TAGS\x01")
             if at < 0 and not queue.is_schedule:
                 code = 0
@@ -164,10 +164,11 @@ class Reput:
                             size,
                         )
                     )
-            if index is not None and text and sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                index.add(queue.key_hash, text, offset, time_ms)
             self.dispatched_offset = offset + size
-            self.dispatched_timestamp = time_ms
+        if batch:
+            self.dispatched_timestamp = batch[-1][4]
+            if index is not None:
+                index.add(batch)
         return len(batch)
 
     def _unusual_code(self, queue: ConsumeQueue, text: str, time_ms: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 from typing import NamedTuple
@@ -33,15 +33,11 @@ class PutStatus(IntEnum):
 class PutResult:
     """One message's fate; offsets and time are meaningful when `ok`, `reason` when not."""
 
-    __slots__ = (
-        "physical_offset",
-        "physical_offsets",
-        "queue_offset",
-        "reason",
-        "size",
-        "status",
-        "store_timestamp",
-    )
+    __slots__ = ("physical_offset", "queue_offset", "size", "status", "store_timestamp")
+
+    # Only a refused put and a batch have these of their own: a plain put stays cheap to make.
+    reason: str = ""
+    physical_offsets: Sequence[int] | None = None
 
     def __init__(
         self,
@@ -50,15 +46,12 @@ class PutResult:
         size: int = 0,
         queue_offset: int = -1,
         store_timestamp: int = 0,
-        reason: str = "",
     ) -> None:
         self.status = status
         self.physical_offset = physical_offset
         self.size = size
         self.queue_offset = queue_offset
         self.store_timestamp = store_timestamp
-        self.reason = reason
-        self.physical_offsets: list[int] | None = None  # of every message of a batch
 
     @property
     def ok(self) -> bool:
@@ -71,6 +64,33 @@ class PutResult:
 
     def __repr__(self) -> str:
         return f"PutResult({self.status.name}, {self.physical_offset}, {self.reason!r})"
+
+
+class RefusedPut(PutResult):
+    """A message that was not stored, and why."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(status)
+        self.reason = reason
+
+
+class BatchPut(PutResult):
+    """A batch: the whole piece of the log, the first queue offset, and where each message is."""
+
+    __slots__ = ("physical_offsets",)
+
+    def __init__(self, results: Sequence[PutResult]) -> None:
+        first, last = results[0], results[-1]
+        super().__init__(
+            PutStatus.PUT_OK,
+            first.physical_offset,
+            last.end_offset - first.physical_offset,
+            first.queue_offset,
+            first.store_timestamp,
+        )
+        self.physical_offsets = [each.physical_offset for each in results]
 
 
 class Refusal(NamedTuple):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from aerobee.broker.store.crc import crc32_large as crc32
 from aerobee.protocol.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
