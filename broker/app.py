@@ -29,6 +29,7 @@ from aerobee.broker.process import run_daemon
 from aerobee.broker.server import Server
 from aerobee.broker.services.filters import Filters
 from aerobee.broker.services.registration import Registration
+from aerobee.broker.services.transaction_checks import TransactionChecks
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.errors import StoreError
 
@@ -82,6 +83,9 @@ class AppBroker:
         self.namesrv_port = settings.namesrv_listen_port
         self.metrics_port = -1
         self.broker: Broker = make_broker(settings, self.clock)
+        self._transaction_checks = TransactionChecks(
+            self.broker.transactions, self.broker.clients, settings, self.clock
+        )
         self.failed_task = ""  # a part that ended by a mistake of ours
         self.is_ready = False
         self._given_up = False
@@ -193,6 +197,7 @@ class AppBroker:
             broker.offsets.load()
             self._filters.load()
             broker.schedule.load()
+            broker.transactions.load()
             broker.names.kv.load()
             broker.batch_ledger.load()
         except OSError as error:
@@ -222,6 +227,7 @@ class AppBroker:
             self._collector = Collector(broker, self._server, dispatcher)
         await broker.store.start()
         await broker.schedule.start()
+        await self._transaction_checks.start()
         self._registration = Registration(settings, self.clock, broker.topics, broker.addresses)
         self._spawn("batch ledger", broker.batch_ledger.run())
         self._spawn("topics", broker.topics.run())
@@ -272,6 +278,7 @@ class AppBroker:
         broker.long_polling.stop()
         if self._server is not None:
             await self._server.stop(self.settings.shutdown_wait_time_seconds)
+        await self._transaction_checks.stop()
         await broker.schedule.stop()
         for task in self._tasks:
             task.cancel()

@@ -16,12 +16,16 @@ from aerobee.broker.handlers import (
     admin_topics,
     assignment,
     batch_sink,
+    client_config,
     heartbeat,
+    locks,
     name_service,
     offsets,
     pull,
     queries,
+    retry,
     send,
+    transactions,
 )
 from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.clients import Clients
@@ -34,9 +38,11 @@ from aerobee.broker.services.names import Local, Names
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.services.put_hooks import PutHooks
+from aerobee.broker.services.retry import Retry
 from aerobee.broker.services.schedule import Schedule
 from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.topics import Topics
+from aerobee.broker.services.transactions import Transactions
 from aerobee.broker.settings import Settings, store_settings
 from aerobee.broker.store.message_store import MessageStore
 
@@ -47,6 +53,10 @@ HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
     heartbeat.handlers,
     offsets.handlers,
     queries.handlers,
+    retry.handlers,
+    transactions.handlers,
+    locks.handlers,
+    client_config.handlers,
     name_service.handlers,
     batch_sink.handlers,
     admin_topics.handlers,
@@ -79,6 +89,10 @@ def make_broker(settings: Settings, clock: Clock) -> Broker:
     broker.long_polling = LongPolling(clock)
     broker.filters = Filters(path("consumerFilter.json"), clock)
     broker.put_hooks = PutHooks(settings, clock)
+    broker.retry = Retry(broker.store, broker.topics, broker.groups, broker.put_hooks)
+    broker.transactions = Transactions(
+        broker.store, broker.topics, broker.offsets, broker.put_hooks
+    )
     broker.schedule = Schedule(broker.store, settings, clock, folder)
     broker.order_locks = OrderLocks(clock)
     broker.batch_ledger = BatchLedger(folder, broker.store, clock, broker.stats.add_put)
