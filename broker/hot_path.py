@@ -17,7 +17,7 @@ from aerobee.broker.connection import Connection, Part
 from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher, Request
 from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, flush_failed_text
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
-from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.broker.store.results import PutResult, PutStatus, RefusedPut
 from aerobee.protocol.codecs import ProtocolError, decode_command
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from aerobee.protocol.frame import FrameDecoder, RawFrame, encode_frame
@@ -204,7 +204,7 @@ class HotPath(GeneralFeed):
         except Exception as error:  # the store's own answer to bad messages is a status
             log.exception("sends failed", peer=self.connection.name, messages=len(messages))
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
-            results = [PutResult(PutStatus.UNKNOWN_ERROR, reason=text) for _ in messages]
+            results = [RefusedPut(PutStatus.UNKNOWN_ERROR, text) for _ in messages]
         self._count(messages, results)
         ok = PutStatus.PUT_OK
         template, id_head, prefixes = self._answers.json_template, self._id_head, LENGTH_PREFIXES

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
+import msgspec
+
 from aerobee.protocol import properties
 from aerobee.protocol.ids import offset_message_id
 
@@ -70,63 +72,33 @@ class CorruptRecord(Exception):
         self.reason = reason
 
 
-class Message:
-    """What a store is asked to append."""
+class Message(msgspec.Struct, gc=False, eq=False):
+    """What a store is asked to append. A struct of msgspec: a third of a class's time to make."""
 
-    __slots__ = (
-        "body",
-        "born_host",
-        "born_timestamp",
-        "flag",
-        "prepared_transaction_offset",
-        "properties",
-        "queue_id",
-        "reconsume_times",
-        "store_host",
-        "sys_flag",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: str = "",
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_timestamp: int = 0,
-        born_host: bytes = _LOOPBACK,
-        store_host: bytes = _LOOPBACK,
-        reconsume_times: int = 0,
-        prepared_transaction_offset: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.body = body
-        self.properties = properties
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_timestamp = born_timestamp
-        self.born_host = born_host
-        self.store_host = store_host
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = _LOOPBACK
+    store_host: bytes = _LOOPBACK
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
 
     def property(self, name: str) -> str | None:
         return properties.get(self.properties, name)
 
 
-class StoredMessage(Message):
+class StoredMessage(Message, gc=False, eq=False):
     """A decoded record."""
 
-    __slots__ = ("body_crc", "physical_offset", "queue_offset", "size", "store_timestamp")
-
-    size: int
-    queue_offset: int
-    physical_offset: int
-    store_timestamp: int
-    body_crc: int
+    size: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    store_timestamp: int = 0
+    body_crc: int = 0
 
     @property
     def message_id(self) -> str:
