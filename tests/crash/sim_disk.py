@@ -149,6 +149,7 @@ class SimDisk:
     names: dict[str, Inode] = field(default_factory=dict)
     durable_names: dict[str, Inode] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
+    durable_folders: set[str] = field(default_factory=set)
     pending: list[NameChange] = field(default_factory=list)
     locks: set[str] = field(default_factory=set)
     power_left: int | None = None
@@ -182,15 +183,17 @@ class SimDisk:
 
     def lose_power(self, rng: random.Random) -> SimDisk:
         """The disk that the next life finds; this one is not changed."""
-        names = dict(self.durable_names)
-        for folder in {change.folder for change in self.pending}:
+        names, folders = dict(self.durable_names), set(self.durable_folders)
+        for folder in sorted({change.folder for change in self.pending}):
             changes = [change for change in self.pending if change.folder == folder]
             for change in changes[: rng.randint(0, len(changes))]:
-                _apply(names, change)
+                _apply(names, folders, change)
+        folders = {folder for folder in folders if _reachable(folder, folders)}
+        names = {path: inode for path, inode in names.items() if os.path.dirname(path) in folders}
         share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         step = rng.choice((SECTOR, PAGE, PAGE, 4 * PAGE))
         copies: dict[int, Inode] = {}
-        after = SimDisk(folders=set(self.folders), time_ms=self.time_ms)
+        after = SimDisk(folders=folders, durable_folders=set(folders), time_ms=self.time_ms)
         for path in sorted(names):
             inode = names[path]
             if id(inode) not in copies:
@@ -237,18 +240,22 @@ class SimDisk:
         found = [name for name in (*self.names, *self.folders) if name.startswith(inside)]
         return sorted({name[len(inside) :].partition("/")[0] for name in found})
 
-    def makedirs(self, path: str) -> None:
+    def makedirs(self, path: str) -> list[str]:
+        changed = []
         while path not in ("", "/") and path not in self.folders:
             self.folders.add(path)
+            self.pending.append(_NewFolder(os.path.dirname(path), path, None))
             path = os.path.dirname(path)
+            changed.append(path)
+        return changed[::-1]
 
     def syncdir(self, path: str) -> None:
         self.tick("syncdir", path)
-        folder = path.rstrip("/")
+        folder = path.rstrip("/") or "/"
         kept = []
         for change in self.pending:
             if change.folder == folder:
-                _apply(self.durable_names, change)
+                _apply(self.durable_names, self.durable_folders, change)
                 if change.inode is not None:
                     change.inode.size_durable = True
             else:
@@ -275,9 +282,9 @@ class SimDisk:
         inside = path.rstrip("/") + "/"
         for name in sorted(name for name in self.names if name.startswith(inside)):
             self.unlink(name)
-        self.folders = {
-            folder for folder in self.folders if folder != path and not folder.startswith(inside)
-        }
+        gone = {folder for folder in self.folders if (folder + "/").startswith(inside)}
+        self.folders -= gone
+        self.durable_folders -= gone
 
     def read_small(self, path: str) -> bytes:
         return bytes(self._inode(path).current)
@@ -333,7 +340,23 @@ class _Rename(NameChange):
     old: str = ""
 
 
-def _apply(names: dict[str, Inode], change: NameChange) -> None:
+@dataclass
+class _NewFolder(NameChange):
+    pass
+
+
+def _reachable(folder: str, folders: set[str]) -> bool:
+    while folder != "/":
+        if folder not in folders:
+            return False
+        folder = os.path.dirname(folder)
+    return True
+
+
+def _apply(names: dict[str, Inode], folders: set[str], change: NameChange) -> None:
+    if isinstance(change, _NewFolder):
+        folders.add(change.path)
+        return
     if isinstance(change, _Rename):
         names.pop(change.old, None)
     if change.inode is None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from crash.sim_disk import PowerLoss, SimDisk
 
 from aerobee.broker.clock import Clock
+from aerobee.broker.store.disk import make_folder
 from aerobee.broker.store.json_file import load_json, save_json
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus, ReadStatus
@@ -310,8 +311,7 @@ def run_seed(seed: int, *, lives: int = 3) -> Report:
 def _run(rng: random.Random, lives: int, report: Report) -> None:
     settings = sim_settings(rng)
     disk = SimDisk()
-    disk.makedirs(ROOT)
-    disk.makedirs(f"{ROOT}/config")
+    make_folder(disk, f"{ROOT}/config")
     ledger = Ledger()
     now = 1_700_000_000_000
     for _ in range(lives):
