@@ -7,6 +7,7 @@ import json
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -59,7 +60,8 @@ class JavaClient:
     def close(self) -> None:
         """Ends its stdin, upon which the driver stops every client and itself."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it ended before us
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
