@@ -12,16 +12,14 @@ from typing import Final
 
 from aerobee.client.errors import AerobeeError, Unconfirmed
 from aerobee.client.message import Outgoing, Receipt
-from aerobee.client.sender import Sender, receipt
-from aerobee.protocol.command import Command
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.client.sender import Sender, Stored, receipt
 
 BATCH_BYTES: Final = 256 * 1024
 BATCH_COUNT: Final = 1024
 LANE_IN_FLIGHT: Final = 8
 MESSAGE_OVERHEAD: Final = 256  # what a buffered message costs besides its body, roughly
 
-Outcome = tuple[MessageQueue, Command] | AerobeeError
+Outcome = Stored | AerobeeError
 
 
 class Batch:
@@ -50,16 +48,7 @@ class Batch:
             await waiter
         if isinstance(self.outcome, AerobeeError):
             raise self.error(index)
-        queue, answer = self.outcome
-        message = self.messages[index]
-        first = receipt(message.topic, message.message_id, queue, answer)
-        if len(self.messages) == 1:
-            return first
-        offset_ids = first.offset_message_id.split(",")
-        return first._replace(
-            queue_offset=first.queue_offset + index,
-            offset_message_id=offset_ids[index] if index < len(offset_ids) else "",
-        )
+        return receipt(self.messages[index], self.outcome, index)
 
     def error(self, index: int) -> AerobeeError:
         """The batch's error as that of one message."""
@@ -210,15 +199,7 @@ class Accumulator:
     async def _send(self, batch: list[Outgoing]) -> Outcome:
         if len(batch) > 1:
             return await self._sender.send_batch(self._topic, batch, self._timeout)
-        message = batch[0]
-        queue, answer, _ = await self._sender.deliver(
-            self._topic,
-            lambda queue, connection: self._sender.command(message, queue, connection),
-            order_key=message.order_key,
-            message_id=message.message_id,
-            timeout=self._timeout,
-        )
-        return queue, answer
+        return await self._sender.store(batch[0], self._timeout)
 
     def _release(self, batch: Batch) -> None:
         self._buffered -= batch.size + MESSAGE_OVERHEAD * len(batch.messages)

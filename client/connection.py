@@ -28,6 +28,7 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.codec = JSON
         self.peer_version = 0
+        self.flush_mode: str | None = None  # a broker of ours says it with its first answer
         self.closed: AerobeeError | None = None
         self._on_request = on_request
         self._decoder = FrameDecoder()

@@ -69,14 +69,12 @@ _FULL: Final = frozenset(
 )
 
 
-def durability_of(code: int, ext: Mapping[str, str]) -> Durability:
-    """What an answer to a send says; Aerobee names the level itself."""
-    named = ext.get("durability")
-    if code == 0 and named:
-        try:
-            return Durability(named)
-        except ValueError:
-            return Durability.ACCEPTED
+def durability_of(code: int, flush_mode: str | None, waited: bool) -> Durability:
+    """What an answer to a send says; only of an Aerobee broker the flush mode is known."""
+    if code == 0 and not waited:
+        return Durability.CACHED
+    if code == 0 and flush_mode is not None:
+        return Durability.FLUSHED if flush_mode == "SYNC_FLUSH" else Durability.CACHED
     return _BY_CODE[code]
 
 
@@ -99,6 +97,7 @@ class Outgoing:
     order_key: str | None = None
     sys_flag: int = 0
     batchable: bool = True
+    durable: bool = True
 
 
 _RESERVED: Final = frozenset(

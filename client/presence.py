@@ -57,7 +57,8 @@ class Presence:
         if connection.address not in self._routes.broker_addresses:
             return
         try:
-            await connection.request(self._heartbeat(), self._remoting.timeout)
+            answer = await connection.request(self._heartbeat(), self._remoting.timeout)
+            connection.flush_mode = answer.ext.get("flushDiskType")
         except AerobeeError as error:
             connection.close()
             raise ConnectFailed(f"{connection.address} took no heartbeat: {error}") from error

@@ -82,17 +82,8 @@ class Producer:
         size = sum(len(message.body) + len(message.properties) for message in batch)
         if size > 4 * BATCH_BYTES:
             raise Misuse(f"a batch of {size} bytes; at most {4 * BATCH_BYTES} are taken")
-        queue, answer = await self._sender.send_batch(self.topic, batch, timeout or self._timeout)
-        first = receipt(self.topic, batch[0].message_id, queue, answer)
-        offset_ids = first.offset_message_id.split(",")
-        return [
-            first._replace(
-                message_id=message.message_id,
-                queue_offset=first.queue_offset + index,
-                offset_message_id=offset_ids[index] if index < len(offset_ids) else "",
-            )
-            for index, message in enumerate(batch)
-        ]
+        stored = await self._sender.send_batch(self.topic, batch, timeout or self._timeout)
+        return [receipt(message, stored, index) for index, message in enumerate(batch)]
 
     async def send_oneway(
         self,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.client import message as messages
 from aerobee.client.connection import Connection
@@ -65,6 +65,14 @@ class Delayed(Outgoing):
         return props.encode({props.TIMER_DELIVER_MS: str(self.deliver_ms)})
 
 
+class Stored(NamedTuple):
+    """A broker's answer that it has stored what was sent."""
+
+    queue: MessageQueue
+    answer: Command
+    connection: Connection
+
+
 class Sender:
     """Sends messages of any topic for one client."""
 
@@ -115,11 +123,12 @@ class Sender:
         if len(body) >= messages.COMPRESS_OVER:
             body, sys_flag = messages.compress(body)
         if delay is None and deliver_at is None:
-            return Outgoing(topic, body, text, message_id, order_key, sys_flag, not sys_flag)
+            batchable = not sys_flag and durable
+            return Outgoing(topic, body, text, message_id, order_key, sys_flag, batchable, durable)
         if delay is not None and (deliver_at is not None or delay < 0):
             raise Misuse("give a delay that is not negative, or deliver_at, not both")
         return Delayed(
-            *(topic, body, text, message_id, order_key, sys_flag, False),
+            *(topic, body, text, message_id, order_key, sys_flag, False, durable),
             delay_ms=None if delay is None else round(delay * 1000),
             deliver_ms=None if deliver_at is None else messages.timestamp_ms(deliver_at),
         )
@@ -153,18 +162,18 @@ class Sender:
 
     async def send(self, message: Outgoing, timeout: float) -> Receipt:
         """Store one message."""
-        queue, answer, _ = await self.deliver(
+        return receipt(message, await self.store(message, timeout))
+
+    async def store(self, message: Outgoing, timeout: float) -> Stored:
+        return await self.deliver(
             message.topic,
             lambda queue, connection: self.command(message, queue, connection),
             order_key=message.order_key,
             message_id=message.message_id,
             timeout=timeout,
         )
-        return receipt(message.topic, message.message_id, queue, answer)
 
-    async def send_batch(
-        self, topic: str, batch: Sequence[Outgoing], timeout: float
-    ) -> tuple[MessageQueue, Command]:
+    async def send_batch(self, topic: str, batch: Sequence[Outgoing], timeout: float) -> Stored:
         """Store messages of one topic and one order key together; the answer is for all."""
         body = encode_batch([(0, message.body, message.properties) for message in batch])
 
@@ -174,19 +183,16 @@ class Sender:
             return Command(RequestCode.SEND_BATCH_MESSAGE, ext, body)
 
         first = batch[0]
-        queue, answer, _ = await self.deliver(
+        return await self.deliver(
             topic,
             build,
             order_key=first.order_key,
             message_id=first.message_id,
             timeout=timeout,
         )
-        return queue, answer
 
-    async def send_half(
-        self, message: Outgoing, group: str, timeout: float
-    ) -> tuple[MessageQueue, Command, str]:
-        """Store the half message of a transaction; gives the broker's address too."""
+    async def send_half(self, message: Outgoing, group: str, timeout: float) -> Stored:
+        """Store the half message of a transaction."""
         message.properties += props.encode({props.TRAN_MSG: "true", props.PGROUP: group})
         message.sys_flag |= TRANSACTION_PREPARED
 
@@ -195,14 +201,13 @@ class Sender:
             command.ext["a"] = group
             return command
 
-        queue, answer, connection = await self.deliver(
+        return await self.deliver(
             message.topic,
             build,
             order_key=message.order_key,
             message_id=message.message_id,
             timeout=timeout,
         )
-        return queue, answer, connection.address
 
     async def send_oneway(self, message: Outgoing) -> None:
         """Send without an answer: the message may be lost and nobody is told."""
@@ -220,7 +225,7 @@ class Sender:
         order_key: str | None,
         message_id: str,
         timeout: float,
-    ) -> tuple[MessageQueue, Command, Connection]:
+    ) -> Stored:
         """Try up to three brokers or queues within `timeout`; a failed connect costs no try."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -254,7 +259,7 @@ class Sender:
             else:
                 if answer.code in STORED_CODES:
                     self._sick.pop(queue.broker_name, None)
-                    return queue, answer, connection
+                    return Stored(queue, answer, connection)
                 last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
                 if answer.code not in RETRY_CODES:
                     break
@@ -307,15 +312,16 @@ class Sender:
         return queues[turn % len(queues)]
 
 
-def receipt(topic: str, message_id: str, queue: MessageQueue, answer: Command) -> Receipt:
-    """The receipt in the answer to the send of one message."""
-    ext = answer.ext
+def receipt(message: Outgoing, stored: Stored, index: int = 0) -> Receipt:
+    """The receipt of a message, of the one at `index` when a batch was stored."""
+    ext = stored.answer.ext
+    offset_ids = ext.get("msgId", "").split(",")
     return Receipt(
-        topic,
-        message_id,
-        queue._replace(queue_id=int(ext.get("queueId", queue.queue_id))),
-        int(ext.get("queueOffset", -1)),
-        ext.get("msgId", ""),
-        durability_of(answer.code, ext),
+        message.topic,
+        message.message_id,
+        stored.queue._replace(queue_id=int(ext.get("queueId", stored.queue.queue_id))),
+        int(ext.get("queueOffset", -1)) + index,
+        offset_ids[index] if index < len(offset_ids) else "",
+        durability_of(stored.answer.code, stored.connection.flush_mode, message.durable),
         ext.get("recallHandle") or None,
     )

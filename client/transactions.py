@@ -16,7 +16,7 @@ from aerobee.client.errors import AerobeeError
 from aerobee.client.message import Message, Receipt
 from aerobee.client.presence import Presence
 from aerobee.client.remoting import Remoting
-from aerobee.client.sender import Body, Sender, receipt
+from aerobee.client.sender import Body, Sender, Stored, receipt
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.ids import parse_offset_message_id
@@ -98,16 +98,16 @@ class TransactionProducer:
         message = self._sender.make(
             self.topic, body, tag=tag, key=key, order_key=order_key, properties=properties
         )
-        queue, answer, address = await self._sender.send_half(message, self.group, self._timeout)
-        half = Half(receipt(self.topic, message.message_id, queue, answer))
+        stored = await self._sender.send_half(message, self.group, self._timeout)
+        half = Half(receipt(message, stored))
         try:
             yield half
         except BaseException:
             verdict = Verdict.ROLLBACK if half.verdict is None else half.verdict
-            await self._end(half, address, verdict, answer)
+            await self._end(half, stored, verdict)
             raise
         verdict = Verdict.COMMIT if half.verdict is None else half.verdict
-        await self._end(half, address, verdict, answer)
+        await self._end(half, stored, verdict)
 
     async def send(
         self,
@@ -124,7 +124,7 @@ class TransactionProducer:
             half.verdict = await verdict if inspect.isawaitable(verdict) else verdict
         return half.receipt
 
-    async def _end(self, half: Half, address: str, verdict: Verdict, answer: Command) -> None:
+    async def _end(self, half: Half, stored: Stored, verdict: Verdict) -> None:
         half.verdict = verdict
         if verdict is Verdict.UNKNOWN:
             return
@@ -134,12 +134,12 @@ class TransactionProducer:
             half_offset=half.receipt.queue_offset,
             physical_offset=physical_offset,
             message_id=half.receipt.message_id,
-            transaction_id=answer.ext.get("transactionId", half.receipt.message_id),
+            transaction_id=stored.answer.ext.get("transactionId", half.receipt.message_id),
             checked=False,
         )
         try:
             await self._remoting.ask(
-                address,
+                stored.connection.address,
                 RequestCode.END_TRANSACTION,
                 ext,
                 what=f"the {verdict.name.lower()} of {half.receipt.message_id}",

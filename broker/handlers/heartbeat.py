@@ -43,7 +43,11 @@ def heart_beat(broker: Broker, request: Request) -> Command:
     changed = bool(unknown) if heartbeat.fingerprint else True
     return success(
         request,
-        ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()},
+        ext={
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": str(changed).lower(),
+            "flushDiskType": broker.settings.flush_disk_type,  # for the SDK's receipts
+        },
     )
 
 

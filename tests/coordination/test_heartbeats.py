@@ -20,7 +20,9 @@ def ids(answer: Command) -> list[str]:
 async def test_a_consumer_finds_itself_in_the_list_right_after_its_heartbeat(peer: Peer) -> None:
     answer = await peer.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
     assert answer.code == 0
-    assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert answer.ext["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+    assert answer.ext["IS_SUB_CHANGE"] == "true"
+    assert answer.ext["flushDiskType"] == "ASYNC_FLUSH"  # what the SDK's receipts go by
     assert ids(await peer.ask(LIST, {"consumerGroup": "g"})) == ["c1"]
     (notice,) = await peer.notices(1)
     assert (notice.code, notice.ext, notice.is_oneway) == (NOTICE, {"consumerGroup": "g"}, True)
