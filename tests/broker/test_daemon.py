@@ -1,0 +1,212 @@
+"""The broker as a process: ready line, signals, systemd, and a newcomer's mistakes."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from peers.daemon import Daemon
+from peers.wire import Wire
+
+from aerobee.broker.app import AppBroker
+from aerobee.broker.listening import StartError
+from aerobee.broker.notify import Notifier
+from aerobee.broker.settings import load_settings
+
+
+def wait_for_log(daemon: Daemon, text: str) -> str:
+    for _ in range(500):
+        if text in daemon.log():
+            return daemon.log()
+        time.sleep(0.02)
+    raise AssertionError(f"{text!r} is not in the log:\n{daemon.log()}")
+
+
+def test_the_ready_line_tells_where_it_is_and_sigterm_ends_with_0(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        ready = daemon.ready()
+        assert ready.keys() == {"broker", "namesrv", "store"}
+        assert ready["store"] == str(tmp_path / "store")
+        assert (tmp_path / "store" / "abort").exists()
+        host, _, port = ready["broker"].rpartition(":")
+        with Wire(ready["namesrv"]) as names:
+            route = names.request(105, {"topic": "TBW102", "acceptStandardJsonOnly": True})
+            broker = json.loads(route.body)["brokerDatas"][0]
+            assert broker["brokerAddrs"] == {"0": ready["broker"]}
+            assert json.loads(route.body)["queueDatas"][0]["perm"] == 7
+        with Wire(f"{host}:{int(port) - 2}") as fast:
+            assert fast.request(105, {"topic": "TBW102"}).code == 0
+        assert daemon.stop() == 0
+        assert not (tmp_path / "store" / "abort").exists()
+        assert daemon.stdout.read() == ""
+
+
+def test_a_topic_has_a_route_as_soon_as_its_first_send_is_answered(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        ready = daemon.ready()
+        with Wire(ready["broker"]) as wire, Wire(ready["namesrv"]) as names:
+            assert names.request(105, {"topic": "fresh"}).code == 17
+            send = dict(zip("abcdefgh", ("g", "fresh", "TBW102", 4, 0, 0, 0, 0), strict=True))
+            assert wire.request(310, send, b"hello").code == 0
+            assert names.request(105, {"topic": "fresh"}).code == 0
+        assert daemon.stop() == 0
+    with Daemon(tmp_path) as daemon, Wire(daemon.ready()["namesrv"]) as names:
+        assert names.request(105, {"topic": "fresh"}).code == 0, "it is there after a restart"
+
+
+def test_the_name_service_can_be_off(tmp_path: Path) -> None:
+    with Daemon(tmp_path, namesrvListenPort="-1") as daemon:
+        ready = daemon.ready()
+        assert ready["namesrv"] == "off"
+        with Wire(ready["broker"]) as wire:
+            assert wire.request(105, {"topic": "TBW102"}).code == 0
+
+
+def test_the_name_service_alone(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "--namesrv") as names:
+        address = names.ready()["namesrv"]
+        with Daemon(tmp_path / "b", namesrvAddr=address, brokerName="b1") as broker:
+            place = broker.ready()["broker"]
+            with Wire(address) as wire:
+                for _ in range(500):
+                    answer = wire.request(105, {"topic": "TBW102"}, version=401)
+                    if answer.code == 0:
+                        break
+                    time.sleep(0.01)
+                route = json.loads(answer.body)
+                assert route["brokerDatas"][0]["brokerAddrs"] == {"0": place}
+                assert broker.stop() == 0
+                assert wire.request(105, {"topic": "TBW102"}).code == 17
+        assert names.stop() == 0
+
+
+def test_sighup_takes_over_what_can_change_and_says_what_cannot(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("logLevel=info\nfileReservedTime=72\n")
+    with Daemon(tmp_path, "--config", str(config)) as daemon:
+        daemon.ready()
+        config.write_text("logLevel=debug\nfileReservedTime=48\nregionId=elsewhere\n")
+        daemon.signal(signal.SIGHUP)
+        log = wait_for_log(daemon, "next restart only")
+        lines = [json.loads(line) for line in log.splitlines()]
+        reloaded = next(line for line in lines if line["event"] == "settings reloaded")
+        assert reloaded["changed"] == ["fileReservedTime", "logLevel"]
+        assert lines[-1]["settings"] == ["regionId"]
+        config.write_text("fileReservdTime=48\n")
+        daemon.signal(signal.SIGHUP)
+        assert "did you mean fileReservedTime?" in wait_for_log(daemon, "not reloaded")
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("key", ["listenPort", "namesrvListenPort", "metricsPromExporterPort"])
+def test_a_port_that_is_taken_is_one_sentence_with_a_remedy(tmp_path: Path, key: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as sock,
+        Daemon(tmp_path, **{key: str(sock.getsockname()[1])}) as daemon,
+    ):
+        assert daemon.process.wait(30) == 1
+        last = daemon.log().splitlines()[-1]
+        assert last.startswith("aerobee: ")
+        assert "Address already in use" in last
+        assert f"--set {key}=" in last
+        assert "Traceback" not in daemon.log()
+
+
+def test_a_second_broker_on_the_store_is_refused(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as first:
+        first.ready()
+        with Daemon(tmp_path) as second:
+            assert second.process.wait(30) == 1
+        assert "in use by another broker" in first.log()
+        assert "storePathRootDir" in first.log().splitlines()[-1]
+        assert first.stop() == 0
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = str(tmp_path / "file" / "store")
+    with Daemon(tmp_path, storePathRootDir=place) as daemon:
+        assert daemon.process.wait(30) == 1
+        last = daemon.log().splitlines()[-1]
+        assert place in last
+        assert "--set storePathRootDir=" in last
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_of_somebody_else_is_one_sentence(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    place.mkdir(mode=0o755)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    app = AppBroker(load_settings(None, {"storePathRootDir": place}, {}))
+    os.setresuid(65534, 65534, 0)
+    try:
+        with pytest.raises(StartError, match=r"cannot be written by this user; .*--set storePath"):
+            app._make_folder()
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def test_a_wrong_setting_is_one_sentence(tmp_path: Path) -> None:
+    with Daemon(tmp_path, listenPrt="1") as daemon:
+        assert daemon.process.wait(30) == 1
+        assert daemon.log() == (
+            "aerobee: there is no setting listenPrt (--set); did you mean listenPort?\n"
+        )
+
+
+class Systemd:
+    """The socket that systemd gives to a service of Type=notify."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.settimeout(30)
+        self.heard: list[str] = []
+
+    def until(self, text: str) -> str:
+        while True:
+            message = self.socket.recv(4096).decode()
+            self.heard.append(message)
+            if text in message:
+                return message
+
+
+def test_systemd_hears_ready_alive_reloading_and_stopping(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path / "notify")
+    env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+    with systemd.socket, Daemon(tmp_path, env=env) as daemon:
+        ready = systemd.until("READY=1")
+        assert "STATUS=serving" in ready
+        assert any("EXTEND_TIMEOUT_USEC" in message for message in systemd.heard)
+        systemd.until("WATCHDOG=1")
+        systemd.until("WATCHDOG=1")
+        daemon.ready()
+        daemon.signal(signal.SIGHUP)
+        assert "MONOTONIC_USEC=" in systemd.until("RELOADING=1")
+        systemd.until("READY=1")
+        daemon.signal(signal.SIGSTOP)  # a loop that does not turn feeds no watchdog
+        time.sleep(0.3)
+        systemd.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                systemd.socket.recv(4096)
+        systemd.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            systemd.socket.recv(4096)
+        systemd.socket.settimeout(30)
+        daemon.signal(signal.SIGCONT)
+        systemd.until("WATCHDOG=1")
+        daemon.signal(signal.SIGTERM)
+        systemd.until("STOPPING=1")
+        assert daemon.process.wait(30) == 0
+
+
+def test_without_systemd_nothing_is_sent() -> None:
+    notifier = Notifier({})
+    notifier.ready("fine")
+    assert notifier.watchdog_seconds == 0
+    assert Notifier({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}).watchdog_seconds == 0
