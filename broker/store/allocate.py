@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from aerobee.broker.store.disk import Disk, DiskFile
+from aerobee.broker.store.disk import Disk, DiskFile, make_folder
 from aerobee.broker.store.layout import offset_name
 
 log = structlog.get_logger("aerobee.store")
@@ -29,6 +29,7 @@ class FileMaker:
         self._populate = populate
         self._stopping = False
         self._ahead = 0
+        self._requests = 0
         self._thread = ThreadPoolExecutor(1, "aerobee-allocate") if ahead else None
         self._next: tuple[int, Future[DiskFile]] | None = None
         self.populated = 0  # how much of the file taken last is populated
@@ -39,8 +40,9 @@ class FileMaker:
             made = self._thread.submit(self._make, start)
             self._ahead = WARM_STEP if first else self._size
             self._next = start, made
+            self._requests += 1
             if self._populate:
-                self._thread.submit(self._populate_made, made, self._ahead)
+                self._thread.submit(self._populate_made, made, self._ahead, self._requests)
 
     def take(self, start: int) -> DiskFile:
         """The file that starts here, made ahead or made now. OSError when the disk refuses."""
@@ -55,7 +57,7 @@ class FileMaker:
 
     def _make(self, start: int) -> DiskFile:
         path = os.path.join(self._folder, offset_name(start))
-        self._disk.makedirs(self._folder)
+        make_folder(self._disk, self._folder)
         if self._disk.exists(path):  # left over by a `take` that failed half-way
             self._disk.unlink(path)
         file = self._disk.create(path, self._size)
@@ -68,13 +70,14 @@ class FileMaker:
             raise
         return file
 
-    def _populate_made(self, made: Future[DiskFile], end: int) -> None:
+    def _populate_made(self, made: Future[DiskFile], end: int, request: int) -> None:
         if made.exception() is None:
-            self._populate_range(made.result(), 0, end)
+            self._populate_range(made.result(), 0, end, request)
 
-    def _populate_range(self, file: DiskFile, start: int, end: int) -> None:
+    def _populate_range(self, file: DiskFile, start: int, end: int, request: int) -> None:
+        """A hint only: given up when the next file is asked for, which somebody may wait for."""
         for position in range(start, min(end, self._size), POPULATE_STEP):
-            if self._stopping:
+            if self._stopping or request != self._requests:
                 return
             file.populate(position, min(POPULATE_STEP, end - position))
 
@@ -82,7 +85,8 @@ class FileMaker:
         """Populate a stretch of the file in use beside the loop; where to ask for the next."""
         if self._thread is None or not self._populate or self._stopping:
             return self._size
-        self._thread.submit(self._populate_range, file, position, position + 2 * WARM_STEP)
+        end = position + 2 * WARM_STEP
+        self._thread.submit(self._populate_range, file, position, end, self._requests)
         return position + WARM_STEP
 
     def discard(self) -> None:

@@ -164,6 +164,10 @@ class Clean:
                 chosen.append((queue.files, queue.files.files.pop(0)))
             if len(chosen) > before or queue.begins_before(low):
                 queue.correct_min_offset(low)
+            if queue.ext is not None and len(queue.ext.files.files) > 1:
+                first = queue.ext_begin()
+                while len(queue.ext.files.files) > 1 and queue.ext.files.files[0].end <= first:
+                    chosen.append((queue.ext.files, queue.ext.files.files.pop(0)))
         index_files = self._index.files if self._index is not None else []
         while len(index_files) > 1 and self._index and index_files[0].end_offset < low:
             self._index.remove(index_files[0])

@@ -77,7 +77,7 @@ class CommitLog:
     ) -> None:
         size = settings.mapped_file_size_commit_log
         self.files = MappedFileQueue(
-            disk, settings.layout.commitlog, size, "mappedFileSizeCommitLog", counters
+            disk, settings.layout.commitlog, size, "mappedFileSizeCommitLog", counters, set()
         )
         self.queues = queues
         self._maker = maker

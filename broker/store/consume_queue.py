@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from aerobee.broker.store.consume_queue_ext import ConsumeQueueExt, is_address
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.mapped_file import PAGE, MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
@@ -33,6 +34,8 @@ ALLOCATION_CHUNK: Final = 64 * 1024
 class ConsumeQueue:
     __slots__ = (
         "assigned",
+        "ext",
+        "ext_writable",
         "files",
         "flushed_bytes",
         "is_schedule",
@@ -40,6 +43,7 @@ class ConsumeQueue:
         "max_offset",
         "max_physical_offset",
         "min_offset",
+        "plain_tags",
         "queue_id",
         "topic",
         "topic_bytes",
@@ -58,18 +62,24 @@ class ConsumeQueue:
         folder: str,
         file_size: int,
         counters: MappingCounters,
+        unsynced: set[str],
         is_schedule: bool = False,
+        ext: ConsumeQueueExt | None = None,
+        ext_writable: bool = False,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.is_schedule = is_schedule
+        self.ext = ext
+        self.ext_writable = ext_writable
+        self.plain_tags = not is_schedule and not ext_writable  # the code is simply that of TAGS
         self.topic_bytes = topic.encode()
         # What a V1 record has between body and properties' length; empty: the topic needs V2.
         length = len(self.topic_bytes)
         self.topic_field = bytes([length]) + self.topic_bytes if length <= 127 else b""
         self.key_hash = java_hash(topic + "#") & 0xFFFFFFFF
         self.files = MappedFileQueue(
-            disk, folder, file_size, "mappedFileSizeConsumeQueue", counters
+            disk, folder, file_size, "mappedFileSizeConsumeQueue", counters, unsynced
         )
         self.assigned = 0
         self.max_offset = 0
@@ -187,7 +197,16 @@ class ConsumeQueue:
         if not found:
             return None
         physical_offset, size, tags_code = ENTRY.unpack(found)
-        return None if size == BLANK_ENTRY_SIZE else (physical_offset, size, tags_code)
+        if size == BLANK_ENTRY_SIZE:
+            return None
+        return physical_offset, size, self.real_tags_code(tags_code)
+
+    def real_tags_code(self, tags_code: int) -> int:
+        """The tags code that an entry means: its own, or that of the unit it points to."""
+        if self.ext is None or not is_address(tags_code):
+            return tags_code
+        unit = self.ext.get(tags_code)
+        return unit.tags_code if unit is not None else 0
 
     def next_file_offset(self, queue_offset: int) -> int:
         """The first queue offset of the file after the one that holds this offset."""
@@ -209,6 +228,14 @@ class ConsumeQueue:
         self.writing = None
         self.write_position = self.write_end = 0
         self.max_physical_offset = self.last_physical_end()
+        self.cut_ext()
+
+    def cut_ext(self) -> None:
+        """Drop the units that no entry points to."""
+        if self.ext is not None:
+            last = self.entries(self.max_offset - 1, 1) if self.max_offset else b""
+            code = ENTRY.unpack(last)[2] if last else 0
+            self.ext.cut_after(code if is_address(code) else None)
 
     def last_physical_end(self) -> int:
         last = self.entry(self.max_offset - 1) if self.max_offset else None
@@ -238,6 +265,12 @@ class ConsumeQueue:
         physical_offset, size, _ = ENTRY.unpack_from(first.view, position)
         return size == BLANK_ENTRY_SIZE or int(physical_offset) < min_physical_offset
 
+    def ext_begin(self) -> int:
+        """The byte of the first unit that an entry still points to; 0 when none is known."""
+        first = self.entries(self.min_offset, 1)
+        code = ENTRY.unpack(first)[2] if first else 0
+        return code + (1 << 63) if is_address(code) else 0
+
     def begins_before(self, min_physical_offset: int) -> bool:
         """Whether the first entry points to a record that the log no longer has."""
         if self.min_offset >= self.max_offset:
@@ -251,10 +284,17 @@ class ConsumeQueue:
         waiting = end - self.flushed_bytes
         if waiting <= 0 or waiting < least_pages * PAGE:
             return []
-        return list(self.files.overlapping(self.flushed_bytes, end))
+        ext = self.ext.unflushed(0) if self.ext is not None else []
+        return ext + list(self.files.overlapping(self.flushed_bytes, end))
+
+    def note_flushed(self, end: int) -> None:
+        """The entries below this byte of the stream are on disk."""
+        self.flushed_bytes = max(self.flushed_bytes, min(end, self.max_offset * ENTRY_SIZE))
 
     def destroy(self) -> None:
         self.files.remove_from(0)
+        if self.ext is not None:
+            self.ext.cut_after(None)
         self.writing = None
         self.write_position = self.write_end = 0
         self.max_offset = self.min_offset = self.assigned = self.flushed_bytes = 0
@@ -265,3 +305,5 @@ class ConsumeQueue:
         self.writing = None
         self.write_position = self.write_end = 0
         self.files.close()
+        if self.ext is not None:
+            self.ext.close()

@@ -17,6 +17,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import threading
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,8 +92,8 @@ class Disk(Protocol):
     def listdir(self, path: str) -> list[str]:
         """The names in a folder, sorted; none if there is no such folder."""
 
-    def makedirs(self, path: str) -> None:
-        """The folder and its parents, durably."""
+    def makedirs(self, path: str) -> list[str]:
+        """Make the folder and its parents; the folders that got a new entry, to be synced."""
 
     def syncdir(self, path: str) -> None: ...
 
@@ -100,7 +101,8 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
-    def rmtree(self, path: str) -> None: ...
+    def rmtree(self, path: str) -> None:
+        """Remove a folder and all that is in it."""
 
     def read_small(self, path: str) -> bytes: ...
 
@@ -113,13 +115,20 @@ class Disk(Protocol):
         """Take the exclusive lock, or raise BlockingIOError when somebody has it."""
 
 
+def make_folder(disk: Disk, path: str) -> None:
+    """Make a folder and its parents, durably."""
+    for changed in disk.makedirs(path):
+        disk.syncdir(changed)
+
+
 class RealFile:
-    __slots__ = ("_descriptor", "_map", "_view", "path", "size")
+    __slots__ = ("_closing", "_descriptor", "_map", "_view", "path", "size")
 
     def __init__(self, path: str, descriptor: int, size: int) -> None:
         self.path = path
         self.size = size
         self._descriptor = descriptor
+        self._closing = threading.Lock()  # a file is not closed under a sync
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
@@ -147,7 +156,9 @@ class RealFile:
             del anchor
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        with self._closing:
+            if self._descriptor >= 0:  # else it was removed while the sync was on its way
+                os.fdatasync(self._descriptor)
 
     def cut(self, length: int) -> None:
         os.ftruncate(self._descriptor, length)
@@ -170,9 +181,10 @@ class RealFile:
         # Views that were handed out keep the memory mapped; the last of them unmaps it.
         self._view = None
         self._map = None
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with self._closing:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
 
 _locked_here: set[str] = set()  # fcntl locks do not hold between two stores of one process
@@ -227,14 +239,15 @@ class RealDisk:
         except FileNotFoundError:
             return []
 
-    def makedirs(self, path: str) -> None:
-        missing: list[str] = []
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path) or "."
-        for folder in reversed(missing):
-            os.makedirs(folder, exist_ok=True)
-            self.syncdir(os.path.dirname(folder) or ".")
+    def makedirs(self, path: str) -> list[str]:
+        changed: list[str] = []
+        folder = path
+        while not os.path.isdir(folder):
+            folder = os.path.dirname(folder) or "."
+            changed.append(folder)
+        if changed:
+            os.makedirs(path, exist_ok=True)
+        return changed
 
     def syncdir(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

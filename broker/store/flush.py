@@ -19,6 +19,7 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.store.checkpoint import CheckpointFile, StoreCheckpoint
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import ENTRY_SIZE, ConsumeQueue
+from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.index_file import IndexFile
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import PAGE, MappedFile
@@ -49,7 +50,8 @@ class LogJob:
 class QueueJob:
     """A flush of queues; a thorough one covers all of them and the index, and is checkpointed."""
 
-    queues: list[tuple[ConsumeQueue, int, list[MappedFile]]]
+    queues: list[tuple[ConsumeQueue, int, int, list[MappedFile]]]  # ends of entries and of units
+    folders: list[str] = field(default_factory=list)
     index: list[tuple[IndexFile, int]] = field(default_factory=list)
     checkpoint: StoreCheckpoint | None = None
     error: OSError | None = None
@@ -210,10 +212,14 @@ class QueueFlush:
         reput: Reput,
         log_flush: LogFlush,
         checkpoint: CheckpointFile,
+        disk: Disk,
+        unsynced: set[str],
         clock: Clock,
         fence: Callable[[str], None],
     ) -> None:
         self._settings = settings
+        self._disk = disk
+        self._unsynced = unsynced
         self._log = commit_log
         self._index = index
         self._reput = reput
@@ -233,7 +239,8 @@ class QueueFlush:
         for queue in self._log.queues:
             files = queue.unflushed(least_pages)
             if files:
-                job.queues.append((queue, queue.max_offset * ENTRY_SIZE, files))
+                ext_end = queue.ext.end if queue.ext is not None else 0
+                job.queues.append((queue, queue.max_offset * ENTRY_SIZE, ext_end, files))
         if self._index is not None:
             if thorough:
                 self._index.write_pending()
@@ -244,7 +251,11 @@ class QueueFlush:
             job.checkpoint = self._claim()
             if job.checkpoint == self._checkpoint.value:
                 job.checkpoint = None
-        return job if job.queues or job.index or job.checkpoint is not None else None
+        job.folders = sorted(self._unsynced)
+        self._unsynced.clear()
+        if job.queues or job.index or job.folders or job.checkpoint is not None:
+            return job
+        return None
 
     def _claim(self) -> StoreCheckpoint:
         """What may be claimed once the queues and the index of this moment are on disk."""
@@ -264,11 +275,14 @@ class QueueFlush:
 
     def sync(self, job: QueueJob) -> QueueJob:
         try:
-            for _, _, files in job.queues:
+            for _, _, _, files in job.queues:
                 for mapped in files:
                     mapped.file.sync()
             for file, _ in job.index:
                 file.file.file.sync()
+            for folder in job.folders:
+                if self._disk.exists(folder):  # its topic may have been deleted meanwhile
+                    self._disk.syncdir(folder)
             if job.checkpoint is not None:
                 self._checkpoint.value = job.checkpoint
                 self._checkpoint.write()
@@ -285,10 +299,10 @@ class QueueFlush:
                 f"restart the broker"
             )
             return
-        for queue, end, files in job.queues:
-            queue.flushed_bytes = max(queue.flushed_bytes, min(end, queue.max_offset * ENTRY_SIZE))
-            for mapped in files:
-                mapped.flushed = min(end - mapped.start, mapped.size)
+        for queue, end, ext_end, _ in job.queues:
+            queue.note_flushed(end)
+            if queue.ext is not None:
+                queue.ext.flushed = min(ext_end, queue.ext.end)
         if self._index is not None:
             for file, count in job.index:
                 file.flushed_count = count

@@ -201,11 +201,16 @@ class IndexFile:
     # -- keeping
 
     def count_below(self, physical_offset: int, count: int) -> int:
-        """How many of the first `count` entries (0 included) are of records below this offset."""
+        """How many of the first `count` entries (0 included) are of records below this offset.
+
+        An earlier recovery may have cut the file and lost power before the checkpoint said so:
+        entries end where they are empty, too.
+        """
         count = min(max(count, 1), self.entries_max)
         entries = np.frombuffer(self.file.view, _ENTRY_TYPE, count - 1, self._position(1))
-        offsets = entries["offset"].astype(np.int64)
-        return 1 + int(np.searchsorted(offsets, physical_offset))
+        empty = (entries["hash"] == 0) & (entries["offset"] == 0)
+        beyond = np.flatnonzero(empty | (entries["offset"] >= physical_offset))
+        return 1 + int(beyond[0]) if beyond.size else count
 
     def cut(self, count: int) -> None:
         """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros."""

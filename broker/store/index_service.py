@@ -36,6 +36,7 @@ class IndexService:
         settings: StoreSettings,
         disk: Disk,
         counters: MappingCounters,
+        unsynced: set[str],
         now_ms: Callable[[], int],
     ) -> None:
         self._disk = disk
@@ -43,6 +44,7 @@ class IndexService:
         self._slots = settings.max_hash_slot_num
         self._entries = settings.max_index_num
         self._counters = counters
+        self._unsynced_folders = unsynced
         self._now_ms = now_ms
         self.files: list[IndexFile] = []
         self.keys: list[str] = []  # waiting: key, hash of "topic#", physical offset, store time
@@ -75,7 +77,7 @@ class IndexService:
         last = self.files[-1] if self.files else None
         if last is not None and last.room > 0:
             return last
-        self._disk.makedirs(self._folder)
+        self._unsynced_folders.update(self._disk.makedirs(self._folder))
         now_ms = self._now_ms()
         name = index_name(now_ms)
         while last is not None and name <= os.path.basename(last.path):
@@ -92,7 +94,7 @@ class IndexService:
             file.file.close()
             self._disk.unlink(path)
             raise
-        self._disk.syncdir(self._folder)
+        self._unsynced_folders.add(self._folder)
         self.files.append(file)
         if last is not None:
             self.unsynced.append(last)

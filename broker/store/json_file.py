@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from aerobee.broker.store.disk import Disk, RealDisk
+from aerobee.broker.store.disk import Disk, RealDisk, make_folder
 from aerobee.protocol import fastjson
 
 log = structlog.get_logger("aerobee.store")
@@ -52,7 +52,7 @@ def _read(disk: Disk, path: str) -> tuple[dict[Any, Any] | None, str]:
 def save_json(path: str, value: dict[Any, Any], *, disk: Disk = _real_disk) -> None:
     """Replace the file; OSError when the disk refuses, the old content then stays."""
     folder = os.path.dirname(path)
-    disk.makedirs(folder)
+    make_folder(disk, folder)
     fresh = path + ".tmp"
     disk.write_small(fresh, fastjson.dumps(value, indent=1))
     if _looks_whole(disk, path):

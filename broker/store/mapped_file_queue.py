@@ -19,10 +19,25 @@ log = structlog.get_logger("aerobee.store")
 class MappedFileQueue:
     """The files in order; the last one is written."""
 
-    __slots__ = ("_folder_made", "counters", "disk", "file_size", "files", "folder", "setting")
+    __slots__ = (
+        "_folder_made",
+        "_unsynced",
+        "counters",
+        "disk",
+        "file_size",
+        "files",
+        "folder",
+        "setting",
+    )
 
     def __init__(
-        self, disk: Disk, folder: str, file_size: int, setting: str, counters: MappingCounters
+        self,
+        disk: Disk,
+        folder: str,
+        file_size: int,
+        setting: str,
+        counters: MappingCounters,
+        unsynced: set[str],
     ) -> None:
         self.disk = disk
         self.folder = folder
@@ -30,6 +45,8 @@ class MappedFileQueue:
         self.setting = setting  # the key to name when a file's length is not the configured one
         self.counters = counters
         self.files: list[MappedFile] = []
+        # Folders whose new entries are not yet on disk: synced before the checkpoint says so.
+        self._unsynced = unsynced
         self._folder_made = False
 
     @property
@@ -75,13 +92,13 @@ class MappedFileQueue:
                 )
 
     def create(self, start: int) -> MappedFile:
-        """A new last file; nothing is allocated yet. OSError when the disk refuses."""
+        """A new last file; it has no blocks yet. OSError when the disk refuses."""
         if not self._folder_made:
-            self.disk.makedirs(self.folder)
+            self._unsynced.update(self.disk.makedirs(self.folder))
             self._folder_made = True
         path = os.path.join(self.folder, offset_name(start))
         file = MappedFile(self.disk.create(path, self.file_size), start, self.counters)
-        self.disk.syncdir(self.folder)
+        self._unsynced.add(self.folder)
         self.files.append(file)
         return file
 

@@ -20,7 +20,7 @@ from aerobee.broker.store.checkpoint import CheckpointFile
 from aerobee.broker.store.clean import Clean
 from aerobee.broker.store.commit import Commit
 from aerobee.broker.store.commitlog import CommitLog, Fact
-from aerobee.broker.store.disk import Disk, DiskLock, DiskSpace, RealDisk
+from aerobee.broker.store.disk import Disk, DiskLock, DiskSpace, RealDisk, make_folder
 from aerobee.broker.store.errors import StoreError, StoreLocked
 from aerobee.broker.store.flush import LogFlush, QueueFlush
 from aerobee.broker.store.index_service import IndexService
@@ -42,6 +42,7 @@ from aerobee.broker.store.results import (
     RefusedPut,
     StoreStats,
 )
+from aerobee.broker.store.self_check import SelfCheck
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.transient_store_pool import TransientStorePool
 from aerobee.broker.store.worker import Worker
@@ -70,7 +71,8 @@ class MessageStore:
         self.counters = MappingCounters()
         self.refusals = Refusals()
         self.refusals.set(Cause.SHUT_DOWN, "the store is not open")
-        self.queue_table = QueueTable(settings, self.disk, self.counters)
+        unsynced: set[str] = set()  # folders with entries that are not yet on disk
+        self.queue_table = QueueTable(settings, self.disk, self.counters, unsynced)
         self._pool = (
             TransientStorePool(
                 settings.transient_store_pool_size, settings.mapped_file_size_commit_log
@@ -89,7 +91,7 @@ class MessageStore:
             settings, self.disk, self.counters, self.queue_table, self._maker, self._pool
         )
         self.index = (
-            IndexService(settings, self.disk, self.counters, clock.now_ms)
+            IndexService(settings, self.disk, self.counters, unsynced, clock.now_ms)
             if settings.message_index_enable
             else None
         )
@@ -109,6 +111,8 @@ class MessageStore:
             self.reput,
             self.flush,
             self.checkpoint,
+            self.disk,
+            unsynced,
             clock,
             fence,
         )
@@ -118,6 +122,7 @@ class MessageStore:
             else None
         )
         self.clean = Clean(settings, self.disk, self.commit_log, self.index, self.refusals, clock)
+        self.self_check = SelfCheck(self.disk, self.commit_log, clock)
         self._reader = Reader(
             self.commit_log,
             self.index,
@@ -152,7 +157,7 @@ class MessageStore:
         """Lock the directory, read what is there and bring it in order; StoreError if it cannot."""
         layout = self.settings.layout
         try:
-            self.disk.makedirs(layout.root)
+            make_folder(self.disk, layout.root)
             self._take_lock()
             clean = not self.disk.exists(layout.abort)
             self.commit_log.files.load()
@@ -211,6 +216,7 @@ class MessageStore:
             "store.flush-expiry": self.flush.run_expiry(),
             "store.flush-queues": self.queue_flush.run(self._queue_worker),
             "store.clean": self.clean.run(self._queue_worker),
+            "store.self-check": self.self_check.run(),
         }
         if self.commit is not None:
             runs["store.commit"] = self.commit.run()
@@ -449,7 +455,9 @@ class MessageStore:
         return table
 
     def delete_topic(self, topic: str) -> None:
+        """Remove the topic's queues; its records stay in the log until they expire."""
         self._drain()
+        self.reput.forget(topic)
         self.queue_table.remove_topic(topic)
 
     def clean_unused_topics(self, keep: set[str]) -> int:

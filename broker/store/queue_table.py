@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from aerobee.broker.store.consume_queue import ConsumeQueue
+from aerobee.broker.store.consume_queue_ext import ConsumeQueueExt
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.mapped_file import MappingCounters
@@ -18,12 +19,20 @@ def is_safe_topic(topic: str) -> bool:
 
 
 class QueueTable:
-    __slots__ = ("_counters", "_disk", "_settings", "table")
+    __slots__ = ("_counters", "_disk", "_has_ext", "_settings", "_unsynced", "table")
 
-    def __init__(self, settings: StoreSettings, disk: Disk, counters: MappingCounters) -> None:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        counters: MappingCounters,
+        unsynced: set[str],
+    ) -> None:
         self._settings = settings
         self._disk = disk
         self._counters = counters
+        self._unsynced = unsynced
+        self._has_ext = False
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -37,6 +46,7 @@ class QueueTable:
         if queue is None:
             if not is_safe_topic(topic):
                 raise StoreError(f"topic {topic!r} cannot be a folder's name: refused")
+            ext = self._ext_of(topic, queue_id)
             queue = ConsumeQueue(
                 topic,
                 queue_id,
@@ -44,29 +54,54 @@ class QueueTable:
                 self._settings.layout.queue_folder(topic, queue_id),
                 self._settings.mapped_file_size_consume_queue,
                 self._counters,
+                self._unsynced,
                 topic == SCHEDULE_TOPIC,
+                ext,
+                self._settings.enable_consume_queue_ext,
             )
             self.table[topic, queue_id] = queue
         return queue
 
+    def _ext_of(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        """The queue's units: when they are to be written, or were once."""
+        settings = self._settings
+        folder = settings.layout.queue_ext_folder(topic, queue_id)
+        if not settings.enable_consume_queue_ext and not (
+            self._has_ext and self._disk.exists(folder)
+        ):
+            return None
+        return ConsumeQueueExt(
+            self._disk,
+            folder,
+            settings.mapped_file_size_consume_queue_ext,
+            self._counters,
+            self._unsynced,
+        )
+
     def load(self) -> None:
         """Open the queues that the directory has."""
+        self._has_ext = self._disk.exists(self._settings.layout.consumequeue_ext)
         root = self._settings.layout.consumequeue
         for topic in self._disk.listdir(root):
             folder = os.path.join(root, topic)
             for name in self._disk.listdir(folder) if self._disk.is_folder(folder) else []:
                 if name.isascii() and name.isdigit():
-                    self.get_or_create(topic, int(name)).files.load()
+                    queue = self.get_or_create(topic, int(name))
+                    queue.files.load()
+                    if queue.ext is not None:
+                        queue.ext.load()
 
     def remove_topic(self, topic: str) -> int:
         """Delete the topic's queues, files and numbering; how many there were."""
         keys = [key for key in self.table if key[0] == topic]
         for key in keys:
             self.table.pop(key).destroy()
-        folder = os.path.join(self._settings.layout.consumequeue, topic)
-        if self._disk.exists(folder):
-            self._disk.rmtree(folder)
-            self._disk.syncdir(self._settings.layout.consumequeue)
+        layout = self._settings.layout
+        for root in (layout.consumequeue, layout.consumequeue_ext):
+            folder = os.path.join(root, topic)
+            if self._disk.exists(folder):
+                self._disk.rmtree(folder)
+                self._disk.syncdir(root)
         return len(keys)
 
     def close(self) -> None:

@@ -58,6 +58,8 @@ class Reader:
             after = queue.next_file_offset(queue_offset)
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, low, high)
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+        if queue.ext is not None and matches is not None:
+            matches = _resolving(queue, matches)
         self._collect(result, entries, max(max_count, 1), max_bytes, matches, matches_record)
         return result
 
@@ -239,3 +241,8 @@ class Reader:
         ):
             return None
         return file.view[position:end]
+
+
+def _resolving(queue: ConsumeQueue, matches: Callable[[int], bool]) -> Callable[[int], bool]:
+    """The filter for a queue whose entries may carry addresses of units in place of codes."""
+    return lambda code: matches(queue.real_tags_code(code))

@@ -237,6 +237,7 @@ def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None)
         queue.cut(end)
     else:
         queue.max_physical_offset = queue.last_physical_end()
+        queue.cut_ext()
 
 
 def _is_sound(file: MappedFile, number: int, limit: int | None) -> bool:

@@ -58,6 +58,7 @@ class Reput:
         self.behind = False
         self.failures = 0
         self.on_refusal: Callable[[str], None] = _ignore  # called when it has failed too often
+        self.filter_bitmap: Callable[[str, str], bytes] = _no_bitmap  # of (topic, properties)
         self.listeners: list[ArrivalListener] = []
         self._facts: list[Fact] = []
         self.wake = Wake()
@@ -80,6 +81,12 @@ class Reput:
         self.dispatched_offset = physical_offset
         self._facts.clear()
         self.behind = True
+
+    def forget(self, topic: str) -> None:
+        """Give no queue entries to waiting records of a topic that is deleted."""
+        self._facts = [
+            fact if fact[0].topic != topic else (fact[0], -1, *fact[2:]) for fact in self._facts
+        ]
 
     @property
     def lag(self) -> int:
@@ -134,15 +141,15 @@ class Reput:
         tag_codes = _tag_codes
         for queue, queue_offset, offset, size, time_ms, text, _sys_flag in batch:
             at = text.find("TAGS\x01")
-            if at < 0 and not queue.is_schedule:
+            if at < 0 and queue.plain_tags:
                 code = 0
-            elif at >= 0 and not queue.is_schedule and (at == 0 or text[at - 1] == "\x02"):
+            elif at >= 0 and queue.plain_tags and (at == 0 or text[at - 1] == "\x02"):
                 end = text.find("\x02", at)
                 tag = text[at + 5 : end] if end >= 0 else text[at + 5 :]
                 found = tag_codes.get(tag)
                 code = _remember_tag(tag) if found is None else found
             else:
-                code = self._unusual_code(queue, text, time_ms)
+                code = self._unusual_code(queue, offset + size, text, time_ms)
             if queue_offset >= 0:
                 if queue_offset == queue.max_offset and queue.write_position < queue.write_end:
                     _pack_entry(queue.view, queue.write_position, offset, size, code)
@@ -157,7 +164,7 @@ class Reput:
                             queue.topic,
                             queue.queue_id,
                             queue_offset,
-                            code,
+                            code if queue.plain_tags else queue.real_tags_code(code),
                             time_ms,
                             text,
                             offset,
@@ -171,13 +178,16 @@ class Reput:
                 index.add(batch)
         return len(batch)
 
-    def _unusual_code(self, queue: ConsumeQueue, text: str, time_ms: int) -> int:
-        """The tags code where it is not simply that of TAGS: a deliver time, a similar name."""
+    def _unusual_code(self, queue: ConsumeQueue, end: int, text: str, time_ms: int) -> int:
+        """The tags code where it is not simply that of TAGS: a deliver time, a unit's address."""
+        code = code_of_tag(message_properties.get(text, message_properties.TAGS))
         if queue.is_schedule:
             level = message_properties.get(text, message_properties.DELAY)
             if level is not None and level.isascii() and level.isdigit() and int(level) > 0:
-                return time_ms + self._settings.delay_ms_of_level(int(level))
-        return code_of_tag(message_properties.get(text, message_properties.TAGS))
+                code = time_ms + self._settings.delay_ms_of_level(int(level))
+        if queue.ext is not None and queue.ext_writable and end > queue.max_physical_offset:
+            return queue.ext.put(code, time_ms, self.filter_bitmap(queue.topic, text))
+        return code
 
     def _tell(self, arrivals: list[Arrival]) -> None:
         for listener in self.listeners:
@@ -291,6 +301,10 @@ class Reput:
             self.on_refusal(
                 f"{text}; tried {TRIES} times: free space or mend the disk, then restart"
             )
+
+
+def _no_bitmap(_topic: str, _properties: str) -> bytes:
+    return b""
 
 
 def _ignore(_reason: str) -> None:

@@ -1,0 +1,124 @@
+"""consumequeue_ext: what does not fit a queue entry (`enableConsumeQueueExt`, off by default).
+
+    0  2 size of the unit (20 + b)     2  8 tags code     10  8 store time
+   18  2 b                            20  b bitmap of the filters that the message passes
+
+The queue entry then carries, in place of the tags code, the unit's address less 2^63: any tags
+code below -2^31 is such an address. A unit that would not leave 4 bytes in its file goes to the
+next; a size of -1 marks the end of the one before.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.mapped_file import PAGE, MappedFile, MappingCounters
+from aerobee.broker.store.mapped_file_queue import MappedFileQueue
+
+_UNIT: Final = struct.Struct(">hqqh")
+_SHORT: Final = struct.Struct(">h")
+_END: Final = -1
+_ROOM: Final = 4
+_SIGN: Final = 1 << 63
+ADDRESS_MAX: Final = -(1 << 31) - 1
+ALLOCATION_CHUNK: Final = 64 * 1024
+UNIT_SIZE_MAX: Final = 32767
+
+
+class ExtUnit(NamedTuple):
+    tags_code: int
+    store_timestamp: int
+    bitmap: bytes
+    size: int
+
+
+def is_address(tags_code: int) -> bool:
+    """Whether a queue entry's tags code is the address of a unit."""
+    return tags_code <= ADDRESS_MAX
+
+
+class ConsumeQueueExt:
+    """The units of one queue."""
+
+    __slots__ = ("end", "files", "flushed")
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        file_size: int,
+        counters: MappingCounters,
+        unsynced: set[str],
+    ) -> None:
+        self.files = MappedFileQueue(
+            disk, folder, file_size, "mappedFileSizeConsumeQueueExt", counters, unsynced
+        )
+        self.end = 0  # of the last unit, in the stream
+        self.flushed = 0
+
+    def load(self) -> None:
+        self.files.load()
+        last = self.files.last
+        self.end = last.end if last is not None else 0
+
+    def put(self, tags_code: int, store_timestamp: int, bitmap: bytes) -> int:
+        """Add a unit; the address to put into the queue entry. OSError when the disk refuses."""
+        size = _UNIT.size + len(bitmap)
+        if size + _ROOM > min(self.files.file_size, UNIT_SIZE_MAX):
+            raise ValueError(f"a filter bitmap of {len(bitmap)} bytes is too long")
+        file = self._file_with_room(size)
+        position = self.end - file.start
+        file.allocate_to(position + size, ALLOCATION_CHUNK)
+        _UNIT.pack_into(file.view, position, size, tags_code, store_timestamp, len(bitmap))
+        file.view[position + _UNIT.size : position + size] = bitmap
+        address = self.end - _SIGN
+        self.end += size
+        return address
+
+    def _file_with_room(self, size: int) -> MappedFile:
+        file = self.files.find(self.end)
+        if file is None:
+            return self.files.create(self.end - self.end % self.files.file_size)
+        position = self.end - file.start
+        if position + size + _ROOM <= file.size:
+            return file
+        file.allocate_to(position + 2, ALLOCATION_CHUNK)
+        _SHORT.pack_into(file.view, position, _END)
+        self.end = file.end
+        return self.files.find(self.end) or self.files.create(self.end)
+
+    def get(self, address: int) -> ExtUnit | None:
+        """The unit at an address; None when there is none."""
+        byte = address + _SIGN
+        file = self.files.find(byte)
+        if file is None or byte >= self.end:
+            return None
+        position = byte - file.start
+        if position + _UNIT.size > file.size:
+            return None
+        size, tags_code, store_timestamp, length = _UNIT.unpack_from(file.view, position)
+        if size != _UNIT.size + length or length < 0 or position + size > file.size:
+            return None
+        bitmap = bytes(file.view[position + _UNIT.size : position + size])
+        return ExtUnit(tags_code, store_timestamp, bitmap, size)
+
+    def cut_after(self, address: int | None) -> None:
+        """Drop the units behind the one at `address`, the last that an entry points to."""
+        unit = self.get(address) if address is not None else None
+        self.end = address + _SIGN + unit.size if address is not None and unit is not None else 0
+        file = self.files.find(self.end)
+        self.files.remove_from(self.end if file is None or self.end == file.start else file.end)
+        if file is not None and self.end > file.start:
+            file.cut(self.end - file.start)
+        self.flushed = min(self.flushed, self.end)
+
+    def unflushed(self, least_pages: int) -> list[MappedFile]:
+        waiting = self.end - self.flushed
+        if waiting <= 0 or waiting < least_pages * PAGE:
+            return []
+        return list(self.files.overlapping(self.flushed, self.end))
+
+    def close(self) -> None:
+        self.files.close()

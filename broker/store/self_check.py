@@ -1,0 +1,62 @@
+"""The store's look at itself, every ten minutes: are the files still what it thinks they are?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.mapped_file_queue import MappedFileQueue
+
+log = structlog.get_logger("aerobee.store")
+
+FIRST_S: Final = 60.0
+INTERVAL_S: Final = 600.0
+
+
+class SelfCheck:
+    def __init__(self, disk: Disk, commit_log: CommitLog, clock: Clock) -> None:
+        self._disk = disk
+        self._log = commit_log
+        self._clock = clock
+
+    def step(self) -> list[str]:
+        """What is wrong, one sentence each; logged too."""
+        found = list(self._problems_of(self._log.files))
+        for queue in self._log.queues:
+            found += self._problems_of(queue.files)
+            if queue.min_offset > queue.max_offset:
+                found.append(
+                    f"queue {queue.queue_id} of {queue.topic} begins at {queue.min_offset}, "
+                    f"after its end {queue.max_offset}"
+                )
+        if self._log.flushed_offset > self._log.max_offset:
+            found.append(
+                f"the commitlog is flushed to {self._log.flushed_offset}, beyond its end "
+                f"{self._log.max_offset}"
+            )
+        for sentence in found:
+            log.error("self-check", problem=sentence)
+        return found
+
+    def _problems_of(self, files: MappedFileQueue) -> Iterator[str]:
+        for before, after in pairwise(files.files):
+            if before.end != after.start:
+                yield f"{files.folder} has a hole between {before.path} and {after.path}"
+        for file in files.files:
+            if not self._disk.exists(file.path):
+                yield f"{file.path} was removed while the broker was running: restore it"
+            elif self._disk.length(file.path) != file.size:
+                length = self._disk.length(file.path)
+                yield f"{file.path} is {length} bytes long, not {file.size}: it was changed"
+
+    async def run(self) -> None:
+        await self._clock.sleep(FIRST_S)
+        while True:
+            self.step()
+            await self._clock.sleep(INTERVAL_S)
