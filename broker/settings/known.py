@@ -45,6 +45,7 @@ REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
     ("popConsumerKVServiceEnable", bool, False, "POP and its RocksDB tables are not there yet"),
     ("enableLmq", bool, False, "light queues are not there yet"),
     ("enableMultiDispatch", bool, False, "light queues are not there yet"),
+    ("forceVerifyPropCRC", bool, False, "records without the checksum are always read"),
     ("messageStorePlugIn", str, "", "store plug-ins such as tiered storage are not there yet"),
     ("readOnlyCommitLogStorePaths", str, "", "a log in several folders is not there yet"),
 )

@@ -41,12 +41,9 @@ class MessageSettings:
     )
     trace_topic_enable: bool = setting(False, "Create the topic for message traces.")
     msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", "Name of that topic.")
-    trace_on: bool = setting(True, "Tell clients that traces are wanted.", runtime=True)
+    trace_on: bool = setting(True, "Tell clients that traces are wanted.")
     validate_system_topic_when_update_topic: bool = setting(
         True, "Refuse to change the topics that the broker itself uses.", runtime=True
-    )
-    clear_retry_topic_when_delete_topic: bool = setting(
-        True, "Deleting a topic deletes its retry topics too.", runtime=True
     )
     store_reply_message_enable: bool = setting(
         True, "Store the answers of request-reply, beside pushing them.", runtime=True
@@ -60,7 +57,7 @@ class MessageSettings:
         1024, "Most queues that one topic may have.", low=1, high=65536, ours=True, runtime=True
     )
     start_accept_send_request_time_stamp: int = setting(
-        0, "Sends are refused before this moment.", unit="ms since 1970", low=0, runtime=True
+        0, "Sends are refused before this moment.", unit="ms since 1970", low=0
     )
 
     # --- pulling
@@ -105,7 +102,6 @@ class MessageSettings:
         "Most bytes of queue entries that one pull looks at.",
         unit="bytes",
         low=20,
-        runtime=True,
     )
     lite_pull_message_enable: bool = setting(True, "Answer LITE_PULL_MESSAGE.", runtime=True)
     reject_pull_consumer_enable: bool = setting(
@@ -115,7 +111,7 @@ class MessageSettings:
         32, "Most messages that a query by unique key returns.", low=1, high=1024, runtime=True
     )
     max_msgs_num_batch: int = setting(
-        64, "Most messages that a query by key returns.", low=1, high=1024, runtime=True
+        64, "Most messages that a query by key returns.", low=1, high=1024
     )
 
     # --- clients
@@ -208,10 +204,4 @@ class MessageSettings:
     )
     transaction_check_interval: int = setting(
         30000, "How often half messages are looked through.", unit="ms", low=10, runtime=True
-    )
-    transaction_op_msg_max_size: int = setting(
-        4096, "Bytes at which a batch of finished transactions is written.", unit="bytes", low=1
-    )
-    transaction_op_batch_interval: int = setting(
-        3000, "Age at which a batch of finished transactions is written.", unit="ms", low=1
     )

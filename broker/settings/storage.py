@@ -62,9 +62,6 @@ class StorageSettings:
     mapped_file_size_consume_queue_ext: int = setting(
         50331648, "Length of such a file.", unit="bytes", low=4096
     )
-    bit_map_length_consume_queue_ext: int = setting(
-        64, "Bits of the filter map in an extension entry.", unit="bits", low=8
-    )
     message_index_enable: bool = setting(True, "Keep the index by key.")
     message_index_safe: bool = setting(
         False, "A recovery after a crash checks index files too, instead of dropping the last."
@@ -106,9 +103,6 @@ class StorageSettings:
     transient_store_pool_size: int = setting(
         5, "Number of those buffers, each as long as a log file.", low=1, high=64
     )
-    fast_fail_if_no_buffer_in_store_pool: bool = setting(
-        False, "Refuse sends while no buffer is free."
-    )
     commit_interval_commit_log: int = setting(
         200, "How often those buffers are copied.", unit="ms", low=1
     )
@@ -138,17 +132,19 @@ class StorageSettings:
         upstream="false",
         why="damage in any field is found; RocketMQ 5 reads it and 4 ignores it",
     )
-    force_verify_prop_crc: bool = setting(
-        False, "Refuse records without that checksum.", key="forceVerifyPropCRC"
-    )
     check_crc_on_recover: bool = setting(
         True, "Check the checksums of bodies in a recovery.", key="checkCRCOnRecover"
     )
     os_page_cache_busy_time_out_mills: int = setting(
         1000, "A write that takes longer makes sends be refused as busy.", unit="ms", low=1
     )
-    max_consume_queue_scan: int = setting(
-        20000, "Most queue entries that an estimate looks at.", low=1
+
+    access_message_in_memory_max_ratio: int = setting(
+        40,
+        "Messages farther behind than this share of the memory are read as from disk.",
+        unit="%",
+        low=0,
+        high=100,
     )
 
     # --- cleaning
@@ -177,9 +173,6 @@ class StorageSettings:
         unit="ms",
         low=0,
         aliases=("destroyMappedFileIntervalForcibly",),
-    )
-    redelete_hanged_file_interval: int = setting(
-        120000, "How often a deletion that failed is tried again.", unit="ms", low=1
     )
     delete_file_batch_max: int = setting(10, "Most files deleted in one round.", low=1)
     disk_max_used_space_ratio: int = setting(
