@@ -85,17 +85,20 @@ class LocalOffsets:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offsets: dict[str, int] | None = None
+        self._lock = asyncio.Lock()  # one reader or writer of the file at a time
 
     async def load(self, queue: MessageQueue) -> int | None:
-        if self._offsets is None:
-            self._offsets = await asyncio.to_thread(self._read)
-        return self._offsets.get(_queue_name(queue))
+        async with self._lock:
+            if self._offsets is None:
+                self._offsets = await asyncio.to_thread(self._read)
+            return self._offsets.get(_queue_name(queue))
 
     async def save(self, offsets: Mapping[MessageQueue, int], *, confirm: bool) -> None:
-        if self._offsets is None:
-            self._offsets = await asyncio.to_thread(self._read)
-        self._offsets |= {_queue_name(queue): offset for queue, offset in offsets.items()}
-        await asyncio.to_thread(self._write, dict(self._offsets))
+        async with self._lock:
+            if self._offsets is None:
+                self._offsets = await asyncio.to_thread(self._read)
+            self._offsets |= {_queue_name(queue): offset for queue, offset in offsets.items()}
+            await asyncio.to_thread(self._write, dict(self._offsets))
 
     def _read(self) -> dict[str, int]:
         try:

@@ -1,0 +1,72 @@
+"""Transactions against a real broker in the test's process."""
+
+import asyncio
+
+import pytest
+
+from aerobee import Message, Verdict
+
+
+async def never(message: Message) -> Verdict:
+    raise AssertionError(f"nobody should ask about {message}")
+
+
+async def bodies(mq, topic="orders"):
+    return sorted([message.body async for message in mq.find(topic)])
+
+
+async def test_leaving_the_block_commits_and_an_exception_rolls_back(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"0 plain")
+        async with mq.transactions("orders", group="pay", check=never) as transactions:
+            async with transactions.begin(b"1 committed", tag="t", key="k") as half:
+                assert half.receipt.message_id
+                assert await bodies(mq) == [b"0 plain"]  # a half message is invisible
+            with pytest.raises(ZeroDivisionError):
+                async with transactions.begin(b"2 rolled back"):
+                    raise ZeroDivisionError
+        async with asyncio.timeout(5):
+            while len(await bodies(mq)) < 2:
+                await asyncio.sleep(0.02)
+        assert await bodies(mq) == [b"0 plain", b"1 committed"]
+        [found] = [row async for row in mq.find("orders", key="k")]
+        assert found.tag == "t"
+
+
+async def test_a_listener_decides(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        async with mq.transactions("orders", group="pay", check=never) as transactions:
+            await transactions.send(b"yes", lambda half: Verdict.COMMIT)
+
+            async def refuse(half):
+                return Verdict.ROLLBACK
+
+            await transactions.send(b"no", refuse)
+        async with asyncio.timeout(5):
+            while not await bodies(mq):
+                await asyncio.sleep(0.02)
+        assert await bodies(mq) == [b"yes"]
+
+
+async def test_the_broker_asks_about_an_undecided_transaction(aerobee_broker):
+    asked: list[bytes] = []
+
+    async def check(message: Message) -> Verdict:
+        asked.append(message.body)
+        return Verdict.COMMIT if message.keys == ["good"] else Verdict.ROLLBACK
+
+    async with (
+        aerobee_broker.connect() as mq,
+        mq.transactions("orders", group="pay", check=check) as transactions,
+    ):
+        for key in ("good", "bad"):
+            async with transactions.begin(key.encode(), key=key) as half:
+                half.verdict = Verdict.UNKNOWN
+        async with asyncio.timeout(20):
+            while len(asked) < 2 or await bodies(mq) != [b"good"]:
+                await aerobee_broker.advance(seconds=40)
+                await asyncio.sleep(0.05)
+        for _ in range(3):  # decided is decided: it is not asked, or delivered, again
+            await aerobee_broker.advance(minutes=2)
+            await asyncio.sleep(0.05)
+        assert await bodies(mq) == [b"good"]
