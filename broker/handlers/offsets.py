@@ -61,7 +61,8 @@ def _is_young(broker: Broker, header: QueryConsumerOffset) -> bool:
 def update_consumer_offset(broker: Broker, request: Request) -> Command:
     """Keep a committed offset, as it is: lower or higher than what the queue has, too."""
     header = decode_ext(request.command.ext, UpdateConsumerOffset)
-    known_group(broker, header.consumer_group)
+    if broker.groups.get(header.consumer_group) is None:
+        known_group(broker, header.consumer_group)  # says what is wrong
     topic = known_topic(broker, header.topic)
     check_queue_id(header.topic, header.queue_id)
     if header.queue_id >= topic.queue_nums and not broker.store.max_offset(
