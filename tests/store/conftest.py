@@ -50,8 +50,10 @@ def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[OpenStore]:
     def open_one(**changes: Any) -> MessageStore:
         root = changes.pop("root", tmp_path / "store")
         used = changes.pop("clock", clock)
+        disk = changes.pop("disk", None)
+        ahead = changes.pop("ahead", False)
         settings = StoreSettings(store_path_root_dir=str(root), **(SMALL | changes))
-        store = MessageStore(settings, clock=used, ahead=changes.get("ahead", False))
+        store = MessageStore(settings, clock=used, disk=disk, ahead=ahead)
         store.load()
         opened.append(store)
         return store

@@ -1,0 +1,200 @@
+"""The index: bytes of a file, chains, batches, queries that never return a wrong message."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.store.index_service import hash_keys
+from aerobee.protocol.java_hash import index_hash, java_hash
+from aerobee.protocol.record import decode_record
+
+from .conftest import ManualClock, OpenStore, abandon, dispatch, message
+
+FOREVER = 1 << 60
+BIG = {"max_hash_slot_num": 5_000_000, "max_index_num": 20_000_000}
+
+
+def bodies(store: object, topic: str, key: str, **more: object) -> list[bytes]:
+    result = store.query(topic, key, 64, 0, FOREVER, **more)  # type: ignore[attr-defined]
+    return [decode_record(view).body for view in result.views]
+
+
+def index_files(folder: Path) -> list[Path]:
+    return sorted((folder / "store" / "index").iterdir())
+
+
+def test_the_first_entry_is_number_one_in_rocketmqs_place(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store(**BIG)
+    store.put([message(topic="TopicTest", body=b"-")])
+    result = store.put([message(topic="TopicTest", properties="KEYS\x01KEY1\x02")])[0]
+    dispatch(store)
+    assert store.index is not None
+    store.index.write_pending()
+    (path,) = index_files(tmp_path)
+    assert path.stat().st_size == 420_000_040
+    assert len(path.name) == 17
+    with path.open("rb") as file:
+        header = struct.unpack(">qqqqii", file.read(40))
+        at, now = result.physical_offset, clock.time_ms
+        assert header == (now, now, at, at, 1, 2)
+        file.seek(40 + 4 * 1969516)
+        assert struct.unpack(">i", file.read(4)) == (1,)
+        file.seek(40 + 20_000_000 + 20)
+        assert struct.unpack(">iqii", file.read(20)) == (1656969516, at, 0, 0)
+    assert path.stat().st_blocks * 512 < 30_000_000  # entries are not allocated ahead of need
+
+
+def test_a_message_is_found_by_its_unique_key_and_each_of_its_keys(open_store: OpenStore) -> None:
+    store = open_store()
+    text = "UNIQ_KEY\x01U1\x02KEYS\x01red green  blue\x02XKEYS\x01no\x02"
+    store.put([message(properties=text, body=b"1"), message(properties="KEYS\x01red", body=b"2")])
+    store.put([message(topic="other", properties="KEYS\x01red", body=b"3")])
+    dispatch(store)
+    assert bodies(store, "T", "U1") == [b"1"]
+    assert bodies(store, "T", "red") == [b"2", b"1"]  # newest first
+    assert bodies(store, "T", "green") == bodies(store, "T", "blue") == [b"1"]
+    assert bodies(store, "T", "no") == bodies(store, "T", "r") == []
+    assert bodies(store, "other", "red") == [b"3"]
+    assert bodies(store, "T", "red", unique=True) == []
+    assert bodies(store, "T", "U1", unique=True) == [b"1"]
+
+
+def test_two_keys_with_one_hash_are_told_apart(open_store: OpenStore) -> None:
+    store = open_store()
+    assert java_hash("T#Aa") == java_hash("T#BB")
+    store.put(
+        [message(properties="KEYS\x01Aa", body=b"a"), message(properties="KEYS\x01BB", body=b"b")]
+    )
+    dispatch(store)
+    assert bodies(store, "T", "Aa") == [b"a"]
+    assert bodies(store, "T", "BB") == [b"b"]
+
+
+def test_keys_beyond_ascii_hash_as_java_does(open_store: OpenStore) -> None:
+    keys = ["ключ", "订单-1", "😀", "plain", "x" * 300]
+    prefix = java_hash("T#") & 0xFFFFFFFF
+    for repeat in (1, 10):
+        found = hash_keys(keys * repeat, [prefix] * len(keys) * repeat)
+        assert list(found) == [index_hash("T", key) for key in keys] * repeat
+    store = open_store()
+    store.put([message(properties=f"KEYS\x01{key}\x02", body=key.encode()) for key in keys * 9])
+    dispatch(store)
+    for key in keys:
+        assert bodies(store, "T", key) == [key.encode()] * 9
+
+
+def test_hashes_made_in_bulk_are_those_made_one_by_one() -> None:
+    rng = random.Random(7)
+    keys = ["".join(rng.choices("abcXYZ0189_%|", k=rng.randint(1, 40))) for _ in range(3000)]
+    topics = [f"topic{rng.randrange(5)}" for _ in keys]
+    prefixes = [java_hash(topic + "#") & 0xFFFFFFFF for topic in topics]
+    wanted = [index_hash(topic, key) for topic, key in zip(topics, keys, strict=True)]
+    assert list(hash_keys(keys, prefixes)) == wanted
+
+
+def test_a_batch_writes_what_single_adds_write(open_store: OpenStore, tmp_path: Path) -> None:
+    rng = random.Random(11)
+    keys = [f"k{rng.randrange(60)}" for _ in range(350)]
+    images = []
+    for name, size in (("one", 1), ("many", 175)):
+        store = open_store(root=tmp_path / name)
+        for start in range(0, len(keys), size):
+            batch = keys[start : start + size]
+            store.put([message(properties=f"KEYS\x01{key}\x02") for key in batch])
+            dispatch(store)
+            assert store.index is not None
+            store.index.write_pending()
+        (path,) = sorted((tmp_path / name / "index").iterdir())
+        images.append(path.read_bytes())
+    assert images[0] == images[1]
+
+
+def test_a_full_file_is_followed_by_another_and_both_are_searched(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    for n in range(1000):
+        store.put([message(properties=f"KEYS\x01key{n} all\x02", body=b"%d" % n)])
+        clock.time_ms += 1000
+        if n % 40 == 0:
+            dispatch(store)
+    dispatch(store)
+    for n in range(0, 1000, 37):
+        assert bodies(store, "T", f"key{n}") == [b"%d" % n]
+    files = index_files(tmp_path)
+    assert len(files) == 6  # 399 entries each
+    assert bodies(store, "T", "all") == [b"%d" % n for n in range(999, 999 - 64, -1)]
+    header = struct.unpack(">qqqqii", files[0].read_bytes()[:40])
+    assert header[5] == 400
+
+
+def test_a_query_keeps_to_its_time_range(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store()
+    start = clock.time_ms
+    for n in range(20):
+        store.put([message(properties="KEYS\x01k\x02", body=b"%d" % n)])
+        clock.time_ms += 1500
+    dispatch(store)
+    result = store.query("T", "k", 64, start + 3000, start + 6000)
+    assert [decode_record(v).body for v in result.views] == [b"4", b"3", b"2"]
+    assert result.index_last_update_timestamp == start + 19 * 1500
+    assert len(store.query("T", "k", 2, 0, FOREVER).views) == 2
+
+
+def test_a_damaged_chain_ends(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store()
+    store.put([message(properties="KEYS\x01k\x02") for _ in range(5)])
+    dispatch(store)
+    assert len(bodies(store, "T", "k")) == 5
+    assert store.index is not None
+    view = store.index.files[0].file.view
+    entry_3 = 40 + 400 + 3 * 20
+    struct.pack_into(">i", view, entry_3 + 16, 5)  # a circle
+    assert len(bodies(store, "T", "k")) == 3
+
+
+@pytest.mark.parametrize("keep", [1, 2, 57, 200])
+def test_a_cut_file_is_as_if_the_rest_had_never_been_added(
+    open_store: OpenStore, tmp_path: Path, keep: int
+) -> None:
+    images = []
+    for name, amount in (("short", keep - 1), ("long", 300)):
+        store = open_store(root=tmp_path / name)
+        store.put([message(properties=f"KEYS\x01k{n % 70}\x02") for n in range(amount or 1)])
+        dispatch(store)
+        assert store.index is not None
+        store.index.write_pending()
+        file = store.index.files[0]
+        if name == "long" or keep == 1:
+            file.cut(keep)
+        images.append(bytes(file.file.view))
+    assert images[0][40:] == images[1][40:]
+    assert images[0][32:40] == images[1][32:40]
+
+
+def test_keys_of_rolled_back_messages_are_not_indexed(open_store: OpenStore) -> None:
+    store = open_store()
+    store.put([message(properties="KEYS\x01k\x02", sys_flag=flag) for flag in (0xC, 0x4)])
+    dispatch(store)
+    assert len(bodies(store, "T", "k")) == 1
+
+
+def test_the_index_survives_a_kill(open_store: OpenStore) -> None:
+    store = open_store()
+    for n in range(500):
+        store.put([message(properties=f"UNIQ_KEY\x01u{n}\x02", body=b"%d" % n)])
+        if n == 200:
+            dispatch(store)
+            store.flush.step()
+            store.queue_flush.step(thorough=True)
+    dispatch(store)
+    abandon(store)
+    store = open_store()
+    for n in range(500):
+        assert bodies(store, "T", f"u{n}") == [b"%d" % n]
