@@ -226,10 +226,10 @@ def bound(cluster: Cluster, options: Options, addresses: Addresses, side: str) -
 def _check_strategy(options: Options, side: str, offsets: Offsets, end: Offsets) -> Offsets:
     """Nothing so late: an error by default as in the Kafka source, for starting offsets only."""
     if side == "starting" and options["startingOffsetsByTimestampStrategy"] == "error":
-        late = [key for key, offset in offsets.items() if offset >= end[key] > 0]
-        if late and len(late) == len(offsets):
+        held = [key for key in offsets if end[key] > 0]
+        if held and all(offsets[key] >= end[key] for key in held):
             raise OptionError(
-                f"no message was stored at the starting time or later, e.g. in {late[0]}; set "
+                f"no message was stored at the starting time or later, e.g. in {held[0]}; set "
                 "startingOffsetsByTimestampStrategy=latest to begin with the next message"
             )
     return offsets

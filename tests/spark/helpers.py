@@ -1,0 +1,121 @@
+"""What Spark's tests share: a small session, messages in a topic, and what a topic holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers.wire import Wire
+
+from aerobee.pipeline import arrow
+from aerobee.pipeline.options import source_options
+from aerobee.pipeline.puller import PullPlan, Range, pull_range
+from aerobee.pipeline.queues import discover, latest
+from aerobee.pipeline.rows import OutRow
+from aerobee.pipeline.sender import BatchSender
+from aerobee.pipeline.wire import Access, Cluster
+from aerobee.protocol import properties
+
+
+def session_config() -> dict[str, str]:
+    """Quick to start, small, on the loopback only."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.streaming.pollingDelay": "50ms",
+        "spark.python.worker.reuse": "true",
+    }
+
+
+def produce(
+    namesrv: str, topic: str, bodies: Iterable[bytes], *, tag: str = "", queue_id: int | None = None
+) -> None:
+    """Stores the bodies; with their key k<body>."""
+    with Cluster(Access((namesrv,))) as cluster:
+        sender = BatchSender(cluster, "test-producer", 16 * 1024)
+        for body in bodies:
+            pairs = {"KEYS": "k" + body[:20].decode(errors="replace")} | (
+                {"TAGS": tag} if tag else {}
+            )
+            sender.add(OutRow(topic, queue_id, 0, body, properties.encode(pairs)))
+        sender.finish()
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(start, start + count)]
+
+
+def create_topic(broker_address: str, topic: str, queues: int) -> None:
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    with Wire(broker_address) as wire:
+        answer = wire.request(17, ext)
+        assert answer.code == 0, answer.header
+
+
+def group_offsets(broker_address: str, group: str, topic: str, queues: int) -> list[int]:
+    """What the broker knows of the group's progress; -1 where it knows nothing."""
+    offsets = []
+    with Wire(broker_address) as wire:
+        for queue_id in range(queues):
+            ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+            answer = wire.request(14, ext | {"setZeroIfNotFound": "false"})
+            offsets.append(int(answer.ext["offset"]) if answer.code == 0 else -1)
+    return offsets
+
+
+def topic_rows(namesrv: str, topic: str, columns: Sequence[str] = ("value",)) -> list[Any]:
+    """Everything a consumer of the topic can see, without Spark."""
+    options = source_options({"namesrv": namesrv, "subscribe": topic}, streaming=False)
+    plan = PullPlan("check", ("TAG", "*"), True)
+    rows: list[Any] = []
+    with Cluster(Access.of(options)) as cluster:
+        if cluster.route(topic) is None:
+            return rows
+        addresses = discover(cluster, options)
+        for key, end in latest(cluster, addresses).items():
+            for body in pull_range(cluster, Range(key, addresses[key], 0, end), plan, print):
+                rows += arrow.decode(body, columns).to_pylist(maps_as_pydicts="strict")
+    return rows
+
+
+def topic_values(namesrv: str, topic: str) -> Counter[bytes]:
+    return Counter(row["value"] for row in topic_rows(namesrv, topic))
+
+
+def start_script(script: Path, settings: dict[str, Any]) -> subprocess.Popen[str]:
+    """A driver of its own, to be killed: runs the script with the settings as JSON."""
+    environment = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    return subprocess.Popen(
+        [sys.executable, str(script), json.dumps(settings)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )

@@ -1,0 +1,177 @@
+"""DataFrames written to topics: rows as messages, at least once and exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from peers.aerobee_broker import AerobeeBroker
+from pyspark.sql import DataFrame, SparkSession
+from spark.helpers import (
+    create_topic,
+    numbers,
+    produce,
+    start_script,
+    topic_rows,
+    topic_values,
+)
+from spark.kills import kill_group, kill_worker, wait_until
+
+DRIVER = Path(__file__).with_name("sink_driver.py")
+
+
+def save(frame: DataFrame, broker: AerobeeBroker, **options: str) -> None:
+    frame.write.format("aerobee").option("namesrv", broker.namesrv).options(**options).mode(
+        "append"
+    ).save()
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_rows_become_messages_with_keys_tags_and_properties(
+    spark: SparkSession, broker: AerobeeBroker, guarantee: str
+) -> None:
+    topic = f"written-{guarantee}"
+    frame = spark.range(100).selectExpr(
+        "lpad(id, 6, '0') as value",
+        "concat('k', id) as key",
+        "if(id % 2 = 0, 'even', null) as tags",
+        "map('color', 'red', 'WAIT', 'false', 'CLUSTER', 'other') as properties",
+        "cast(id % 2 as int) as partition",
+        "cast(id as int) as flag",
+    )
+    save(frame, broker, topic=topic, deliveryGuarantee=guarantee)
+    rows = topic_rows(
+        broker.namesrv, topic, ["value", "key", "tags", "properties", "partition", "flag"]
+    )
+    assert len(rows) == 100
+    for row in rows:
+        number = int(row["value"])
+        assert row["key"] == b"k%d" % number and row["flag"] == number
+        assert row["tags"] == ("even" if number % 2 == 0 else None)
+        assert row["partition"] == number % 2
+        assert row["properties"]["color"] == "red" and "UNIQ_KEY" in row["properties"]
+        assert "WAIT" not in row["properties"]
+        assert row["properties"].get("CLUSTER") != "other"
+
+
+def test_a_column_says_the_topic_unless_the_option_does(
+    spark: SparkSession, broker: AerobeeBroker
+) -> None:
+    frame = spark.range(10).selectExpr(
+        "cast(id as string) as value", "concat('split-', id % 2) as topic"
+    )
+    save(frame, broker)
+    assert topic_values(broker.namesrv, "split-0") == Counter(b"%d" % n for n in range(0, 10, 2))
+    assert topic_values(broker.namesrv, "split-1") == Counter(b"%d" % n for n in range(1, 10, 2))
+
+
+def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, broker: AerobeeBroker) -> None:
+    produce(broker.namesrv, "origin", numbers(50), tag="t")
+    origin = spark.read.format("aerobee").options(namesrv=broker.namesrv, subscribe="origin").load()
+    save(origin, broker, topic="copied")
+    names = ["value", "key", "tags", "properties"]
+    ignored = ("UNIQ_KEY", "MSG_REGION", "TRACE_ON", "CLUSTER")
+
+    def plain(topic: str) -> list[str]:
+        rows = topic_rows(broker.namesrv, topic, names)
+        for row in rows:
+            row["properties"] = {k: v for k, v in row["properties"].items() if k not in ignored}
+        return sorted(map(str, rows))
+
+    assert plain("copied") == plain("origin") and len(plain("copied")) == 50
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "complaint"),
+    [
+        ("id as value", {"topic": "t"}, "column value is a bigint, expected binary or string"),
+        ("'x' as body", {"topic": "t"}, "no column value"),
+        ("'x' as value", {}, "which topic to write to is missing"),
+        ("'x' as value, 1 as color", {"topic": "t"}, "column color cannot be written"),
+        ("'x' as value", {"topic": "t", "deliveryGuarantee": "twice"}, "at-least-once or exactly"),
+        ("'x' as value", {"topic": "t", "acks": "all"}, "there is no option acks"),
+        ("'x' as value, 9 as partition", {"topic": "t"}, "no queue 9"),
+        ("cast(null as string) as value", {"topic": "t"}, "a row's value is null"),
+        ("'x' as value", {"topic": "SCHEDULE_TOPIC_XXXX"}, "forbidden"),
+    ],
+)
+def test_every_wrong_write_is_refused_with_a_sentence(
+    spark: SparkSession,
+    broker: AerobeeBroker,
+    columns: str,
+    options: dict[str, str],
+    complaint: str,
+) -> None:
+    frame = spark.range(1).selectExpr(*columns.split(", "))
+    with pytest.raises(Exception) as raised:
+        save(frame, broker, **options)
+    assert complaint in str(raised.value)
+
+
+def test_overwriting_a_topic_is_refused(spark: SparkSession, broker: AerobeeBroker) -> None:
+    frame = spark.range(1).selectExpr("'x' as value")
+    writer = frame.write.format("aerobee").options(namesrv=broker.namesrv, topic="t")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        writer.mode("overwrite").save()
+
+
+def test_a_failed_exactly_once_write_leaves_nothing_visible(
+    spark: SparkSession, broker: AerobeeBroker
+) -> None:
+    create_topic(broker.broker, "whole", 2)
+    frame = spark.range(0, 1000, 1, 4).selectExpr(
+        "if(id = 999, raise_error('on purpose'), cast(id as string)) as value"
+    )
+    for guarantee in ("at-least-once", "exactly-once"):
+        with pytest.raises(Exception, match="on purpose"):
+            save(frame, broker, topic=f"whole-{guarantee}", deliveryGuarantee=guarantee)
+    assert topic_values(broker.namesrv, "whole-exactly-once") == Counter()
+    assert sum(topic_values(broker.namesrv, "whole-at-least-once").values()) > 0
+
+
+def test_every_row_is_there_once_after_kills_of_driver_worker_and_broker(
+    own_broker: Callable[..., AerobeeBroker], tmp_path: Path
+) -> None:
+    """At least once in the same run: nothing is missing there, but rows come twice."""
+    broker = own_broker()
+    for topic in ("in", "alo", "eo"):
+        create_topic(broker.broker, topic, 2)
+    rows = numbers(1600)
+    for queue_id in range(2):
+        produce(broker.namesrv, "in", rows[queue_id::2], queue_id=queue_id)
+    settings = {
+        "master": "local[2,4]",  # a task may fail three times
+        "namesrv": broker.namesrv,
+        "checkpoints": str(tmp_path / "checkpoints"),
+        "limit": 400,
+        "pause": 0.05,
+    }
+
+    def written() -> int:
+        return sum(topic_values(broker.namesrv, "alo").values())
+
+    def run(until: int, act: Callable[[], object] | None) -> bool:
+        """A driver until so many rows are in `alo`, then `act`, then its death."""
+        driver = start_script(DRIVER, settings)
+        try:
+            if wait_until(lambda: written() >= until, driver, 90) and act is not None:
+                act_result = act() if act is not kill_worker else kill_worker(driver)
+                assert act_result is not False, "there was nothing to kill"
+                wait_until(lambda: written() >= until + 250, driver, 60)
+                return False
+            output, _ = driver.communicate(timeout=100)
+            assert "complete" in output, output[-3000:]
+            return True
+        finally:
+            if driver.poll() is None:
+                kill_group(driver)
+
+    assert not run(150, lambda: None)  # the driver dies in the first or second batch
+    assert not run(550, kill_worker)  # a worker dies, its task is tried again; then the driver
+    assert not run(950, broker.kill_and_start)
+    assert run(10**9, None)
+    assert topic_values(broker.namesrv, "eo") == Counter(rows)
+    at_least = topic_values(broker.namesrv, "alo")
+    assert set(at_least) == set(rows) and sum(at_least.values()) > len(rows)
