@@ -168,10 +168,16 @@ class Peer:
 
     async def ask(self, code: int, ext: dict[str, Any] | None = None, body: Any = b"") -> Command:
         """Send a request and wait for its answer; `body` may be JSON."""
+        return await asyncio.wait_for(self.start(code, ext, body), 20)
+
+    def start(
+        self, code: int, ext: dict[str, Any] | None = None, body: Any = b""
+    ) -> "asyncio.Future[Command]":
+        """Send a request; its answer comes by the future."""
         command = self._command(code, ext, body)
-        self._waiting[command.opaque] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting[command.opaque] = asyncio.get_running_loop().create_future()
         self._writer.write(encode_frame(command))
-        return await asyncio.wait_for(self._waiting[command.opaque], 20)
+        return waiting
 
     def tell(self, code: int, ext: dict[str, Any] | None = None, body: Any = b"") -> None:
         """Send a oneway request."""
