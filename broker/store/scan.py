@@ -103,6 +103,8 @@ def check_record(view: memoryview, base: int, position: int, room: int, check_cr
             _check_tail(view, offset, position, tail_at)
         else:
             _check_plain(view, offset, body_at, body_size, body_crc, props_at, end)
+            if tail_at >= props_at and _was_checksum(bytes(view[tail_at:end])):
+                raise CorruptRecord(offset, "its checksum is damaged")
     return Scanned(
         offset,
         size,
@@ -122,6 +124,13 @@ def _check_tail(view: memoryview, offset: int, position: int, tail_at: int) -> N
     digits = bytes(view[tail_at + 9 : tail_at + 20])
     if digits != b"%s\x02" % (b"%010d" % (crc32(view[position:tail_at]) & CRC_MASK))[::-1]:
         raise CorruptRecord(offset, "the record does not match its checksum")
+
+
+def _was_checksum(tail: bytes) -> bool:
+    """Whether these 20 bytes are a checksum with a few of its fixed bytes changed: else a flip
+    there would make the record pass as one that never had a checksum."""
+    fixed = zip(tail[:9] + tail[-1:], _CRC_NAME + b"\x02", strict=True)
+    return sum(found == expected for found, expected in fixed) >= 6
 
 
 def _check_plain(

@@ -1,0 +1,233 @@
+"""Flush: what an acknowledgement means, what the checkpoint may claim, what a failed sync does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.store.checkpoint import StoreCheckpoint, decode_checkpoint
+from aerobee.broker.store.results import PutStatus
+
+from .conftest import ManualClock, OpenStore, abandon, dispatch, message, read_all
+from .faulty_disk import FaultyDisk
+
+SYNC = {"flush_disk_type": "SYNC_FLUSH"}
+
+
+def page(folder: Path) -> StoreCheckpoint:
+    return decode_checkpoint((folder / "store" / "checkpoint").read_bytes())
+
+
+def test_sync_flush_answers_only_after_the_sync_and_all_waiters_at_once(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, **SYNC)
+    answers: list[PutStatus] = []
+    for result in store.put([message() for _ in range(10)]):
+        store.when_durable(result.end_offset, answers.append)
+    disk.synced.clear()
+    assert answers == []
+    assert store.flush.step()
+    assert answers == [PutStatus.PUT_OK] * 10
+    assert len(disk.synced) == 1
+    assert store.flushed_offset == store.max_physical_offset
+    assert not store.flush.step()
+
+
+def test_async_flush_answers_at_once(open_store: OpenStore) -> None:
+    store = open_store()
+    answers: list[PutStatus] = []
+    store.when_durable(store.put([message()])[0].end_offset, answers.append)
+    assert answers == [PutStatus.PUT_OK]
+    assert store.flushed_offset == 0
+
+
+def test_consumers_do_not_see_what_is_not_flushed_in_sync_flush(open_store: OpenStore) -> None:
+    store = open_store(**SYNC)
+    store.put([message(body=b"1")])
+    store.flush.step()
+    store.put([message(body=b"2")])
+    dispatch(store)
+    assert [m.body for m in read_all(store)] == [b"1"]
+    store.flush.step()
+    dispatch(store)
+    assert [m.body for m in read_all(store)] == [b"1", b"2"]
+
+
+def test_a_flush_over_a_files_end_syncs_both_files(open_store: OpenStore) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, **SYNC)
+    store.put([message(body=b"x" * 30_000) for _ in range(3)])
+    answers: list[PutStatus] = []
+    store.when_durable(store.max_physical_offset, answers.append)
+    disk.synced.clear()
+    store.flush.step()
+    assert [path[-20:] for path in disk.synced] == [f"{n * 65536:020d}" for n in range(2)]
+    assert answers == [PutStatus.PUT_OK]
+
+
+def test_a_waiter_is_told_after_five_seconds_that_it_is_not_confirmed(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(**SYNC)
+    answers: list[PutStatus] = []
+    store.when_durable(store.put([message()])[0].end_offset, answers.append)
+    clock.time_ms += 4999
+    assert store.flush.expire() == pytest.approx(0.001, abs=1e-5)
+    assert answers == []
+    clock.time_ms += 2
+    assert store.flush.expire() == 0
+    assert answers == [PutStatus.FLUSH_DISK_TIMEOUT]
+    store.flush.step()
+    assert answers == [PutStatus.FLUSH_DISK_TIMEOUT]
+
+
+def test_a_failed_sync_fails_those_who_wait_and_fences_the_store(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, **SYNC)
+    answers: list[PutStatus] = []
+    store.when_durable(store.put([message(body=b"1")])[0].end_offset, answers.append)
+    disk.fail_sync_of = "commitlog"
+    store.flush.step()
+    assert answers == [PutStatus.UNKNOWN_ERROR]
+    disk.fail_sync_of = ""
+    refused = store.put([message(body=b"2")])[0]
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "could not be synced" in refused.reason and "restart" in refused.reason
+    # A second sync could report success for pages that the kernel has dropped: it is never tried.
+    disk.synced.clear()
+    assert not store.flush.step()
+    assert disk.synced == []
+    dispatch(store)
+    assert store.max_offset("T", 0) == 0
+    store.close()
+    assert (tmp_path / "store" / "abort").exists()
+    store = open_store(**SYNC)
+    assert store.put([message(body=b"3")])[0].ok
+
+
+def test_a_failed_queue_sync_keeps_the_checkpoint_where_it_was(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    store.put([message()])
+    dispatch(store)
+    store.flush.step()
+    store.queue_flush.step(thorough=True)
+    before = page(tmp_path)
+    store.put([message()])
+    dispatch(store)
+    store.flush.step()
+    disk.fail_sync_of = "consumequeue"
+    store.queue_flush.step(thorough=True)
+    assert page(tmp_path) == before
+    assert "could not be synced" in store.put([message()])[0].reason
+
+
+def test_pages_decide_when_an_async_flush_is_due(open_store: OpenStore) -> None:
+    store = open_store()
+    store.put([message(body=b"x" * 10_000)])
+    assert not store.flush.step(least_pages=4)
+    store.put([message(body=b"x" * 10_000)])
+    assert store.flush.step(least_pages=4)
+    store.put([message()])
+    assert not store.flush.step(least_pages=4)
+    assert store.flush.step()
+
+
+def test_the_checkpoint_claims_only_what_is_on_disk(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    store.put([message(properties="KEYS\x01k\x02")])
+    first_time = clock.time_ms
+    store.flush.step()
+    flushed = store.flushed_offset
+    clock.time_ms += 1000
+    store.put([message(properties="KEYS\x01k\x02")])
+    dispatch(store)
+    store.queue_flush.step(thorough=True)
+    claimed = page(tmp_path)
+    assert claimed.dispatched_offset == flushed  # the second record is not on disk yet
+    assert claimed.physic_msg_timestamp == first_time
+    assert claimed.logics_msg_timestamp == clock.time_ms
+    assert claimed.index_count == 3
+    store.put([message()])
+    store.flush.step()
+    store.queue_flush.step(thorough=True)
+    assert page(tmp_path).dispatched_offset < store.max_physical_offset  # not dispatched yet
+
+
+def test_a_round_that_is_not_thorough_writes_no_checkpoint(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store(mapped_file_size_consume_queue=20_000)
+    store.put([message() for _ in range(450)])  # more than two pages of entries
+    dispatch(store)
+    store.flush.step()
+    assert store.queue_flush.step(thorough=False)
+    assert not (tmp_path / "store" / "checkpoint").exists()
+    assert store.queue_flush.step(thorough=True)
+    assert page(tmp_path).dispatched_offset == store.max_physical_offset
+
+
+def test_a_page_that_rocketmq_changed_is_trusted_for_its_times_alone() -> None:
+    ours = StoreCheckpoint(1, 2, 3, 4, 5, 600, 20260101000000000, 8)
+    data = ours.encode()
+    assert len(data) == 4096
+    assert decode_checkpoint(data) == ours
+    theirs = (99).to_bytes(8, "big") + data[8:]
+    assert decode_checkpoint(theirs) == StoreCheckpoint(99, 2, 3, 4, 5)
+    assert decode_checkpoint(b"") == StoreCheckpoint()
+
+
+def test_the_pool_shows_readers_only_what_is_committed(open_store: OpenStore) -> None:
+    store = open_store(transient_store_pool_enable=True, transient_store_pool_size=2)
+    assert store.commit is not None
+    store.put([message(body=b"1")])
+    dispatch(store)
+    assert (store.committed_offset, store.max_offset("T", 0)) == (0, 0)
+    assert not store.commit.step(least_pages=4)
+    assert store.commit.step()
+    dispatch(store)
+    assert [m.body for m in read_all(store)] == [b"1"]
+    assert store.flushed_offset == 0
+    store.flush.step()
+    assert store.flushed_offset == store.committed_offset == store.max_physical_offset
+
+
+def test_a_full_file_is_committed_whatever_its_pages_and_its_buffer_returns(
+    open_store: OpenStore,
+) -> None:
+    store = open_store(transient_store_pool_enable=True, transient_store_pool_size=2)
+    assert store.commit is not None and store._pool is not None
+    store.put([message(body=b"x" * 30_000) for _ in range(3)])
+    assert store._pool.available == 0
+    store.commit.step(least_pages=100)
+    assert store._pool.available == 1
+    store.put([message(body=b"x" * 30_000) for _ in range(20)])  # more files than buffers
+    while store.commit.step():
+        pass
+    dispatch(store)
+    assert len(read_all(store)) == 23
+    store.close()
+    store = open_store()
+    assert len(read_all(store)) == 23
+
+
+def test_what_the_pool_holds_is_lost_with_the_process_and_nothing_else(
+    open_store: OpenStore,
+) -> None:
+    store = open_store(transient_store_pool_enable=True)
+    assert store.commit is not None
+    store.put([message(body=b"kept")])
+    store.commit.step()
+    store.put([message(body=b"lost")])
+    abandon(store)
+    store = open_store()
+    assert [m.body for m in read_all(store)] == [b"kept"]
