@@ -30,7 +30,7 @@ from aerobee.broker.server import Server
 from aerobee.broker.services.filters import Filters
 from aerobee.broker.services.registration import Registration
 from aerobee.broker.services.transaction_checks import TransactionChecks
-from aerobee.broker.settings import Settings
+from aerobee.broker.settings import Settings, store_settings
 from aerobee.broker.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -257,6 +257,7 @@ class AppBroker:
 
     def _settings_changed(self, keys: set[str]) -> None:
         log.info("settings changed", keys=sorted(keys))
+        self.broker.store.change_settings(store_settings(self.settings))
         if "brokerPermission" in keys and self._registration is not None:
             self._registration.changed()
 

@@ -53,7 +53,7 @@ class Clean:
         refusals: Refusals,
         clock: Clock,
     ) -> None:
-        self._settings = settings
+        self.settings = settings  # replaced whole when an operator changes what may change
         self._disk = disk
         self._log = commit_log
         self._index = index
@@ -67,9 +67,9 @@ class Clean:
 
     def measure(self) -> DiskState:
         """Measure both disks; refuse puts or take them again."""
-        if not self._settings.disk_guard_enable:
+        if not self.settings.disk_guard_enable:
             return DiskState()
-        settings = self._settings
+        settings = self.settings
         reclaim = force = False
         worst: tuple[str, DiskSpace] | None = None
         for path in (settings.layout.commitlog, settings.layout.consumequeue):
@@ -101,7 +101,7 @@ class Clean:
         return space
 
     def _guard(self, worst: tuple[str, DiskSpace] | None) -> None:
-        settings = self._settings
+        settings = self.settings
         used = worst[1].used_ratio * 100 if worst is not None else 0.0
         if worst is not None and used > settings.disk_space_warning_level_ratio:
             path, space = worst
@@ -125,7 +125,7 @@ class Clean:
         hour = time.localtime(self._clock.now_ms() / 1000).tm_hour
         return any(
             word.strip().isdigit() and int(word) == hour
-            for word in self._settings.delete_when.split(";")
+            for word in self.settings.delete_when.split(";")
         )
 
     def choose(self) -> tuple[MappedFileQueue, MappedFile] | None:
@@ -135,7 +135,7 @@ class Clean:
         if not (state.reclaim or state.force or manual or self._is_time()):
             return None
         now_ms = self._clock.now_ms()
-        keep_ms = self._settings.file_reserved_time * HOUR_MS
+        keep_ms = self.settings.file_reserved_time * HOUR_MS
 
         def is_expired(file: MappedFile) -> bool:
             return state.force or self._disk.modified_ms(file.path) + keep_ms <= now_ms
@@ -144,7 +144,7 @@ class Clean:
         limit = self._log.flushed_offset
         if files.files and files.files[0].end > limit:
             return None
-        force_after_ms = self._settings.destroy_maped_file_interval_forcibly
+        force_after_ms = self.settings.destroy_maped_file_interval_forcibly
         file = files.expired(is_expired, now_ms, force_after_ms)
         if file is None:
             if state.reclaim and not self._removed_in_round:
@@ -193,11 +193,11 @@ class Clean:
     def pause(self, removed: bool) -> float:
         """How long to wait: a little between two files, the interval between two rounds."""
         self._removed_in_round += removed
-        if removed and self._removed_in_round < self._settings.delete_file_batch_max:
-            return self._settings.delete_commit_log_files_interval / 1000
+        if removed and self._removed_in_round < self.settings.delete_file_batch_max:
+            return self.settings.delete_commit_log_files_interval / 1000
         self._removed_in_round = 0
         self._manual = max(self._manual - 1, 0)
-        return self._settings.clean_resource_interval / 1000
+        return self.settings.clean_resource_interval / 1000
 
     async def run(self, worker: Worker) -> None:
         await self._clock.sleep(FIRST_DELAY_S)

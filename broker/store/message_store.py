@@ -467,6 +467,10 @@ class MessageStore:
             self.delete_topic(topic)
         return len(unused)
 
+    def change_settings(self, settings: StoreSettings) -> None:
+        """Take over what may change while running: what cleaning and the disk guard go by."""
+        self.clean.settings = settings
+
     def clean_expired(self, manual: bool = True) -> None:
         """Remove expired files now, without waiting for the hour."""
         if manual:
