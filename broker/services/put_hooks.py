@@ -22,6 +22,8 @@ from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_PREPARED, Mess
 
 _MARKS: Final = (props.DELAY + "\x01", "TIMER_", props.TRAN_MSG + "\x01")
 _TIMER_NAMES: Final = (props.TIMER_DELIVER_MS, props.TIMER_DELAY_MS, props.TIMER_DELAY_SEC)
+# Written by the check of transactions, not by clients.
+_KEPT_BY_CHECKS: Final = (props.TRANSACTION_CHECK_TIMES, props.TRAN_PREPARED_QUEUE_OFFSET)
 _TIME_MAX: Final = 2**63 - 1
 
 
@@ -83,6 +85,8 @@ class PutHooks:
                 ResponseCode.NO_PERMISSION,
                 "this broker takes no transactional messages: rejectTransactionMessage is true",
             )
+        if any(name in message.properties for name in _KEPT_BY_CHECKS):
+            message.properties = props.remove(message.properties, *_KEPT_BY_CHECKS)
         if unique_key := message.property(props.UNIQ_KEY):
             message.properties = props.put(message.properties, props.TRANSACTION_ID, unique_key)
         message.sys_flag &= ~TRANSACTION_MASK  # so that it enters the half topic's queue

@@ -1,0 +1,31 @@
+"""CHECK_CLIENT_CONFIG: a consumer asks whether its SQL92 expression can be used."""
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import bound, read_body, success
+from aerobee.broker.services.filters import compiled
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.subscriptions import TAG
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(broker, {RequestCode.CHECK_CLIENT_CONFIG: check_client_config})
+
+
+def check_client_config(broker: Broker, request: Request) -> Command:
+    subscription = read_body(request).get("subscriptionData")
+    if not isinstance(subscription, dict):
+        return success(request)
+    kind = str(subscription.get("expressionType") or TAG)
+    if kind == TAG:
+        return success(request)
+    if not broker.settings.enable_property_filter:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind}: "
+            "enablePropertyFilter is false",
+        )
+    compiled(str(subscription.get("subString") or ""), kind)
+    return success(request)

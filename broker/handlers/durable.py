@@ -1,0 +1,32 @@
+"""Answers to requests that the broker carries out by storing a message of its own."""
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Request
+from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import Command
+
+
+def answer_when_durable(
+    broker: Broker, request: Request, result: PutResult, ext: dict[str, str] | None = None
+) -> Command | None:
+    """SUCCESS once the message is as safe as the settings promise, else what went wrong."""
+    command = request.command
+    if not result.ok:
+        remark = f"{result.status.name}: {result.reason}"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
+    if not broker.store.sync_flush or command.is_oneway:
+        return command.answer(ResponseCode.SUCCESS, ext)
+    connection = request.connection
+    connection.waits_begin()
+
+    def durable(status: PutStatus) -> None:
+        connection.waits_end(1)
+        if status is PutStatus.PUT_OK:
+            request.reply(command.answer(ResponseCode.SUCCESS, ext))
+        else:
+            remark = f"{status.name}: stored, but the disk has not confirmed it"
+            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, remark=remark))
+
+    broker.store.when_durable(result.end_offset, durable)
+    return None

@@ -1,0 +1,53 @@
+"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: which client may consume a queue in order."""
+
+from typing import Any, Final
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import bound, read_body, success
+from aerobee.broker.services import names_check
+from aerobee.broker.services.config_file import as_int
+from aerobee.broker.services.refused import Refused
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.fastjson import MessageQueue
+
+QUEUES_MAX: Final = 65536
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(
+        broker, {RequestCode.LOCK_BATCH_MQ: lock_batch, RequestCode.UNLOCK_BATCH_MQ: unlock_batch}
+    )
+
+
+def lock_batch(broker: Broker, request: Request) -> Command:
+    group, client_id, queues = _read(request)
+    held = broker.order_locks.lock(group, client_id, queues)
+    return success(request, {"lockOKMQSet": held})
+
+
+def unlock_batch(broker: Broker, request: Request) -> Command:
+    group, client_id, queues = _read(request)
+    broker.order_locks.unlock(group, client_id, queues)
+    return success(request)
+
+
+def _read(request: Request) -> tuple[str, str, list[MessageQueue]]:
+    body = read_body(request)
+    group = str(body.get("consumerGroup") or "")
+    client_id = str(body.get("clientId") or "")
+    if problem := names_check.group_problem(group):
+        raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+    if not client_id:
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the request names no clientId")
+    entries = body.get("mqSet")
+    entries = entries if isinstance(entries, list) else []
+    if len(entries) > QUEUES_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {QUEUES_MAX} queues at once")
+    return group, client_id, [_queue(entry) for entry in entries if isinstance(entry, dict)]
+
+
+def _queue(entry: dict[Any, Any]) -> MessageQueue:
+    topic, broker_name = str(entry.get("topic") or ""), str(entry.get("brokerName") or "")
+    return MessageQueue(topic, broker_name, as_int(entry.get("queueId"), -1))

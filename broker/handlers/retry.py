@@ -1,0 +1,44 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer gives back what it could not handle."""
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.handlers.common import bound
+from aerobee.broker.handlers.durable import answer_when_durable
+from aerobee.broker.services.retry import SentBack
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.headers import Header, Int32, Int64, decode_ext
+
+# The client says itself how many retries there may be from this version (3.4.9) on.
+_VERSION_WITH_RETRY_MAX = 121
+
+
+class _SendBackRequest(Header):
+    offset: Int64
+    group: str
+    delay_level: Int32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(broker, {RequestCode.CONSUMER_SEND_MSG_BACK: send_back})
+
+
+def send_back(broker: Broker, request: Request) -> Command | None:
+    header = decode_ext(request.command.ext, _SendBackRequest)
+    told = request.command.version >= _VERSION_WITH_RETRY_MAX
+    connection = request.connection
+    result = broker.retry.send_back(
+        SentBack(
+            header.group,
+            header.offset,
+            header.delay_level,
+            header.max_reconsume_times if told else None,
+            header.unit_mode,
+        ),
+        broker.addresses.store_host(connection.peer, connection.local),
+    )
+    if result is None:
+        return request.command.answer(ResponseCode.SUCCESS)
+    return answer_when_durable(broker, request, result)

@@ -1,0 +1,113 @@
+"""Retries and dead letters: a message that a consumer could not handle comes again, later.
+
+It goes to %RETRY%group through the delay level that grows with its retries, and after the last one
+to %DLQ%group, which can be read like any topic.
+"""
+
+import random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from aerobee.broker.services import stored
+from aerobee.broker.services.groups import Groups
+from aerobee.broker.services.put_hooks import PutHooks
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.topics import Topics
+from aerobee.broker.store.results import PutResult
+from aerobee.protocol import properties as props
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.record import Message, StoredMessage
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.retry")
+
+FIRST_LEVEL: Final = 3  # of the first retry, when the consumer leaves it to the broker
+
+
+class SentBack(NamedTuple):
+    """What a consumer says of a message that it could not handle."""
+
+    group: str
+    physical_offset: int
+    delay_level: int  # 0: the broker's choice; below 0: no retry any more
+    retry_max: int | None = None  # None: as the group's configuration says
+    unit_mode: bool = False
+
+
+class Retry:
+    """Takes messages back."""
+
+    def __init__(
+        self, store: "MessageStore", topics: Topics, groups: Groups, hooks: PutHooks
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._hooks = hooks
+
+    def send_back(self, request: SentBack, store_host: bytes) -> PutResult | None:
+        """Store the retry or the dead letter; None when the group keeps none. Refused says why."""
+        config = self._groups.get(request.group)
+        if config is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist: {request.group} is unknown and may not be created",
+            )
+        if config.retry_queue_nums <= 0:
+            return None
+        topic = self._topics.create_retry(
+            request.group, config.retry_queue_nums, unit=request.unit_mode
+        )
+        if not topic.writable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.name}] sending message is forbidden (its perm is {topic.perm})",
+            )
+        failed = stored.message_at(self._store, request.physical_offset)
+        if failed is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"look message by offset failed, {request.physical_offset}: no message begins "
+                "there, or it was removed by age",
+            )
+        most = config.retry_max_times if request.retry_max is None else request.retry_max
+        queue_id = random.randrange(config.retry_queue_nums)
+        message = _retried(failed, topic.name, queue_id, store_host)
+        if failed.reconsume_times >= most or request.delay_level < 0:
+            self._to_dead_letters(message, request.group, failed)
+        else:
+            level = request.delay_level or FIRST_LEVEL + failed.reconsume_times
+            message.properties = props.put(message.properties, props.DELAY, str(level))
+            message = self._hooks.schedule(message)
+        return self._store.put([message])[0]
+
+    def _to_dead_letters(self, message: Message, group: str, failed: StoredMessage) -> None:
+        message.topic = self._topics.create_dlq(group).name
+        message.queue_id = 0
+        text = props.put(message.properties, props.DELAY, "0")
+        origin = props.get(text, props.RETRY_TOPIC) or failed.topic
+        text = props.put(text, props.DLQ_ORIGIN_TOPIC, origin)
+        message_id = props.get(text, props.ORIGIN_MESSAGE_ID) or failed.message_id
+        message.properties = props.put(text, props.DLQ_ORIGIN_MESSAGE_ID, message_id)
+        log.warning(
+            "a message goes to the dead letters",
+            group=group,
+            topic=origin,
+            message_id=message_id,
+            retries=failed.reconsume_times,
+        )
+
+
+def _retried(failed: StoredMessage, topic: str, queue_id: int, store_host: bytes) -> Message:
+    text = stored.own_properties(failed)
+    if props.get(text, props.RETRY_TOPIC) is None:
+        text = props.put(text, props.RETRY_TOPIC, failed.topic)
+    if props.get(text, props.ORIGIN_MESSAGE_ID) is None:
+        text = props.put(text, props.ORIGIN_MESSAGE_ID, failed.message_id)
+    message = stored.again(failed, topic, queue_id, text)
+    message.store_host = store_host
+    message.reconsume_times = failed.reconsume_times + 1
+    return message

@@ -1,0 +1,216 @@
+"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, a queue for each level, until they are due.
+
+A level's queue is in the order of the deliver times, which its entries carry in the place of the
+tags code. How far each level has come is in config/delayOffset.json, never ahead of what the log
+has on disk, and after every step in config/delayProgress, for a restart after a kill.
+"""
+
+import asyncio
+import os
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services import stored
+from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
+from aerobee.broker.services.names_check import SCHEDULE_TOPIC
+from aerobee.broker.services.progress_file import ProgressFile
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.results import Arrival
+from aerobee.broker.store.wake import Wake
+from aerobee.protocol.record import Message, StoredMessage
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.schedule")
+
+BATCH_MAX: Final = 256  # messages of one level put at once, before the next level has its turn
+IDLE_S: Final = 60.0
+RETRY_MS: Final = 100
+
+
+class Schedule:
+    """Delivers delayed messages in their turn."""
+
+    def __init__(
+        self, store: "MessageStore", settings: Settings, clock: Clock, config_folder: str
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._flush_s = settings.flush_delay_offset_interval / 1000
+        self._delays_ms = settings.delay_levels_ms
+        self.data_version = DataVersion(clock.now_ms())
+        self.file = ConfigFile(
+            os.path.join(config_folder, "delayOffset.json"), clock, self._snapshot
+        )
+        self._progress = ProgressFile(os.path.join(config_folder, "delayProgress"))
+        self._levels: list[int] = []
+        self._next: dict[int, int] = {}  # level -> queue offset of the next message
+        self._durable: dict[int, int] = {}  # the same, as far as it is on disk
+        self._unflushed: deque[tuple[int, int, int]] = deque()  # log end, level, next
+        self._wake = Wake()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- start and stop
+
+    def load(self) -> None:
+        """Read how far each level has come; the store must be loaded."""
+        content = self.file.load() or {}
+        self.data_version.load(content.get("dataVersion"))
+        table = content.get("offsetTable")
+        for level, queue_offset in (table if isinstance(table, dict) else {}).items():
+            self._next[as_int(level, 0)] = as_int(queue_offset, 0)
+        numbers = self._progress.read(self._store.max_physical_offset) or []
+        for level, queue_offset in zip(numbers[::2], numbers[1::2], strict=False):
+            self._next[level] = max(queue_offset, self._next.get(level, 0))
+        self._durable = dict(self._next)
+        # Also levels that the setting does not name any more, when messages were put to them.
+        known = {queue_id + 1 for queue_id in self._store.queues().get(SCHEDULE_TOPIC, ())}
+        self._levels = sorted(known.union(range(1, len(self._delays_ms) + 1)))
+
+    async def start(self) -> None:
+        self._store.add_arrival_listener(self._arrived)
+        self._tasks = [
+            asyncio.create_task(self._run(), name="schedule"),
+            asyncio.create_task(self.file.run(self._flush_s), name="schedule-offsets"),
+        ]
+
+    async def stop(self) -> None:
+        """End the loop; `save` follows once the store has stopped and all is on disk."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks.clear()
+
+    def save(self) -> None:
+        """The last word, after the store's stop: nothing that was delivered is delivered again."""
+        self.file.save()
+        self._progress.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                due_ms = self.step(self._clock.now_ms())
+            except Exception:  # the next round must come, whatever is wrong with this one
+                log.exception("delivering delayed messages failed; trying again")
+                due_ms = self._clock.now_ms() + RETRY_MS
+            wait_s = IDLE_S if due_ms is None else (due_ms - self._clock.now_ms()) / 1000
+            if wait_s <= 0:
+                await asyncio.sleep(0)  # more is due: let the others have their turn
+            else:
+                await self._wake.wait_at_most(self._clock, wait_s)
+
+    def _arrived(self, arrivals: list[Arrival]) -> None:
+        if self._wake.is_set:
+            return
+        for arrival in arrivals:
+            if arrival[0] == SCHEDULE_TOPIC:
+                self._wake.set()
+                return
+
+    # --- one round
+
+    def step(self, now_ms: int) -> int | None:
+        """Deliver what is due; returns when to look again, None when nothing waits."""
+        due_ms: int | None = None
+        for level in self._levels:
+            next_ms = self._step_level(level, now_ms)
+            if next_ms is not None:
+                due_ms = next_ms if due_ms is None else min(due_ms, next_ms)
+        self._note_flushed()
+        return due_ms
+
+    def _delay_ms(self, level: int) -> int | None:
+        return self._delays_ms[level - 1] if level <= len(self._delays_ms) else None
+
+    def _step_level(self, level: int, now_ms: int) -> int | None:
+        queue_offset = self._within_queue(level)
+        batch: list[tuple[StoredMessage, Message]] = []
+        due_ms: int | None = None
+        while len(batch) < BATCH_MAX:
+            entry = self._store.queue_entry(SCHEDULE_TOPIC, level - 1, queue_offset)
+            if entry is None:
+                break
+            physical_offset, size, deliver_ms = entry
+            delay_ms = self._delay_ms(level)
+            too_far = delay_ms is not None and deliver_ms > now_ms + delay_ms
+            if deliver_ms > now_ms and not too_far:
+                due_ms = deliver_ms
+                break
+            message = stored.message_at(self._store, physical_offset, size)
+            ready = stored.delivered(message) if message is not None else None
+            if message is not None and ready is not None:
+                batch.append((message, ready))
+            queue_offset += 1
+        else:
+            due_ms = now_ms  # there may be more
+        if batch:
+            done = self._deliver(batch)
+            if done is not None:
+                queue_offset = done
+                due_ms = now_ms + RETRY_MS
+        if queue_offset != self._next.get(level, 0):
+            self._advance(level, queue_offset)
+        return due_ms
+
+    def _within_queue(self, level: int) -> int:
+        queue_offset = self._next.get(level, 0)
+        least = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
+        most = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+        inside = min(max(queue_offset, least), max(most, least))
+        if inside != queue_offset:
+            log.warning(
+                "the progress of a delay level is outside of its queue and was corrected",
+                level=level,
+                was=queue_offset,
+                now=inside,
+            )
+            self._advance(level, inside)
+        return inside
+
+    def _deliver(self, batch: list[tuple[StoredMessage, Message]]) -> int | None:
+        """Put them; the queue offset of the first that must be tried again, None for none."""
+        results = self._store.put([ready for _, ready in batch])
+        for (message, _), result in zip(batch, results, strict=True):
+            if not stored.is_done(result, message):
+                return message.queue_offset
+        return None
+
+    # --- progress
+
+    def _advance(self, level: int, queue_offset: int) -> None:
+        self._next[level] = queue_offset
+        log_end = self._store.max_physical_offset
+        self._unflushed.append((log_end, level, queue_offset))
+        self._progress.write([n for pair in self._next.items() for n in pair], log_end)
+        self.file.changed_lazily()
+
+    def _note_flushed(self) -> None:
+        flushed = self._store.flushed_offset
+        while self._unflushed and self._unflushed[0][0] <= flushed:
+            _, level, queue_offset = self._unflushed.popleft()
+            self._durable[level] = queue_offset
+
+    def progress(self, level: int) -> tuple[int, int]:
+        """The queue offset that a level has come to, and the end of its queue."""
+        return self._next.get(level, 0), self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+
+    def table_json(self) -> dict[str, Any]:
+        """As the file and GET_ALL_DELAY_OFFSET have it."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "offsetTable": dict(self._durable),
+        }
+
+    def _snapshot(self) -> dict[Any, Any]:
+        self._note_flushed()
+        if self._unflushed:
+            self.file.changed_lazily()  # what is not on disk yet is saved the next time
+        self.data_version.next(self._clock.now_ms())
+        return self.table_json()

@@ -1,0 +1,97 @@
+"""Stored messages taken up again: read by their place in the log, put anew somewhere else."""
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from aerobee.broker.services import names_check
+from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.protocol import properties as props
+from aerobee.protocol.record import CorruptRecord, Message, StoredMessage, decode_record
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.services")
+
+QUEUE_ID_MAX: Final = 1 << 20
+# What no later try will mend.
+HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+
+
+def message_at(
+    store: "MessageStore", physical_offset: int, size: int | None = None
+) -> StoredMessage | None:
+    """The message stored there; None when there is none (any more)."""
+    record = store.record_at(physical_offset, size)
+    if record is None:
+        return None
+    try:
+        message = decode_record(record)
+    except CorruptRecord:
+        return None
+    return message if message.physical_offset == physical_offset else None
+
+
+def own_properties(stored: StoredMessage) -> str:
+    """The properties without the record's checksum, which is of that record alone."""
+    text = stored.properties
+    return props.remove(text, props.CRC32) if props.CRC32 in text else text
+
+
+def again(stored: StoredMessage, topic: str, queue_id: int, properties: str) -> Message:
+    """A stored message to be put to another place, with its birth and its count of retries."""
+    return Message(
+        topic,
+        queue_id,
+        stored.body,
+        properties,
+        stored.flag,
+        stored.sys_flag,
+        stored.born_timestamp,
+        stored.born_host,
+        stored.store_host,
+        stored.reconsume_times,
+    )
+
+
+def real_place(stored: StoredMessage) -> tuple[str, int] | None:
+    """Topic and queue that the message is meant for; None when it does not say so soundly."""
+    topic = stored.property(props.REAL_TOPIC)
+    queue_id = stored.property(props.REAL_QID)
+    if not topic or not queue_id or names_check.topic_problem(topic):
+        return None
+    if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 8):
+        return None
+    return (topic, int(queue_id)) if int(queue_id) < QUEUE_ID_MAX else None
+
+
+def delivered(stored: StoredMessage) -> Message | None:
+    """The message on its way to where it is meant for; None, said in the log, when unusable."""
+    place = real_place(stored)
+    if place is None or place[0] in names_check.NO_SENDING_TOPICS:
+        log.error(
+            "a delayed message does not say where it goes: left out",
+            topic=stored.topic,
+            queue_offset=stored.queue_offset,
+            physical_offset=stored.physical_offset,
+            real_topic=stored.property(props.REAL_TOPIC),
+        )
+        return None
+    return again(stored, *place, own_properties(stored))
+
+
+def is_done(result: PutResult, stored: StoredMessage) -> bool:
+    """Whether a put needs no other try: it is stored, or never will be, which is said."""
+    if result.ok:
+        return True
+    if result.status in HOPELESS:
+        log.error(
+            "a delayed message cannot be stored: left out",
+            topic=stored.topic,
+            physical_offset=stored.physical_offset,
+            reason=result.reason,
+        )
+        return True
+    log.warning("a delayed message is not stored yet; trying again", reason=result.reason)
+    return False

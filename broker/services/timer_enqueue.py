@@ -1,0 +1,167 @@
+"""From the messages of rmq_sys_wheel_timer to units of the timer log in their seconds."""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from aerobee.broker.services.filters import record_properties
+from aerobee.broker.services.names_check import TIMER_TOPIC
+from aerobee.broker.services.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog
+from aerobee.broker.services.timer_messages import deliver_time
+from aerobee.broker.services.timer_slot import TimerSlot
+from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
+from aerobee.broker.store.results import ReadResult, ReadStatus
+from aerobee.protocol import properties as props
+from aerobee.protocol.java_hash import java_hash
+from aerobee.protocol.record import split_records
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.timers")
+
+READ_MAX: Final = 512
+READ_BYTES_MAX: Final = 4 << 20
+_HEAD: Final = Struct(">i16xqq")  # size, then queue offset and physical offset
+
+
+class Timer(NamedTuple):
+    """One message of the timer topic."""
+
+    queue_offset: int
+    physical_offset: int
+    record_size: int
+    deliver_ms: int
+    properties: str
+
+
+# Delivers timers that are due; the queue offset of the first that could not be, None: all were.
+DeliverDue = Callable[[list[Timer], int], int | None]
+
+
+class Enqueue:
+    """Follows the timer topic's queue."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        timer_log: TimerLog,
+        wheel: TimerWheel,
+        roll_window_ms: Callable[[], int],
+        deliver_due: DeliverDue,
+    ) -> None:
+        self._store = store
+        self._log = timer_log
+        self._wheel = wheel
+        self._roll_window_ms = roll_window_ms
+        self._deliver_due = deliver_due
+        self._complete_at = 0
+        self.queue_offset = 0
+        self.pending = 0
+        self.skip_before_ms = 0  # timers due before this were delivered long ago
+
+    def start_at(self, queue_offset: int, log_end: int, pending: int) -> None:
+        """Read from here on; `log_end`: the queue is whole once dispatched so far."""
+        self.queue_offset = queue_offset
+        self._complete_at = log_end
+        self.pending = pending
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are messages to read."""
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        if self.queue_offset <= end:
+            return self.queue_offset < end
+        # Believed longer than it is: true only when the queue is not whole yet.
+        return self._store.dispatched_offset >= self._complete_at
+
+    def step(self, now_ms: int, live: TimerSlot | None, read_second: int) -> bool:
+        """Take in some messages; False when one that is due could not be delivered."""
+        found = self._store.read_queue(
+            TIMER_TOPIC, 0, self.queue_offset, READ_MAX, max_bytes=READ_BYTES_MAX
+        )
+        try:
+            timers = [timer for timer in map(_read, _records(found)) if timer is not None]
+        finally:
+            found.release()
+        next_offset = found.next_offset
+        due = [timer for timer in timers if self.skip_before_ms < timer.deliver_ms <= now_ms]
+        failed = self._deliver_due(due, now_ms) if due else None
+        if failed is not None:
+            next_offset = failed
+        later = [
+            timer
+            for timer in timers
+            if timer.deliver_ms > now_ms and timer.queue_offset < next_offset
+        ]
+        self._note(later, now_ms, live, read_second)
+        if found.status is ReadStatus.OFFSET_OVERFLOW_BADLY or next_offset > self.queue_offset:
+            self.queue_offset = next_offset
+        return failed is None
+
+    def _note(
+        self, timers: list[Timer], now_ms: int, live: TimerSlot | None, read_second: int
+    ) -> None:
+        """Write units and chains; what is in memory follows once they are written."""
+        slots: dict[int, Slot] = {}
+        noted: list[tuple[int, int, int, str | None]] = []
+        window_ms = self._roll_window_ms()
+        for timer in timers:
+            recall = props.get(timer.properties, props.TIMER_DEL_UNIQKEY)
+            magic, deliver_ms = _leg(timer.deliver_ms, now_ms, window_ms)
+            second = max((deliver_ms - 1) // 1000, read_second)
+            chain = slots.get(second) or self._wheel.get(second)
+            position = self._log.add(
+                chain.last,
+                magic | (MAGIC_DELETE if recall else 0),
+                now_ms,
+                max(deliver_ms - 1, second * 1000),
+                timer.physical_offset,
+                timer.record_size,
+                java_hash(props.get(timer.properties, props.REAL_TOPIC) or ""),
+                deliver_ms,
+            )
+            first = position if chain == EMPTY_SLOT else chain.first
+            slots[second] = Slot(first, position, chain.number + (-1 if recall else 1))
+            noted.append((second, deliver_ms, position, None if magic & MAGIC_ROLL else recall))
+            self.pending += 0 if recall else 1
+        try:
+            self._log.write()
+            for second, chain in slots.items():
+                self._wheel.put(second, chain)
+        except OSError:
+            self.pending -= sum(1 for timer in timers if props.TIMER_DEL_UNIQKEY not in timer[4])
+            raise
+        for second, deliver_ms, position, recall in noted:
+            if live is None or live.second != second:
+                continue
+            if recall:
+                live.recalled.add(recall)
+            else:
+                live.add(deliver_ms, position)
+
+
+def _records(found: ReadResult) -> list[memoryview]:
+    return [record for view in found.views for record in split_records(view)]
+
+
+def _read(record: memoryview) -> Timer | None:
+    size, queue_offset, physical_offset = _HEAD.unpack_from(record)
+    text = record_properties(record)
+    deliver_ms = deliver_time(text)
+    if deliver_ms is None:
+        log.error("a message of the timer topic is no timer: left out", offset=physical_offset)
+        return None
+    return Timer(queue_offset, physical_offset, size, deliver_ms, text)
+
+
+def _leg(deliver_ms: int, now_ms: int, window_ms: int) -> tuple[int, int]:
+    """Magic and time of the unit: the timer's own, or that of its next roll when it is far."""
+    left_ms = deliver_ms - now_ms
+    if left_ms < window_ms:
+        return MAGIC_DEFAULT, deliver_ms
+    # Not to the very end of what is left: the last leg shall not be a short one.
+    short = left_ms - window_ms < window_ms // 3
+    return MAGIC_DEFAULT | MAGIC_ROLL, now_ms + (window_ms // 2 if short else window_ms)

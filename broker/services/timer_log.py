@@ -1,0 +1,245 @@
+"""The timer log, upstream's `timerlog/`: one unit of 52 bytes for each timer that was set.
+
+    0  4 size (52)                12  4 magic               36  4 size of the record
+    4  8 previous unit of the     16  8 time of writing     40  4 hash of the real topic
+         same second, -1: none    24  4 delay from it, ms   44  8 deliver time (upstream: 0)
+                                  28  8 offset of the record
+
+A file ends with a blank unit when less than a unit and a blank fit. Files are written with pwrite,
+never through a map: a full disk is an error then, not the end of the process. They are sparse.
+"""
+
+import os
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from aerobee.broker.store.layout import offset_name, parse_offset_name
+
+UNIT: Final = Struct(">iqiqiqiiq")
+UNIT_SIZE: Final = UNIT.size
+MAGIC_DEFAULT: Final = 1
+MAGIC_ROLL: Final = 2  # to be put anew, not delivered: its time is far
+MAGIC_DELETE: Final = 4  # recalls another timer of the same second
+NONE: Final = -1
+
+_MAGIC_MASK: Final = 0xF
+_BLANK: Final = Struct(">iqi")
+_BLANK_MAGIC: Final = -875286124
+_BLOCK: Final = 1 << 16
+_SCAN_UNITS: Final = 100_000
+_DTYPE: Final = np.dtype(
+    [
+        ("size", ">i4"),
+        ("previous", ">i8"),
+        ("magic", ">i4"),
+        ("written_ms", ">i8"),
+        ("delay_ms", ">i4"),
+        ("physical_offset", ">i8"),
+        ("record_size", ">i4"),
+        ("topic_hash", ">i4"),
+        ("deliver_ms", ">i8"),
+    ]
+)
+Units = npt.NDArray[np.void]
+
+
+class Unit(NamedTuple):
+    """One timer, or one recall of a timer."""
+
+    position: int
+    previous: int
+    magic: int
+    written_ms: int
+    slot_ms: int  # in the second under which it is kept
+    physical_offset: int
+    record_size: int
+    deliver_ms: int  # 0: only its record tells, it was written by upstream
+
+
+class TimerLog:
+    """Appends units in batches; reads them by position."""
+
+    def __init__(self, folder: str, file_size: int) -> None:
+        self._folder = folder
+        self._file_size = file_size
+        self._fds: dict[int, int] = {}  # start of a file -> descriptor, in order
+        self._pending: list[bytes] = []
+        self._pending_at = 0
+        self._block: tuple[int, bytes] = (NONE, b"")
+        self.end = 0
+
+    # --- files
+
+    def load(self) -> None:
+        """Open what is there; `end` is only known after a `scan` and `cut`."""
+        os.makedirs(self._folder, exist_ok=True)
+        starts = [parse_offset_name(name) for name in os.listdir(self._folder)]
+        for start in sorted(start for start in starts if start is not None):
+            if os.path.getsize(self._path(start)) == self._file_size:
+                self._fds[start] = os.open(self._path(start), os.O_RDWR | os.O_CLOEXEC)
+            else:
+                os.unlink(self._path(start))  # a kill came before it had its length
+        self.end = next(iter(self._fds), 0)
+
+    def _path(self, start: int) -> str:
+        return os.path.join(self._folder, offset_name(start))
+
+    def _create(self, start: int) -> int:
+        fd = os.open(self._path(start), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.ftruncate(fd, self._file_size)
+        self._fds[start] = fd
+        return fd
+
+    def cut(self, end: int) -> None:
+        """The log ends here: what stands behind is zeroed and removed."""
+        for start in [start for start in self._fds if start > end]:
+            os.close(self._fds.pop(start))
+            os.unlink(self._path(start))
+        start = end // self._file_size * self._file_size
+        fd = self._fds.get(start)
+        if fd is not None:
+            os.ftruncate(fd, end - start)
+            os.ftruncate(fd, self._file_size)
+        self.end = end
+        self._block = (NONE, b"")
+
+    def sync(self) -> None:
+        """Put on disk what was written; from any thread."""
+        for fd in list(self._fds.values())[-2:]:
+            os.fdatasync(fd)
+
+    def drop_before(self, min_physical_offset: int) -> int:
+        """Remove files all of whose records are gone from the store; how many."""
+        dropped = 0
+        while len(self._fds) > 1:
+            start, fd = next(iter(self._fds.items()))
+            units = (self._file_size - _BLANK.size) // UNIT_SIZE
+            last = os.pread(fd, UNIT_SIZE, (units - 1) * UNIT_SIZE)
+            if UNIT.unpack(last)[5] >= min_physical_offset:
+                break
+            os.close(self._fds.pop(start))
+            os.unlink(self._path(start))
+            dropped += 1
+        return dropped
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    # --- writing
+
+    def add(
+        self,
+        previous: int,
+        magic: int,
+        written_ms: int,
+        slot_ms: int,
+        physical_offset: int,
+        record_size: int,
+        topic_hash: int,
+        deliver_ms: int,
+    ) -> int:
+        """Take a unit into the batch; its position. `write` makes it so."""
+        position = self._place()
+        self._pending.append(
+            UNIT.pack(
+                UNIT_SIZE,
+                previous,
+                magic,
+                written_ms,
+                slot_ms - written_ms,
+                physical_offset,
+                record_size,
+                topic_hash,
+                deliver_ms,
+            )
+        )
+        self.end = position + UNIT_SIZE
+        return position
+
+    def _place(self) -> int:
+        """Where the next unit goes; begins a new file when the last one is full."""
+        inside = self.end % self._file_size
+        room = self._file_size - inside
+        if inside and room < UNIT_SIZE + _BLANK.size:
+            self.write()
+            start = self.end - inside
+            os.pwrite(self._fds[start], _BLANK.pack(room, 0, _BLANK_MAGIC), inside)
+            self.end = start + self._file_size
+        if not self._pending:
+            self._pending_at = self.end
+        return self.end
+
+    def write(self) -> None:
+        """Write the batch; OSError when the disk refuses, the batch is dropped then."""
+        if not self._pending:
+            return
+        data, self._pending = b"".join(self._pending), []
+        start = self._pending_at // self._file_size * self._file_size
+        self._block = (NONE, b"")
+        try:
+            fd = self._fds.get(start)
+            if fd is None:
+                fd = self._create(start)
+            os.pwrite(fd, data, self._pending_at - start)
+        except OSError:
+            self.end = self._pending_at
+            raise
+
+    # --- reading
+
+    def read(self, position: int) -> Unit | None:
+        """The unit there; None when its file is gone."""
+        block_at, block = self._block
+        at = position - block_at
+        if not 0 <= at <= len(block) - UNIT_SIZE:
+            start = position // self._file_size * self._file_size
+            fd = self._fds.get(start)
+            if fd is None:
+                return None
+            # Chains go backwards: the unit wanted is the last of the block.
+            block_at = max(start, position + UNIT_SIZE - _BLOCK)
+            block = os.pread(fd, position + UNIT_SIZE - block_at, block_at - start)
+            self._block = (block_at, block)
+            at = position - block_at
+            if len(block) < at + UNIT_SIZE:
+                return None
+        size, previous, magic, written_ms, delay_ms, offset, record_size, _, deliver_ms = (
+            UNIT.unpack_from(block, at)
+        )
+        if size != UNIT_SIZE:
+            return None
+        slot_ms = written_ms + delay_ms
+        return Unit(position, previous, magic, written_ms, slot_ms, offset, record_size, deliver_ms)
+
+    def scan(self) -> Iterator[tuple[int, Units]]:
+        """Position and units, in pieces, up to the first that is none; `end` follows."""
+        for start, fd in self._fds.items():
+            if self.end != start:
+                return  # a file is missing: the chain of files ends
+            inside = 0
+            while True:
+                data = os.pread(fd, min(_SCAN_UNITS * UNIT_SIZE, self._file_size - inside), inside)
+                units = np.frombuffer(data, _DTYPE, count=len(data) // UNIT_SIZE)
+                sound = (units["size"] == UNIT_SIZE) & (units["magic"] & ~_MAGIC_MASK == 0)
+                count = len(units) if sound.all() else int(np.argmin(sound))
+                if count:
+                    yield start + inside, units[:count]
+                inside += count * UNIT_SIZE
+                self.end = start + inside
+                if not count or count < len(units):
+                    break
+            if not self._is_blank(fd, inside):
+                return
+            self.end = start + self._file_size
+
+    def _is_blank(self, fd: int, inside: int) -> bool:
+        room = self._file_size - inside
+        if room < _BLANK.size:
+            return True
+        return bool(_BLANK.unpack(os.pread(fd, _BLANK.size, inside))[2] == _BLANK_MAGIC)

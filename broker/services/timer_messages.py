@@ -1,0 +1,90 @@
+"""The messages behind timers: when they are due, what recalls them, what is put when they fire."""
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from aerobee.broker.services import stored
+from aerobee.broker.services.names_check import TIMER_TOPIC
+from aerobee.broker.services.timer_log import MAGIC_ROLL, Unit
+from aerobee.protocol import properties as props
+from aerobee.protocol.record import Message, StoredMessage
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.timers")
+
+APACHE_PRECISION_MS: Final = 1000
+PRECISION_MAX_MS: Final = 60_000
+NEVER_ENQUEUED: Final = 2**63 - 1  # as upstream marks one that was due when it was set
+NOTHING_RECALLED: Final[frozenset[str]] = frozenset()
+
+
+def deliver_time(properties: str) -> int | None:
+    """When a timer is due; None when its message is no timer."""
+    out_ms = _number(props.get(properties, props.TIMER_OUT_MS))
+    if out_ms is None:
+        return None
+    deliver_ms = _number(props.get(properties, props.TIMER_DELIVER_MS))
+    if deliver_ms is not None and out_ms < deliver_ms <= out_ms + PRECISION_MAX_MS:
+        return deliver_ms
+    # A Java broker's, with a delay: it says only the second, whose end is never too early.
+    return out_ms + APACHE_PRECISION_MS
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def recall_key(message: StoredMessage) -> str:
+    """By which a recall names a timer."""
+    return f"{message.property(props.REAL_TOPIC)}+{message.property(props.UNIQ_KEY)}"
+
+
+def message_of(store: "MessageStore", unit: Unit) -> StoredMessage | None:
+    """The timer's message; None, said in the log, when it is not in the store any more."""
+    message = stored.message_at(store, unit.physical_offset, unit.record_size)
+    if message is None or message.topic != TIMER_TOPIC:
+        log.error("a timer's message is gone from the store", offset=unit.physical_offset)
+        return None
+    return message
+
+
+def unit_deliver_ms(store: "MessageStore", unit: Unit) -> int:
+    """When a unit is due; upstream's tell only the second."""
+    if unit.deliver_ms:
+        return unit.deliver_ms
+    message = None if unit.magic & MAGIC_ROLL else message_of(store, unit)
+    if message is None:
+        return unit.slot_ms + 1
+    return deliver_time(message.properties) or unit.slot_ms + 1
+
+
+def unit_recalls(store: "MessageStore", unit: Unit) -> str | None:
+    """The key of the timer that a unit recalls."""
+    message = message_of(store, unit)
+    return None if message is None else message.property(props.TIMER_DEL_UNIQKEY)
+
+
+def fired(
+    message: StoredMessage, written_ms: int, now_ms: int, recalled: set[str] | frozenset[str]
+) -> Message | None:
+    """The message for its real topic; None when it is recalled, or is itself a recall."""
+    if message.property(props.TIMER_DEL_UNIQKEY) is not None:
+        return None
+    if recalled and recall_key(message) in recalled:
+        return None
+    made = stored.delivered(message)
+    if made is not None:
+        text = props.put(made.properties, props.TIMER_ENQUEUE_MS, str(written_ms))
+        made.properties = props.put(text, props.TIMER_DEQUEUE_MS, str(now_ms))
+    return made
+
+
+def rolled(message: StoredMessage) -> Message:
+    """The message for the timer topic again, with one roll more."""
+    text = stored.own_properties(message)
+    times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
+    text = props.put(text, props.TIMER_ROLL_TIMES, str(times + 1))
+    return stored.again(message, TIMER_TOPIC, 0, text)

@@ -1,0 +1,89 @@
+"""The timers of one second, in the order of their times, as arrays: a crowd costs little memory."""
+
+import heapq
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aerobee.broker.services.timer_log import MAGIC_DELETE, MAGIC_ROLL, NONE, TimerLog
+from aerobee.broker.services.timer_messages import unit_deliver_ms, unit_recalls
+from aerobee.broker.services.timer_wheel import TimerWheel
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+Place = tuple[int, int]  # deliver time and position in the timer log: the order of firing
+
+
+class TimerSlot:
+    """Units that wait in one second. Those set while it runs come to it by `add`."""
+
+    def __init__(self, second: int) -> None:
+        self.second = second
+        self.recalled: set[str] = set()  # "topic+unique key"
+        self._deliver = array("q")
+        self._position = array("q")
+        self._order = array("q")
+        self._at = 0
+        self._late: list[tuple[int, int]] = []
+
+    @property
+    def waiting(self) -> int:
+        return len(self._order) - self._at + len(self._late)
+
+    def add(self, deliver_ms: int, position: int) -> None:
+        heapq.heappush(self._late, (deliver_ms, position))
+
+    def peek(self) -> Place | None:
+        """The next to fire."""
+        late = self._late[0] if self._late else None
+        if self._at >= len(self._order):
+            return late
+        index = self._order[self._at]
+        place = (self._deliver[index], self._position[index])
+        return place if late is None or place < late else late
+
+    def pop(self) -> None:
+        """The one that `peek` showed has had its turn."""
+        if self._late and self._late[0] == self.peek():
+            heapq.heappop(self._late)
+        else:
+            self._at += 1
+
+    def take(self, deliver: "array[int]", positions: "array[int]") -> None:
+        """Fill it, in any order."""
+        self._deliver, self._position = deliver, positions
+        times = np.frombuffer(deliver, np.int64)
+        order = np.lexsort((np.frombuffer(positions, np.int64), times))
+        self._order = array("q", order.astype(np.int64).tobytes())
+
+
+def load_slot(
+    store: "MessageStore",
+    timer_log: TimerLog,
+    wheel: TimerWheel,
+    second: int,
+    fired: Place,
+    fired_before: int,
+) -> TimerSlot:
+    """The second's timers, and which of them are recalled. Left out: those up to `fired`, among
+    the units before position `fired_before`."""
+    slot = TimerSlot(second)
+    deliver, positions = array("q"), array("q")
+    position = wheel.get(second).last
+    while position != NONE:
+        unit = timer_log.read(position)
+        if unit is None or unit.slot_ms // 1000 != second:
+            break
+        if unit.magic & MAGIC_DELETE and not unit.magic & MAGIC_ROLL:
+            if key := unit_recalls(store, unit):
+                slot.recalled.add(key)
+        else:
+            deliver_ms = unit_deliver_ms(store, unit)
+            if position >= fired_before or (deliver_ms, position) > fired:
+                deliver.append(deliver_ms)
+                positions.append(position)
+        position = unit.previous
+    slot.take(deliver, positions)
+    return slot

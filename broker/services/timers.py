@@ -1,0 +1,347 @@
+"""Timers: messages that are delivered at any time, to a tenth of a second, a year ahead.
+
+They wait in rmq_sys_wheel_timer, queue 0. Each is noted as a unit of the timer log in the chain of
+its second in the timer wheel: upstream's files, always in its form, so that a store folder can go
+to a Java broker and come from one at any moment. When a second comes, its chain is read and its
+messages are put to their topics in the order of their times. Memory does not grow with the timers:
+only the second that runs is held.
+
+Far timers roll: before their records are removed by age they are put anew, with TIMER_ROLL_TIMES.
+"""
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services import stored, timer_checkpoint, timer_recovery
+from aerobee.broker.services.names_check import TIMER_TOPIC
+from aerobee.broker.services.progress_file import ProgressFile
+from aerobee.broker.services.timer_checkpoint import TimerCheckpoint
+from aerobee.broker.services.timer_enqueue import Enqueue, Timer
+from aerobee.broker.services.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog
+from aerobee.broker.services.timer_messages import (
+    NEVER_ENQUEUED,
+    NOTHING_RECALLED,
+    fired,
+    message_of,
+    rolled,
+)
+from aerobee.broker.services.timer_recovery import Progress
+from aerobee.broker.services.timer_slot import Place, TimerSlot, load_slot
+from aerobee.broker.services.timer_wheel import TimerWheel
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.results import Arrival
+from aerobee.broker.store.wake import Wake
+from aerobee.protocol.record import Message, StoredMessage
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.timers")
+
+BATCH_MAX: Final = 256  # messages put at once, before the event loop has its turn
+IDLE_S: Final = 60.0
+RETRY_MS: Final = 100
+_BEHIND_S: Final = 3600
+_ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
+
+
+class _Candidate(NamedTuple):
+    """A checkpoint that may be written once the store's log is on disk up to `log_end`."""
+
+    log_end: int
+    point: TimerCheckpoint
+
+
+class _Fired(NamedTuple):
+    """A timer that has its turn."""
+
+    place: Place
+    counts: bool  # among those that wait
+    message: StoredMessage | None
+    made: Message | None  # what is put; None: it is recalled, or cannot be used
+
+
+class Timers:
+    """Delivers timers in their time."""
+
+    def __init__(self, store: "MessageStore", settings: Settings, clock: Clock, root: str) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._check_path = os.path.join(root, "config", "timercheck")
+        self._progress = ProgressFile(os.path.join(root, "config", "timerProgress"))
+        self.log = TimerLog(os.path.join(root, "timerlog"), settings.mapped_file_size_timer_log)
+        self.wheel = TimerWheel(os.path.join(root, "timerwheel"))
+        self._enqueue = Enqueue(
+            store, self.log, self.wheel, self._roll_window_ms, self._deliver_due
+        )
+        self._point = TimerCheckpoint()
+        self._candidate: _Candidate | None = None
+        self._read_second = 0  # seconds before this one have had their turn
+        self._fired: Place = (0, 0)  # the last that has had its turn
+        self._loaded_end = 0  # of the timer log at the start: units before it may have fired
+        self._slot: TimerSlot | None = None
+        self._wake = Wake()
+        self._dirty = Wake()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pending(self) -> int:
+        """How many timers wait; a recalled one counts until its second has come."""
+        return self._enqueue.pending
+
+    @property
+    def _second(self) -> int:
+        """The second that runs, or the next one to look for."""
+        return self._read_second if self._slot is None else self._slot.second
+
+    def _roll_window_ms(self) -> int:
+        """How far ahead a timer is noted: well before its record is removed by age."""
+        kept_s = self._settings.file_reserved_time * 3600 // 2
+        return max(60, min(self._settings.timer_roll_window_slot, kept_s, _ROLL_MAX_S)) * 1000
+
+    # --- start and stop
+
+    def load(self) -> None:
+        """Find what is pending; the store must be loaded."""
+        self._point = timer_checkpoint.load(self._check_path) or TimerCheckpoint()
+        end = self._store.max_physical_offset
+        numbers = self._progress.read(end)
+        told = None if numbers is None else Progress((numbers[0], numbers[1]), *numbers[2:4])
+        self.log.load()
+        found = timer_recovery.recover(
+            self.log,
+            self.wheel,
+            read_second=self._point.read_ms // 1000,
+            max_physical_offset=end,
+            progress=told,
+        )
+        self._read_second = found.read_second
+        queue_offset = self._point.queue_offset
+        if found.last_physical_offset >= 0:
+            last = stored.message_at(self._store, found.last_physical_offset)
+            if last is not None and last.topic == TIMER_TOPIC:
+                queue_offset = max(queue_offset, last.queue_offset + 1)
+        if found.progress is not None:
+            self._fired = found.progress.fired
+            queue_offset = max(queue_offset, found.progress.queue_offset)
+        elif not self.log.end and self._point.log_end:
+            log.warning("the timer log is gone: timers are read anew from the store")
+            queue_offset = 0
+            self._enqueue.skip_before_ms = self._point.read_ms
+        self._loaded_end = self.log.end
+        self._enqueue.start_at(queue_offset, end, found.timers)
+        if found.timers:
+            log.info("timers are pending", timers=found.timers)
+        else:
+            self._read_second = max(self._read_second, self._clock.now_ms() // 1000)
+
+    async def start(self) -> None:
+        self._store.add_arrival_listener(self._arrived)
+        self._tasks = [
+            asyncio.create_task(self._run(), name="timers"),
+            asyncio.create_task(self._run_checkpoints(), name="timers-checkpoints"),
+        ]
+
+    async def stop(self) -> None:
+        """End the loops, at the end of a second; `save` follows once the store has stopped."""
+        while self._slot is not None and (self._slot.second + 1) * 1000 > self._clock.now_ms():
+            if self._fired[0] <= self._slot.second * 1000:
+                break  # none of this second has fired: a Java broker can begin with it
+            await self._clock.sleep(0.05)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks.clear()
+
+    def save(self) -> None:
+        """The last word, after the store's stop: nothing that was delivered is delivered again."""
+        self._sync()
+        self._write_checkpoint(self._point_now())
+        self.close()
+
+    def close(self) -> None:
+        """Leave the files as they are."""
+        self.log.close()
+        self.wheel.close()
+        self._progress.close()
+
+    async def _run(self) -> None:
+        tick_ms = self._settings.timer_precision_ms
+        while True:
+            try:
+                due_ms = self.step(self._clock.now_ms())
+            except Exception:  # the next round must come, whatever is wrong with this one
+                log.exception("delivering timers failed; trying again")
+                due_ms = self._clock.now_ms() + RETRY_MS
+            now_ms = self._clock.now_ms()
+            if due_ms is None:
+                await self._wake.wait_at_most(self._clock, IDLE_S)
+            elif due_ms <= now_ms:
+                await asyncio.sleep(0)  # more is due: let the others have their turn
+            else:
+                tick = -(-due_ms // tick_ms) * tick_ms
+                await self._wake.wait_at_most(self._clock, (tick - now_ms) / 1000)
+
+    def _arrived(self, arrivals: list[Arrival]) -> None:
+        if self._wake.is_set:
+            return
+        for arrival in arrivals:
+            if arrival[0] == TIMER_TOPIC:
+                self._wake.set()
+                return
+
+    # --- one round
+
+    def step(self, now_ms: int) -> int | None:
+        """Set new timers, fire those that are due; returns when to look again, None: no timer."""
+        behind = self._second < now_ms // 1000 - _BEHIND_S  # those that wait go first then
+        if self._enqueue.has_more and not behind:
+            delivered = self._enqueue.step(now_ms, self._slot, self._read_second)
+            self._note_progress()
+            if not delivered:
+                return now_ms + RETRY_MS
+        due_ms = self._fire(now_ms)
+        return now_ms if self._enqueue.has_more else due_ms
+
+    def _deliver_due(self, timers: list[Timer], now_ms: int) -> int | None:
+        """Deliver timers that were due when they were read; the first that could not be."""
+        ready = []
+        for timer in sorted(timers, key=lambda timer: timer.deliver_ms):
+            message = stored.message_at(self._store, timer.physical_offset, timer.record_size)
+            made = message and fired(message, NEVER_ENQUEUED, now_ms, NOTHING_RECALLED)
+            if message is not None and made is not None:
+                ready.append((message, made))
+        results = self._store.put([made for _, made in ready]) if ready else []
+        failed = [
+            message.queue_offset
+            for (message, _), result in zip(ready, results, strict=True)
+            if not stored.is_done(result, message)
+        ]
+        return min(failed, default=None)
+
+    def _fire(self, now_ms: int) -> int | None:
+        while True:
+            if self._slot is None:
+                second = self.wheel.next_second(self._read_second, now_ms // 1000 + 1)
+                if second is None or second * 1000 >= now_ms:
+                    self._read_second = max(self._read_second, now_ms // 1000)
+                    following = self.wheel.next_second(self._read_second, 2**62)
+                    return None if following is None else following * 1000 + 1
+                self._slot = load_slot(
+                    self._store, self.log, self.wheel, second, self._fired, self._loaded_end
+                )
+            more = self._fire_slot(self._slot, now_ms)
+            if more is not None:
+                return more
+            if now_ms < (self._slot.second + 1) * 1000:
+                return (self._slot.second + 1) * 1000  # it may get more until then
+            self.wheel.forget(self._slot.second)
+            self._read_second = self._slot.second + 1
+            self._slot = None
+            self._dirty.set()
+
+    def _fire_slot(self, slot: TimerSlot, now_ms: int) -> int | None:
+        """Fire what is due; when to look again, None when the slot is empty."""
+        batch: list[_Fired] = []
+        while (place := slot.peek()) is not None and place[0] <= now_ms:
+            if len(batch) == BATCH_MAX:
+                break
+            batch.append(self._taken_up(place, slot, now_ms))
+            slot.pop()
+        if batch and not self._put_batch(slot, batch):
+            return now_ms + RETRY_MS
+        following = slot.peek()
+        return None if following is None else max(following[0], now_ms)
+
+    def _taken_up(self, place: Place, slot: TimerSlot, now_ms: int) -> _Fired:
+        unit = self.log.read(place[1])
+        message = message_of(self._store, unit) if unit else None
+        if unit is None or message is None:
+            return _Fired(place, True, None, None)
+        if unit.magic & MAGIC_ROLL:
+            made: Message | None = rolled(message)
+        else:
+            made = fired(message, unit.written_ms, now_ms, slot.recalled)
+        return _Fired(place, not unit.magic & MAGIC_DELETE, message, made)
+
+    def _put_batch(self, slot: TimerSlot, batch: list[_Fired]) -> bool:
+        """Put them in order; those from the first that failed go back into the slot."""
+        made = [entry.made for entry in batch if entry.made is not None]
+        results = iter(self._store.put(made) if made else ())
+        failed = 0
+        for number, entry in enumerate(batch):
+            ready = entry.message is not None and entry.made is not None
+            if ready and not stored.is_done(next(results), cast(StoredMessage, entry.message)):
+                failed = len(batch) - number
+                break
+            self._fired = entry.place
+            self._enqueue.pending -= 1 if entry.counts else 0
+        for entry in batch[len(batch) - failed :]:
+            slot.add(*entry.place)
+        self._note_progress()
+        return not failed
+
+    # --- progress
+
+    def _note_progress(self) -> None:
+        """After every step that put something: exact after a kill."""
+        numbers = [*self._fired, self._enqueue.queue_offset, self.log.end]
+        self._progress.write(numbers, self._store.max_physical_offset)
+        self._dirty.set()
+
+    def _point_now(self) -> TimerCheckpoint:
+        queue_offset = self._enqueue.queue_offset
+        return TimerCheckpoint(
+            self._second * 1000,
+            self.log.end,
+            queue_offset,
+            queue_offset,
+            self._point.state_version,
+            self._clock.now_ms(),
+            self._point.counter + 1,
+        )
+
+    async def _run_checkpoints(self) -> None:
+        while True:
+            await self._dirty.wait()
+            await self._clock.sleep(self._settings.timer_flush_interval_ms / 1000)
+            try:
+                candidate = _Candidate(self._store.max_physical_offset, self._point_now())
+                await asyncio.to_thread(self._sync)
+                self._checkpoint(candidate)
+            except OSError as error:
+                log.error("timers cannot be written to disk; trying again", error=str(error))
+                self._dirty.set()
+
+    def checkpoint(self) -> None:
+        """One round of the checkpoints' loop."""
+        candidate = _Candidate(self._store.max_physical_offset, self._point_now())
+        self._sync()
+        self._checkpoint(candidate)
+
+    def _checkpoint(self, candidate: _Candidate) -> None:
+        """Write the newest that the store has on disk; the others later."""
+        flushed = self._store.flushed_offset
+        for known in (self._candidate, candidate):
+            if known is not None and known.log_end <= flushed:
+                self._write_checkpoint(known.point)
+        self._candidate = candidate if candidate.log_end > flushed else None
+        if self._candidate is not None:
+            self._dirty.set()
+        self.log.drop_before(self._store.min_physical_offset)
+
+    def _sync(self) -> None:
+        self.log.sync()
+        self.wheel.sync()
+
+    def _write_checkpoint(self, point: TimerCheckpoint) -> None:
+        timer_checkpoint.save(self._check_path, point)
+        self._point = point

@@ -1,0 +1,131 @@
+"""The check loop: asks producers about transactions that nobody has ended."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services import stored
+from aerobee.broker.services.clients import Clients
+from aerobee.broker.services.names_check import TRANSACTION_HALF_TOPIC
+from aerobee.broker.services.transactions import Transactions
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.results import PutResult
+from aerobee.protocol import properties as props
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import Command
+from aerobee.protocol.ids import offset_message_id
+from aerobee.protocol.record import StoredMessage, encode_record
+
+log = structlog.get_logger("aerobee.transactions")
+
+_BREATH: Final = 64  # half messages looked at before the event loop has its turn
+_HOUR_MS: Final = 3600 * 1000
+
+
+class TransactionChecks:
+    """Goes through the open transactions, every `transactionCheckInterval`."""
+
+    def __init__(
+        self, transactions: Transactions, clients: Clients, settings: Settings, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._clients = clients
+        self._settings = settings
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._nobody: set[str] = set()  # groups without a producer, said once
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="transaction-checks")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        self._transactions.commit_progress()
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.transaction_check_interval / 1000)
+            try:
+                for _ in self._round(self._clock.now_ms()):
+                    await asyncio.sleep(0)
+            except Exception:  # the next round must come, whatever is wrong with this one
+                log.exception("checking transactions failed; trying again")
+
+    def step(self, now_ms: int) -> None:
+        """One whole round."""
+        for _ in self._round(now_ms):
+            pass
+
+    def _round(self, now_ms: int) -> Iterator[None]:
+        transactions = self._transactions
+        if not transactions.prepare():
+            return
+        transactions.write_due_ops()
+        transactions.read_halves()
+        for number, (root, queue_offset) in enumerate(transactions.open_halves()):
+            half = transactions.half_at(root, queue_offset)
+            if half is not None:
+                self._look_at(root, half, now_ms)
+            if number % _BREATH == _BREATH - 1:
+                yield
+        transactions.commit_progress()
+
+    def _look_at(self, root: int, half: StoredMessage, now_ms: int) -> None:
+        settings = self._settings
+        age_ms = now_ms - half.born_timestamp
+        checks = _number(half, props.TRANSACTION_CHECK_TIMES) or 0
+        too_old = age_ms > settings.file_reserved_time * _HOUR_MS
+        if checks >= settings.transaction_check_max or too_old:
+            self._transactions.give_up(root, half)
+            return
+        immunity_s = _number(half, props.CHECK_IMMUNITY_TIME)
+        immunity_ms = settings.transaction_time_out if immunity_s is None else immunity_s * 1000
+        if 0 <= age_ms <= immunity_ms:
+            return
+        group = half.property(props.PGROUP) or ""
+        producer = self._clients.producer_channel(group)
+        if producer is None:
+            if group not in self._nobody:
+                self._nobody.add(group)
+                log.warning("nobody can be asked about a transaction", producer_group=group)
+            return
+        self._nobody.discard(group)
+        copied = self._transactions.copy(root, half, checks + 1)
+        if copied is not None:
+            producer.send_oneway(check_request(half, copied, settings.broker_name))
+
+
+def check_request(half: StoredMessage, copied: PutResult, broker_name: str) -> Command:
+    """CHECK_TRANSACTION_STATE: the message as it will be, and where its newest copy is."""
+    topic, queue_id = stored.real_place(half) or (half.topic, half.queue_id)
+    unique_key = half.property(props.UNIQ_KEY) or ""
+    text = stored.own_properties(half)
+    body = encode_record(
+        stored.again(half, topic, queue_id, text),
+        copied.queue_offset,
+        copied.physical_offset,
+        copied.store_timestamp,
+    )
+    ext = {
+        "bname": broker_name,
+        "commitLogOffset": str(copied.physical_offset),
+        "msgId": unique_key,
+        "offsetMsgId": offset_message_id(half.store_host, copied.physical_offset),
+        "topic": TRANSACTION_HALF_TOPIC,
+        "tranStateTableOffset": str(copied.queue_offset),
+        "transactionId": unique_key,
+    }
+    return Command(RequestCode.CHECK_TRANSACTION_STATE, ext, body)
+
+
+def _number(half: StoredMessage, name: str) -> int | None:
+    text = half.property(name)
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 12 else None

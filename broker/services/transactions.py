@@ -1,0 +1,347 @@
+"""Transactions: half messages, their end, and which are still open.
+
+All state is in two queues and two offsets of group CID_RMQ_SYS_TRANS, as in every RocketMQ:
+RMQ_SYS_TRANS_HALF_TOPIC holds the half messages, RMQ_SYS_TRANS_OP_HALF_TOPIC the queue offsets of
+those that are done. A check appends the half message anew (with one more check counted) and marks
+the old copy as done; every copy tells its first one's queue offset, the transaction's root. So a
+transaction is open as long as its root is in `_open`, whichever copy a producer's word is about,
+and a second word for it finds it closed: it is delivered once.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from aerobee.broker.services import stored
+from aerobee.broker.services.names_check import (
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+)
+from aerobee.broker.services.offsets import Offsets
+from aerobee.broker.services.put_hooks import PutHooks
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.topics import Topics
+from aerobee.broker.store.results import PutResult, ReadStatus
+from aerobee.protocol import properties as props
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Message,
+    StoredMessage,
+    iter_records,
+)
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.transactions")
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+_QUEUE: Final = 0
+_READ_COUNT: Final = 512
+_READ_BYTES: Final = 4 << 20
+_OP_PROPERTIES: Final = props.encode({props.TAGS: "d"})
+
+
+class EndRequest(NamedTuple):
+    """A producer's word about a half message."""
+
+    group: str
+    queue_offset: int
+    physical_offset: int
+    commit: bool
+
+
+class _Progress(NamedTuple):
+    log_end: int  # what it rests on is on disk once the log is, up to here
+    half: int
+    op: int
+
+
+class Transactions:
+    """Half messages and their fates."""
+
+    def __init__(
+        self, store: "MessageStore", topics: Topics, offsets: Offsets, hooks: PutHooks
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._hooks = hooks
+        self._open: dict[int, int] = {}  # root -> queue offset of its newest copy
+        self._read = -1  # half messages before this queue offset are known; -1: none yet
+        self._done: set[int] = set()  # not yet read, but ended already
+        self._ops: deque[tuple[int, int]] = deque()  # op queue offset, half queue offset
+        self._op_due: list[int] = []  # half messages whose op could not be written
+        self._prepared_at = 0
+        self._progress: deque[_Progress] = deque()
+
+    def load(self) -> None:
+        """The store is loaded; its queues may still be catching up with its log."""
+        self._prepared_at = self._store.max_physical_offset
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    # --- the end of a transaction
+
+    def end(self, request: EndRequest) -> PutResult:
+        """Deliver or drop a half message; Refused when it is not an open one of this group."""
+        if not self.prepare():
+            raise Refused(ResponseCode.SYSTEM_BUSY, "the broker is starting; it will ask again")
+        half = self._half(request)
+        root = _root(half)
+        newest = self._open.get(root)
+        if newest is None:
+            if half.queue_offset < self._read or half.queue_offset in self._done:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the transaction of half message {half.message_id} is not open any more: it "
+                    "was committed, rolled back or given up",
+                )
+            newest = half.queue_offset  # sent a moment ago, not read yet
+        messages = [_op(newest, half)]
+        if request.commit:
+            messages.insert(0, self._committed(half))
+        results = self._store.put(messages)
+        if not results[0].ok:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the end of a transaction was not stored, it stays open: {results[0].reason}",
+            )
+        self._close(root, newest, results[-1])
+        return results[-1] if results[-1].ok else results[0]
+
+    def _half(self, request: EndRequest) -> StoredMessage:
+        half = stored.message_at(self._store, request.physical_offset)
+        if half is None or half.topic != TRANSACTION_HALF_TOPIC:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "Find prepared transaction message failed: no half message begins at "
+                f"{request.physical_offset}",
+            )
+        if half.property(props.PGROUP) != request.group:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != request.queue_offset:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        return half
+
+    def _committed(self, half: StoredMessage) -> Message:
+        place = stored.real_place(half)
+        if place is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"half message {half.message_id} does not say which topic it is for",
+            )
+        message = stored.again(half, *place, stored.own_properties(half))
+        message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+        message.prepared_transaction_offset = half.physical_offset
+        return self._hooks.schedule(message)
+
+    def _close(self, root: int, newest: int, op: PutResult) -> None:
+        self._open.pop(root, None)
+        if newest >= self._read:
+            self._done.add(newest)
+        if op.ok:
+            self._ops.append((op.queue_offset, newest))
+        else:
+            self._op_due.append(newest)
+            log.warning("a transaction's end is not noted yet; trying again", reason=op.reason)
+
+    # --- what the checks need
+
+    def prepare(self) -> bool:
+        """Learn, once, what is open from the queues; False while they are still catching up."""
+        if self._read >= 0:
+            return True
+        if self._store.dispatched_offset < self._prepared_at:
+            return False
+        self._read = self._start_offset(TRANSACTION_HALF_TOPIC)
+        op_start = self._start_offset(TRANSACTION_OP_TOPIC)
+        for op in self._records(TRANSACTION_OP_TOPIC, op_start):
+            ended = [offset for offset in op_offsets(op.body) if offset >= self._read]
+            self._done.update(ended)
+            self._ops.append((op.queue_offset, max(ended, default=-1)))
+        self.read_halves()
+        self._mend_last_end()
+        if self._open:
+            log.info("open transactions were found", count=len(self._open))
+        return True
+
+    def _mend_last_end(self) -> None:
+        """A kill between a committed message and its op leaves the message last in the log."""
+        end = self._store.max_physical_offset
+        for topic, queue_ids in self._store.queues().items():
+            for queue_id in queue_ids:
+                last = self._store.max_offset(topic, queue_id) - 1
+                entry = self._store.queue_entry(topic, queue_id, last)
+                if entry is None or entry[0] + entry[1] != end:
+                    continue
+                message = stored.message_at(self._store, entry[0], entry[1])
+                if message is not None and message.prepared_transaction_offset > 0:
+                    self._end_delivered(message.prepared_transaction_offset)
+                return
+
+    def _end_delivered(self, half_physical_offset: int) -> None:
+        half = stored.message_at(self._store, half_physical_offset)
+        if half is None or half.topic != TRANSACTION_HALF_TOPIC:
+            return
+        newest = self._open.get(_root(half))
+        if newest is not None:
+            self._close(_root(half), newest, self._store.put([_op(newest, half)])[0])
+
+    def _start_offset(self, topic: str) -> int:
+        least = self._store.min_offset(topic, _QUEUE)
+        most = max(self._store.max_offset(topic, _QUEUE), least)
+        return min(max(self._offsets.query(GROUP, topic, _QUEUE), least), most)
+
+    def read_halves(self) -> None:
+        """Take in the half messages that came since the last time."""
+        for half in self._records(TRANSACTION_HALF_TOPIC, self._read):
+            self._read = half.queue_offset + 1
+            if half.queue_offset in self._done:
+                self._done.discard(half.queue_offset)
+                continue
+            root = _root(half)
+            if self._open.get(root, -1) < half.queue_offset:
+                self._open[root] = half.queue_offset
+
+    def open_halves(self) -> list[tuple[int, int]]:
+        """Root and newest copy of each open transaction, the oldest first."""
+        return sorted(self._open.items(), key=lambda pair: pair[1])
+
+    def half_at(self, root: int, queue_offset: int) -> StoredMessage | None:
+        """The newest copy; None when the transaction has been closed, or its message removed."""
+        if self._open.get(root) != queue_offset:
+            return None
+        entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, _QUEUE, queue_offset)
+        half = stored.message_at(self._store, entry[0], entry[1]) if entry else None
+        if half is None and queue_offset < self._read:
+            del self._open[root]
+            log.error(
+                "an open transaction's message was removed by age before anyone ended it",
+                queue_offset=queue_offset,
+            )
+        return half
+
+    def copy(self, root: int, half: StoredMessage, checks: int) -> PutResult | None:
+        """Append the half message anew, with its count of checks; None when that failed."""
+        text = props.put(stored.own_properties(half), props.TRANSACTION_CHECK_TIMES, str(checks))
+        text = props.put(text, props.TRAN_PREPARED_QUEUE_OFFSET, str(root))
+        message = stored.again(half, TRANSACTION_HALF_TOPIC, _QUEUE, text)
+        copied, op = self._store.put([message, _op(half.queue_offset, half)])
+        if not copied.ok:
+            log.warning("a half message cannot be checked now", reason=copied.reason)
+            return None
+        self._close(root, half.queue_offset, op)
+        self._open[root] = copied.queue_offset
+        return copied
+
+    def give_up(self, root: int, half: StoredMessage) -> None:
+        """Move a half message to the topic of those that nobody ended."""
+        topic = self._topics.create_system(TRANSACTION_GIVEN_UP_TOPIC, 1)
+        message = stored.again(half, topic.name, 0, stored.own_properties(half))
+        moved, op = self._store.put([message, _op(half.queue_offset, half)])
+        if not moved.ok:
+            log.warning("a half message cannot be given up now", reason=moved.reason)
+            return
+        self._close(root, half.queue_offset, op)
+        log.error(
+            "a transaction was given up: nobody ended it",
+            topic=half.property(props.REAL_TOPIC),
+            producer_group=half.property(props.PGROUP),
+            message_id=half.message_id,
+            kept_in=topic.name,
+        )
+
+    def resume(self, physical_offset: int) -> PutResult:
+        """Check a transaction that was given up from the start again; Refused says why not."""
+        half = stored.message_at(self._store, physical_offset)
+        if half is None or half.topic != TRANSACTION_GIVEN_UP_TOPIC:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"no transaction that was given up is stored at {physical_offset}; its message is "
+                f"in topic {TRANSACTION_GIVEN_UP_TOPIC}",
+            )
+        text = props.put(stored.own_properties(half), props.TRANSACTION_CHECK_TIMES, "0")
+        text = props.remove(text, props.TRAN_PREPARED_QUEUE_OFFSET)
+        message = stored.again(half, TRANSACTION_HALF_TOPIC, _QUEUE, text)
+        return self._store.put([message])[0]
+
+    # --- progress
+
+    def write_due_ops(self) -> None:
+        """Note the ends that could not be noted at their time."""
+        due, self._op_due = self._op_due, []
+        for queue_offset in due:
+            entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, _QUEUE, queue_offset)
+            half = stored.message_at(self._store, entry[0], entry[1]) if entry else None
+            if half is None:
+                continue
+            result = self._store.put([_op(queue_offset, half)])[0]
+            if result.ok:
+                self._ops.append((result.queue_offset, queue_offset))
+            else:
+                self._op_due.append(queue_offset)
+
+    def commit_progress(self) -> None:
+        """Commit the offsets that the log has on disk; note those of now for a later call."""
+        flushed = self._store.flushed_offset
+        while self._progress and self._progress[0].log_end <= flushed:
+            _, half, op = self._progress.popleft()
+            self._offsets.commit(GROUP, TRANSACTION_HALF_TOPIC, _QUEUE, half)
+            self._offsets.commit(GROUP, TRANSACTION_OP_TOPIC, _QUEUE, op)
+        half_offset = min([self._read, *self._open.values(), *self._op_due])
+        while self._ops and self._ops[0][1] < half_offset:
+            self._ops.popleft()
+        op_end = self._store.max_offset(TRANSACTION_OP_TOPIC, _QUEUE)
+        op_offset = self._ops[0][0] if self._ops else op_end
+        now = _Progress(self._store.max_physical_offset, half_offset, op_offset)
+        if not self._progress or self._progress[-1][1:] != now[1:]:
+            self._progress.append(now)
+
+    def _records(self, topic: str, queue_offset: int) -> Iterator[StoredMessage]:
+        """The messages of a queue from here to its end."""
+        while True:
+            found = self._store.read_queue(
+                topic, _QUEUE, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES
+            )
+            try:
+                for view in found.views:
+                    yield from iter_records(view)
+            finally:
+                found.release()
+            if found.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):
+                return
+            queue_offset = found.next_offset
+
+
+def op_offsets(body: bytes | memoryview) -> list[int]:
+    """The half queue offsets of an op message: `12` of 4.x, `12,15,` of 5.x."""
+    words = str(body, "utf-8", "replace").split(",")
+    return [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 20]
+
+
+def _op(half_queue_offset: int, half: StoredMessage) -> Message:
+    """Marks a half message as done, in the form that 4.x and 5.x both read."""
+    return Message(
+        TRANSACTION_OP_TOPIC,
+        _QUEUE,
+        str(half_queue_offset).encode(),
+        _OP_PROPERTIES,
+        born_timestamp=half.born_timestamp,
+        born_host=half.store_host,
+        store_host=half.store_host,
+    )
+
+
+def _root(half: StoredMessage) -> int:
+    first = half.property(props.TRAN_PREPARED_QUEUE_OFFSET)
+    if first and first.isascii() and first.isdigit() and int(first) <= half.queue_offset:
+        return int(first)
+    return half.queue_offset

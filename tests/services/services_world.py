@@ -1,0 +1,170 @@
+"""The message services wired as the broker wires them, on a real store and a clock set by hand."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services.clients import Clients
+from aerobee.broker.services.groups import Groups
+from aerobee.broker.services.offsets import Offsets
+from aerobee.broker.services.order_locks import OrderLocks
+from aerobee.broker.services.put_hooks import PutHooks
+from aerobee.broker.services.retry import Retry
+from aerobee.broker.services.schedule import Schedule
+from aerobee.broker.services.timers import Timers
+from aerobee.broker.services.topics import Topics
+from aerobee.broker.services.transaction_checks import TransactionChecks
+from aerobee.broker.services.transactions import Transactions
+from aerobee.broker.settings import Settings
+from aerobee.broker.settings.for_store import store_settings
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.results import PutResult
+from aerobee.protocol import properties as props
+from aerobee.protocol.ids import encode_host
+from aerobee.protocol.record import Message, StoredMessage, decode_record
+
+START_MS = 1_800_000_000_000
+HOST = encode_host("127.0.0.1", 10911)
+
+
+class HandClock(Clock):
+    """Stands still until a test moves it."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.at_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def monotonic(self) -> float:
+        return self.at_ms / 1000
+
+
+class World:
+    """Open, work with, abandon as a kill would, open again."""
+
+    def __init__(self, root: Path, clock: Clock | None = None, **settings: Any) -> None:
+        self.root = root
+        self.clock = clock or HandClock()
+        self.settings = Settings(
+            store_path_root_dir=str(root), broker_name="broker-a", **settings
+        )
+        self.open()
+
+    def open(self) -> None:
+        config = str(self.root / "config")
+        wanted = replace(
+            store_settings(self.settings),
+            mapped_file_size_commit_log=8 << 20,
+            mapped_file_size_consume_queue=20 * 20_000,
+            max_hash_slot_num=1000,
+            max_index_num=4000,
+            disk_guard_enable=False,
+        )
+        self.store = MessageStore(wanted, clock=self.clock, ahead=False)
+        self.store.load()
+        settings, clock = self.settings, self.clock
+        self.topics = Topics(os.path.join(config, "topics.json"), settings, clock)
+        self.groups = Groups(os.path.join(config, "subscriptionGroup.json"), settings, clock)
+        self.offsets = Offsets(os.path.join(config, "consumerOffset.json"), clock)
+        for service in (self.topics, self.groups, self.offsets):
+            service.load()
+        self.clients = Clients(settings, self.groups, clock)
+        self.hooks = PutHooks(settings, clock)
+        self.locks = OrderLocks(clock)
+        self.retry = Retry(self.store, self.topics, self.groups, self.hooks)
+        self.schedule = Schedule(self.store, settings, clock, config)
+        self.timers = Timers(self.store, settings, clock, str(self.root))
+        self.transactions = Transactions(self.store, self.topics, self.offsets, self.hooks)
+        self.checks = TransactionChecks(self.transactions, self.clients, settings, clock)
+        self.dispatch()
+        self.schedule.load()
+        self.timers.load()
+        self.transactions.load()
+
+    # --- ends of a broker's life
+
+    def kill(self) -> None:
+        """As SIGKILL: nothing is said to anyone; the files stay as they are."""
+        self.store._maker.stop()
+        self.store._unlock()
+        self.timers.close()
+
+    def reopen_after_kill(self) -> None:
+        self.kill()
+        self.open()
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self.transactions.commit_progress()
+        self.offsets.persist()
+        self.store.close()
+        self.schedule.save()
+        self.timers.save()
+
+    def close_quietly(self) -> None:
+        if self.store._lock is not None:
+            self.kill()
+
+    # --- moving
+
+    def dispatch(self) -> None:
+        while self.store.reput.step():
+            pass
+
+    def advance(self, seconds: float) -> None:
+        assert isinstance(self.clock, HandClock)
+        self.clock.at_ms += round(seconds * 1000)
+
+    def send(
+        self, topic: str, body: bytes = b"body", *, queue_id: int = 0, **properties: str
+    ) -> PutResult:
+        """A client's send; keyword arguments are properties."""
+        message = self.message(topic, body, queue_id=queue_id, **properties)
+        result = self.store.put([self.hooks.apply(message)])[0]
+        assert result.ok, result
+        self.dispatch()
+        return result
+
+    def message(
+        self, topic: str, body: bytes = b"body", *, queue_id: int = 0, **properties: str
+    ) -> Message:
+        return Message(
+            topic,
+            queue_id,
+            body,
+            props.encode(properties),
+            born_timestamp=self.clock.now_ms(),
+            born_host=HOST,
+            store_host=HOST,
+        )
+
+    def run_schedule(self) -> int | None:
+        due_ms = self.schedule.step(self.clock.now_ms())
+        self.dispatch()
+        return due_ms
+
+    def run_timers(self) -> None:
+        while self.timers.step(self.clock.now_ms()) == self.clock.now_ms():
+            self.dispatch()
+        self.dispatch()
+
+    # --- looking
+
+    def read(self, topic: str, queue_id: int = 0, start: int = 0) -> list[StoredMessage]:
+        """All messages of a queue."""
+        messages = []
+        for at in range(start, self.store.max_offset(topic, queue_id)):
+            entry = self.store.queue_entry(topic, queue_id, at)
+            assert entry is not None
+            record = self.store.record_at(entry[0], entry[1])
+            assert record is not None
+            messages.append(decode_record(record, check=True))
+        return messages
+
+    def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
+        return [bytes(message.body) for message in self.read(topic, queue_id)]

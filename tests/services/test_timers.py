@@ -1,0 +1,220 @@
+"""Timers on a real store: their times, crashes, recalls, rolls, lists, upstream's files."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.services.names_check import TIMER_TOPIC
+from aerobee.broker.services.refused import Refused
+from aerobee.protocol import properties as props
+from services.services_world import START_MS, HandClock, World
+
+
+def deliver_at(world: World, at_ms: int, body: bytes, topic: str = "T", **more: str) -> None:
+    world.send(topic, body, TIMER_DELIVER_MS=str(at_ms), UNIQ_KEY=body.hex(), **more)
+
+
+def run_until(world: World, end_ms: int, step_ms: int = 100) -> dict[bytes, int]:
+    """Move the clock tick by tick; when each message of topic T came."""
+    seen = world.store.max_offset("T", 0)
+    came: dict[bytes, int] = {}
+    assert isinstance(world.clock, HandClock)
+    while world.clock.at_ms < end_ms:
+        world.clock.at_ms = min(end_ms, world.clock.at_ms + step_ms)
+        world.run_timers()
+        for message in world.read("T", start=seen):
+            assert message.body not in came, "delivered twice"
+            came[bytes(message.body)] = world.clock.at_ms
+        seen = world.store.max_offset("T", 0)
+    return came
+
+
+def test_a_timer_fires_at_its_time_not_before(world: World) -> None:
+    deliver_at(world, START_MS + 1234, b"one")
+    world.run_timers()
+    world.advance(1.233)
+    world.run_timers()
+    assert world.bodies("T") == [] and world.timers.pending == 1
+    world.advance(0.001)
+    world.run_timers()
+    assert world.bodies("T") == [b"one"] and world.timers.pending == 0
+
+
+def test_a_fired_timer_keeps_its_properties_and_birth(world: World) -> None:
+    world.send("T", b"x", queue_id=3, TIMER_DELAY_SEC="2", KEYS="k1", TAGS="red")
+    world.advance(2)
+    world.run_timers()
+    (message,) = world.read("T", 3)
+    found = message.property_map()
+    assert (found["KEYS"], found["TAGS"], found["REAL_QID"]) == ("k1", "red", "3")
+    assert int(found["TIMER_DEQUEUE_MS"]) == START_MS + 2000
+    assert message.born_timestamp == START_MS
+
+
+@pytest.mark.parametrize(
+    ("properties", "delay_ms"),
+    [
+        ({"TIMER_DELAY_MS": "1500"}, 1500),
+        ({"TIMER_DELAY_SEC": "3"}, 3000),
+        ({"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "9"}, 3000),
+        ({"TIMER_DELAY_MS": "700", "TIMER_DELIVER_MS": "5"}, 700),
+    ],
+)
+def test_relative_times_count_from_the_send(
+    world: World, properties: dict[str, str], delay_ms: int
+) -> None:
+    world.send("T", b"x", **properties)
+    assert run_until(world, START_MS + 5000, 50) == {b"x": START_MS + delay_ms}
+
+
+def test_a_time_that_has_passed_is_no_timer(world: World) -> None:
+    deliver_at(world, START_MS, b"now")
+    assert world.bodies("T") == [b"now"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"TIMER_DELIVER_MS": "soon"}, "whole numbers"),
+        ({"TIMER_DELAY_SEC": "99999999999"}, "timerMaxDelaySec"),
+        ({"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "T+1"}, "has passed"),
+    ],
+)
+def test_an_impossible_time_is_refused_with_a_reason(
+    world: World, properties: dict[str, str], text: str
+) -> None:
+    with pytest.raises(Refused, match=text) as caught:
+        world.hooks.apply(world.message("T", **properties))
+    assert caught.value.code == 13
+
+
+def test_a_thousand_timers_at_random_times_fire_once_each_within_a_tick(world: World) -> None:
+    chance = random.Random(7)
+    times = {b"%d" % number: START_MS + chance.randint(1, 60_000) for number in range(1000)}
+    for body, at_ms in times.items():
+        deliver_at(world, at_ms, body)
+    came = run_until(world, START_MS + 61_000)
+    assert came.keys() == times.keys()
+    assert all(0 <= came[body] - at_ms < 100 for body, at_ms in times.items())
+    assert world.timers.pending == 0
+
+
+def test_timers_of_one_second_fire_in_the_order_of_their_times(world: World) -> None:
+    for number in (5, 1, 4, 2, 3):
+        deliver_at(world, START_MS + 1000 + number, b"%d" % number)
+    world.advance(3)
+    world.run_timers()
+    assert world.bodies("T") == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_timer_set_within_its_own_second_fires_in_it(world: World) -> None:
+    deliver_at(world, START_MS + 100, b"first")
+    world.run_timers()
+    world.advance(0.2)
+    world.run_timers()
+    deliver_at(world, START_MS + 600, b"second")
+    world.run_timers()
+    world.advance(0.4)
+    world.run_timers()
+    assert world.bodies("T") == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_pending_timers_survive_a_stop_and_a_kill_and_fire_once(world: World, clean: bool) -> None:
+    for number in range(200):
+        deliver_at(world, START_MS + 50 * number + 10, b"%d" % number)
+    before = run_until(world, START_MS + 4_250)
+    if clean:
+        world.stop()
+        world.open()
+    else:
+        world.reopen_after_kill()
+    assert world.timers.pending == 200 - len(before)
+    after = run_until(world, START_MS + 12_000)
+    assert len(before) + len(after) == 200 and not before.keys() & after.keys()
+
+
+def test_a_kill_after_any_step_neither_loses_nor_doubles_a_timer(world: World) -> None:
+    chance = random.Random(3)
+    times = {b"%d" % number: START_MS + chance.randint(1, 8_000) for number in range(300)}
+    waiting = list(times)
+    came: dict[bytes, int] = {}
+    while world.clock.now_ms() < START_MS + 9_000:
+        for body in waiting[:10]:
+            deliver_at(world, times[body], body)
+        del waiting[:10]
+        came |= run_until(world, world.clock.now_ms() + chance.choice([30, 100, 270]), 90)
+        if chance.random() < 0.5:
+            world.timers.checkpoint()
+        world.reopen_after_kill()
+    assert sorted(world.bodies("T")) == sorted(times)
+
+
+def test_timers_that_came_due_while_the_broker_was_down_fire_at_once(world: World) -> None:
+    deliver_at(world, START_MS + 2_000, b"due")
+    deliver_at(world, START_MS + 90_000_000, b"later")
+    world.run_timers()
+    world.kill()
+    world.advance(86_400)
+    world.open()
+    world.run_timers()
+    assert world.bodies("T") == [b"due"] and world.timers.pending == 1
+
+
+def test_a_message_that_was_not_read_before_the_kill_is_read_after(world: World) -> None:
+    deliver_at(world, START_MS + 2_000, b"unread")  # no step: it is only in the topic
+    world.reopen_after_kill()
+    assert run_until(world, START_MS + 3_000) == {b"unread": START_MS + 2_000}
+
+
+def test_a_far_timer_rolls_and_fires_at_its_time(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", timer_roll_window_slot=60)
+    deliver_at(world, START_MS + 400_000, b"far")
+    came = run_until(world, START_MS + 401_000, 1000)
+    assert came == {b"far": START_MS + 400_000}
+    rolls = [message.property(props.TIMER_ROLL_TIMES) for message in world.read(TIMER_TOPIC)]
+    assert rolls[0] is None and rolls[1:] == [str(n) for n in range(1, len(rolls))]
+    assert world.read("T")[0].born_timestamp == START_MS
+    world.close_quietly()
+
+
+def test_a_year_ahead_is_possible_with_records_kept_for_three_days(world: World) -> None:
+    deliver_at(world, START_MS + 365 * 86_400_000, b"year")
+    world.run_timers()
+    came = run_until(world, START_MS + 366 * 86_400_000, 3_600_000)
+    assert list(came) == [b"year"]
+
+
+def test_a_lost_timer_log_is_read_anew_from_the_topic(world: World) -> None:
+    deliver_at(world, START_MS + 1_000, b"fired")
+    deliver_at(world, START_MS + 50_000, b"pending")
+    run_until(world, START_MS + 2_000)
+    world.stop()
+    for path in (world.root / "timerlog").iterdir():
+        path.unlink()
+    (world.root / "config" / "timerProgress").unlink()
+    world.open()
+    assert run_until(world, START_MS + 51_000) == {b"pending": START_MS + 50_000}
+
+
+def test_units_whose_records_the_store_has_lost_are_cut_away(world: World) -> None:
+    deliver_at(world, START_MS + 5_000, b"kept")
+    world.run_timers()
+    end = world.store.max_physical_offset
+    deliver_at(world, START_MS + 5_000, b"lost")
+    world.run_timers()
+    unit_end = world.timers.log.end
+    world.store.commit_log.truncate(end) if hasattr(world.store.commit_log, "truncate") else None
+    if world.store.max_physical_offset != end:
+        pytest.skip("the store cannot be truncated by hand")
+    world.reopen_after_kill()
+    assert world.timers.log.end < unit_end
+
+
+def test_the_wheel_file_has_upstreams_length_and_takes_little_disk(world: World) -> None:
+    deliver_at(world, START_MS + 5_000, b"x")
+    world.run_timers()
+    state = (world.root / "timerwheel").stat()
+    assert state.st_size == 38_707_200 and state.st_blocks * 512 < 1 << 20
+    assert (world.root / "timerlog" / "00000000000000000000").stat().st_size == 104_857_600
