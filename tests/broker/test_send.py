@@ -1,0 +1,443 @@
+"""Sends over real sockets into a real store: answers, checks, what is stored, durability."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from peers.in_process import Client, pull_ext, running_broker, send_ext
+
+from aerobee.broker.app import AppBroker
+from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.disk import RealFile
+from aerobee.protocol import properties
+from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ
+from aerobee.protocol.ids import parse_offset_message_id
+from aerobee.protocol.record import StoredMessage, decode_record, decode_records, encode_batch
+
+CODECS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ, "MSGPACK": MSGPACK}
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[AppBroker]:
+    async with running_broker(tmp_path) as app:
+        yield app
+
+
+@pytest.fixture(params=list(CODECS))
+async def client(app: AppBroker, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    client = await Client.connect(app, CODECS[request.param])
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def json_client(app: AppBroker) -> AsyncIterator[Client]:
+    client = await Client.connect(app)
+    yield client
+    await client.close()
+
+
+def stored(app: AppBroker, message_id: str) -> StoredMessage:
+    _, offset = parse_offset_message_id(message_id)
+    view = app.broker.store.record_at(offset)
+    assert view is not None
+    return decode_record(view, check=True)
+
+
+async def test_a_send_is_stored_as_it_was_sent(app: AppBroker, client: Client) -> None:
+    ext = send_ext("Orders", 2, f="1", h="7", j="3")
+    for number in range(3):  # the first creates the topic, the others take the hot path
+        body = b"body-%d" % number
+        answer = await client.request(310, ext, body)
+        assert answer.code == 0, answer.remark
+        assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("2", str(number))
+        assert answer.ext["MSG_REGION"] == "DefaultRegion" and answer.ext["TRACE_ON"] == "true"
+        message = stored(app, answer.ext["msgId"])
+        assert (message.topic, message.queue_id, message.body) == ("Orders", 2, body)
+        assert (message.sys_flag, message.flag, message.reconsume_times) == (1, 7, 3)
+        assert message.born_timestamp == 1700000000000
+        assert message.queue_offset == number
+        pairs = message.property_map()
+        assert pairs["UNIQ_KEY"] == "7F000001000018B4AAC2000000000001"
+        assert pairs["MSG_REGION"] == "DefaultRegion"
+        assert pairs["CLUSTER"] == "DefaultCluster"
+        assert pairs["TRACE_ON"] == "true"
+
+
+async def test_the_message_id_names_the_address_by_which_the_client_reached_us(
+    app: AppBroker, json_client: Client
+) -> None:
+    answer = await json_client.request(310, send_ext("Orders"))
+    host, _ = parse_offset_message_id(answer.ext["msgId"])
+    assert host == bytes([127, 0, 0, 1]) + app.broker_port.to_bytes(4, "big")
+
+
+async def test_sends_of_one_read_are_answered_each_with_its_own_opaque(client: Client) -> None:
+    await client.request(310, send_ext("Orders"))
+    commands = [client.command(310, send_ext("Orders", n % 4), b"%d" % n) for n in range(200)]
+    answers = await client.ask_all(commands)
+    assert [answer.code for answer in answers] == [0] * 200
+    assert len({answer.ext["msgId"] for answer in answers}) == 200
+    for queue_id in range(4):
+        offsets = [int(a.ext["queueOffset"]) for a in answers if a.ext["queueId"] == str(queue_id)]
+        assert offsets == list(range(offsets[0], offsets[0] + 50))
+
+
+async def test_a_bad_send_among_good_ones_fails_alone(client: Client) -> None:
+    await client.request(310, send_ext("Orders"))
+    commands = [
+        client.command(310, send_ext("Orders"), b"good"),
+        client.command(310, send_ext("Orders", 99), b"no such queue"),
+        client.command(310, send_ext("Orders"), bytes(5 << 20)),
+        client.command(310, send_ext("../etc"), b"bad name"),
+        client.command(310, send_ext("Orders", e="x"), b"no number"),
+        client.command(310, send_ext("Orders", g="9" * 30), b"no time"),
+        client.command(999, {}),
+        client.command(310, send_ext("Orders"), b"good"),
+    ]
+    codes = [answer.code for answer in await client.ask_all(commands)]
+    assert codes == [0, 29, 13, 29, 29, 29, 3, 0]
+
+
+async def test_long_names_mean_the_same(app: AppBroker, json_client: Client) -> None:
+    ext = {
+        "producerGroup": "pg",
+        "topic": "Orders",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "1",
+        "sysFlag": "0",
+        "bornTimestamp": "5",
+        "flag": "9",
+        "properties": "KEYS\x01k",
+    }
+    for _ in range(2):
+        answer = await json_client.request(10, ext, b"x")
+        message = stored(app, answer.ext["msgId"])
+        assert (message.queue_id, message.flag, message.born_timestamp) == (1, 9, 5)
+        assert message.property_map()["KEYS"] == "k"
+
+
+async def test_a_message_without_a_unique_key_gets_one(app: AppBroker, client: Client) -> None:
+    keys = set()
+    for text in ("", "", "KEYS\x01k", "KEYS\x01k\x02"):
+        answer = await client.request(310, send_ext("Orders", i=text), b"x")
+        pairs = stored(app, answer.ext["msgId"]).property_map()
+        keys.add(pairs["UNIQ_KEY"])
+        assert pairs.get("KEYS") == ("k" if text else None)
+    assert len(keys) == 4
+
+
+async def test_what_the_broker_adds_replaces_what_a_client_claims(
+    app: AppBroker, json_client: Client
+) -> None:
+    text = properties.encode(
+        {"MSG_REGION": "mars", "CLUSTER": "x", "TRACE_ON": "false", "POP_CK": "1 2", "own": "kept"}
+    )
+    answer = await json_client.request(310, send_ext("Orders", i=text), b"x")
+    message = stored(app, answer.ext["msgId"])
+    pairs = message.property_map()
+    assert (pairs["MSG_REGION"], pairs["CLUSTER"]) == ("DefaultRegion", "DefaultCluster")
+    assert pairs["own"] == "kept" and "POP_CK" not in pairs
+    assert message.properties.count("MSG_REGION") == 1
+
+
+async def test_a_negative_queue_id_lets_the_broker_choose(client: Client) -> None:
+    chosen = {(await client.request(310, send_ext("Orders", -1))).ext["queueId"] for _ in range(60)}
+    assert chosen == {"0", "1", "2", "3"}
+
+
+async def test_a_oneway_send_is_stored_and_never_answered(app: AppBroker, client: Client) -> None:
+    await client.request(310, send_ext("Orders"))
+    before = app.broker.store.max_physical_offset
+    oneway = client.command(310, send_ext("Orders"), b"x", flag=2)
+    refused = client.command(310, send_ext("../x"), b"x", flag=2)
+    unknown = client.command(9999, {}, flag=2)
+    silent = [client.expect(each) for each in (oneway, refused, unknown)]
+    answers = client.ask_all([oneway, refused, unknown, client.command(310, send_ext("Orders"))])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(answers, 0.5)
+    assert not any(future.done() and not future.cancelled() for future in silent)
+    assert app.broker.store.max_physical_offset > before
+    assert app.broker.store.max_offset("Orders", 0) == 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("../../etc/passwd", ResponseCode.INVALID_PARAMETER),
+        ("a/b", ResponseCode.INVALID_PARAMETER),
+        (".", ResponseCode.INVALID_PARAMETER),
+        ("", ResponseCode.INVALID_PARAMETER),
+        ("nul\0", ResponseCode.INVALID_PARAMETER),
+        ("ümlaut", ResponseCode.INVALID_PARAMETER),
+        ("t" * 128, ResponseCode.INVALID_PARAMETER),
+        ("SCHEDULE_TOPIC_XXXX", ResponseCode.NO_PERMISSION),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", ResponseCode.NO_PERMISSION),
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", ResponseCode.NO_PERMISSION),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", ResponseCode.NO_PERMISSION),
+        ("SELF_TEST_TOPIC", ResponseCode.NO_PERMISSION),
+        ("OFFSET_MOVED_EVENT", ResponseCode.NO_PERMISSION),
+        ("rmq_sys_wheel_timer", ResponseCode.NO_PERMISSION),
+    ],
+)
+async def test_topics_that_may_not_be_sent_to_are_refused(
+    app: AppBroker, json_client: Client, topic: str, code: int
+) -> None:
+    before = app.broker.store.max_physical_offset
+    answer = await json_client.request(310, send_ext(topic), b"x")
+    assert answer.code == code and answer.remark
+    assert app.broker.store.max_physical_offset == before
+
+
+async def test_a_topic_is_created_by_its_first_send(app: AppBroker, json_client: Client) -> None:
+    await json_client.request(310, send_ext("Two", d="2"))
+    await json_client.request(310, send_ext("Many", d="100"))
+    assert app.broker.topics.get("Two").queue_nums == 2
+    assert app.broker.topics.get("Many").queue_nums == 8
+    assert app.broker.topics.get("Many").perm == 6
+
+
+async def test_no_topic_is_created_from_what_is_no_template(json_client: Client) -> None:
+    for default_topic in ("Nothing", "OFFSET_MOVED_EVENT"):
+        answer = await json_client.request(310, send_ext("New", c=default_topic))
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert "New" in (answer.remark or "")
+
+
+async def test_without_auto_creation_an_unknown_topic_is_refused(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, auto_create_topic_enable=False) as app:
+        client = await Client.connect(app)
+        answer = await client.request(310, send_ext("New"))
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        await client.close()
+
+
+async def test_auto_creation_has_a_cap(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, max_topics=20) as app:
+        client = await Client.connect(app)
+        codes = [(await client.request(310, send_ext(f"T{n}"))).code for n in range(30)]
+        assert set(codes) == {0, ResponseCode.TOPIC_NOT_EXIST}
+        assert len(app.broker.topics.all()) == 20
+        await client.close()
+
+
+async def test_a_topic_made_smaller_or_deleted_is_checked_anew(
+    app: AppBroker, json_client: Client
+) -> None:
+    assert (await json_client.request(310, send_ext("Orders", 3))).code == 0
+    assert (await json_client.request(310, send_ext("Orders", 3))).code == 0
+    topic = app.broker.topics.get("Orders")
+    app.broker.topics.put(replace(topic, read_queue_nums=2, write_queue_nums=2))
+    assert (await json_client.request(310, send_ext("Orders", 3))).code == 29
+    app.broker.topics.delete("Orders")
+    answer = await json_client.request(310, send_ext("Orders", c="Nothing"))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_before_its_time_the_broker_takes_no_messages(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, start_accept_send_request_time_stamp=2**42) as app:
+        client = await Client.connect(app)
+        answer = await client.request(310, send_ext("Orders"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "2109" in (answer.remark or "")
+        await client.close()
+
+
+async def test_a_body_or_properties_that_are_too_large_are_refused(json_client: Client) -> None:
+    await json_client.request(310, send_ext("Orders"))
+    large = await json_client.request(310, send_ext("Orders"), bytes(4 * 1024 * 1024 + 1))
+    assert large.code == ResponseCode.MESSAGE_ILLEGAL
+    many = await json_client.request(310, send_ext("Orders", i="a\x01" + "v" * 33_000))
+    assert many.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+# --- batches
+
+
+async def test_a_batch_becomes_single_messages_with_following_offsets(
+    app: AppBroker, client: Client
+) -> None:
+    parts = [(n, b"part-%d" % n, properties.encode({"KEYS": f"k{n}"})) for n in range(10)]
+    for code in (320, 310):
+        answer = await client.request(code, send_ext("Orders", m="true"), encode_batch(parts))
+        assert answer.code == 0, answer.remark
+        ids = answer.ext["msgId"].split(",")
+        messages = [stored(app, message_id) for message_id in ids]
+        assert [(m.flag, m.body, m.property_map()["KEYS"]) for m in messages] == [
+            (n, b"part-%d" % n, f"k{n}") for n in range(10)
+        ]
+        first = int(answer.ext["queueOffset"])
+        assert [m.queue_offset for m in messages] == list(range(first, first + 10))
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "more"),
+    [
+        ("%RETRY%cg", encode_batch([(0, b"x", "")]), {}),
+        ("Orders", encode_batch([(0, b"x", "")]), {"f": "4"}),
+        ("Orders", encode_batch([(0, b"x", "")]), {"i": "DELAY\x013\x02"}),
+        ("Orders", encode_batch([(0, b"x", "DELAY\x013\x02")]), {}),
+        ("Orders", encode_batch([(0, b"x", "TIMER_DELAY_SEC\x013\x02")]), {}),
+        ("Orders", b"", {}),
+        ("Orders", b"\x00\x00\x00\x10garbage-garbage!", {}),
+        ("Orders", encode_batch([(0, b"x" * 100, "")])[:-20], {}),
+        ("Orders", encode_batch([(0, bytes(1 << 20), "")] * 5), {}),
+    ],
+)
+async def test_batches_that_cannot_be_are_refused_whole(
+    app: AppBroker, json_client: Client, topic: str, body: bytes, more: dict[str, str]
+) -> None:
+    await json_client.request(310, send_ext("Orders"))
+    before = app.broker.store.max_physical_offset
+    answer = await json_client.request(320, send_ext(topic, m="true") | more, body)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL and answer.remark
+    assert app.broker.store.max_physical_offset == before
+
+
+# --- messages that go elsewhere
+
+
+async def test_a_delayed_message_goes_to_the_schedule_topic(app: AppBroker, client: Client) -> None:
+    text = properties.encode({"UNIQ_KEY": "u", "DELAY": "3"})
+    for _ in range(2):
+        answer = await client.request(310, send_ext("Orders", 1, i=text), b"later")
+        assert answer.code == 0 and answer.ext["queueId"] == "1"
+        message = stored(app, answer.ext["msgId"])
+        assert (message.topic, message.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
+        assert message.property_map()["REAL_TOPIC"] == "Orders"
+
+
+async def test_a_half_message_goes_to_the_half_topic(app: AppBroker, client: Client) -> None:
+    text = properties.encode({"UNIQ_KEY": "u1", "TRAN_MSG": "true", "PGROUP": "pg"})
+    answer = await client.request(310, send_ext("Orders", 1, i=text, f="4"), b"half")
+    assert answer.code == 0 and answer.ext["transactionId"] == "u1"
+    message = stored(app, answer.ext["msgId"])
+    assert message.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
+    assert app.broker.store.max_offset("Orders", 1) == 0
+
+
+async def test_the_last_retry_that_a_consumer_sends_becomes_a_dead_letter(
+    app: AppBroker, json_client: Client
+) -> None:
+    for times, topic in ((2, "%RETRY%cg"), (3, "%DLQ%cg")):
+        ext = send_ext("%RETRY%cg", j=str(times), l="2", i="UNIQ_KEY\x01u\x02")
+        answer = await json_client.request(310, ext, b"failed", version=401)
+        assert answer.code == 0, answer.remark
+        assert stored(app, answer.ext["msgId"]).topic == topic
+
+
+# --- durability
+
+
+async def test_with_sync_flush_an_answer_means_that_the_message_is_on_disk(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
+        for codec in CODECS.values():
+            client = await Client.connect(app, codec)
+            await client.request(310, send_ext("Orders"))
+            answers = await client.ask_all(
+                [client.command(310, send_ext("Orders", n % 4), b"x" * 100) for n in range(64)]
+            )
+            assert [answer.code for answer in answers] == [0] * 64
+            _, last = parse_offset_message_id(answers[-1].ext["msgId"])
+            assert app.broker.store.flushed_offset > last
+            batch = encode_batch([(0, b"x", "")] * 3)
+            answer = await client.request(320, send_ext("Orders", m="true"), batch)
+            _, last = parse_offset_message_id(answer.ext["msgId"].split(",")[-1])
+            assert app.broker.store.flushed_offset > last
+            await client.close()
+
+
+async def test_a_message_that_is_late_on_disk_is_reported_as_stored(tmp_path: Path) -> None:
+    async with running_broker(
+        tmp_path, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=200
+    ) as app:
+        client = await Client.connect(app)
+        await client.request(310, send_ext("Orders"))
+        flush = app.broker.store.flush
+        real_sync = flush.sync
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow_sync(job: object) -> object:
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+            return real_sync(job)
+
+        flush.sync = slow_sync
+        waits = client.command(310, send_ext("Orders"), b"x")
+        no_wait = client.command(310, send_ext("Orders", i="UNIQ_KEY\x01u\x02WAIT\x01false"), b"x")
+        delayed = client.command(310, send_ext("Orders", i="DELAY\x013\x02WAIT\x01true"), b"x")
+        late, at_once, general = await client.ask_all([waits, no_wait, delayed])
+        assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT == general.code
+        assert late.ext["queueOffset"] == "1" and late.ext["msgId"] and late.remark
+        assert at_once.code == 0
+        release.set()
+        await client.close()
+
+
+async def test_a_failed_sync_fails_the_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
+        client = await Client.connect(app)
+        await client.request(310, send_ext("Orders"))
+
+        def broken(_file: RealFile) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(RealFile, "sync", broken)
+        answers = await client.ask_all(
+            [client.command(310, send_ext("Orders"), b"x") for _ in range(3)]
+        )
+        assert all(answer.code not in (0, 10, 11, 12) for answer in answers)
+        after = await client.request(310, send_ext("Orders"), b"x")
+        assert after.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        await client.close()
+
+
+async def test_a_store_that_refuses_says_why(app: AppBroker, client: Client) -> None:
+    await client.request(310, send_ext("Orders"))
+    app.broker.store._refuse_all()
+    answer = await client.request(310, send_ext("Orders"), b"x")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "shutting down" in answer.remark
+
+
+async def test_a_store_that_breaks_fails_these_sends_and_no_more(
+    app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.request(310, send_ext("Orders"))
+    with monkeypatch.context() as patch:
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("planted")
+
+        patch.setattr(CommitLog, "append", broken)
+        answers = await client.ask_all([client.command(310, send_ext("Orders")) for _ in range(3)])
+        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 3
+        assert "planted" in answers[0].remark
+    assert (await client.request(310, send_ext("Orders"), b"x")).code == 0
+
+
+async def test_sends_are_counted_by_topic(app: AppBroker, client: Client) -> None:
+    for topic in ("A", "B"):
+        await client.request(310, send_ext(topic))
+    await client.ask_all([client.command(310, send_ext("A")) for _ in range(10)])
+    await client.ask_all([client.command(310, send_ext("AB"[n % 2])) for n in range(10)])
+    counts = {topic: app.broker.stats.find("TOPIC_PUT_NUMS", topic)[0].nums for topic in ("A", "B")}
+    assert counts == {"A": 16, "B": 6}
+    assert app.broker.stats.broker_put.nums == 22
+
+
+async def test_sent_messages_can_be_pulled(client: Client) -> None:
+    bodies = [b"%d" % n for n in range(50)]
+    for body in bodies[:1]:
+        await client.request(310, send_ext("Orders"), body)
+    await client.ask_all([client.command(310, send_ext("Orders"), body) for body in bodies[1:]])
+    answer = await client.request(11, pull_ext("Orders", maxMsgNums="100"))
+    while answer.code != 0:
+        answer = await client.request(11, pull_ext("Orders", maxMsgNums="100"))
+    assert [message.body for message in decode_records(answer.body)] == bodies

@@ -1,0 +1,163 @@
+"""A whole broker inside the test's own loop, and a client that sends what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aerobee.broker.app import AppBroker
+from aerobee.broker.clock import Clock
+from aerobee.broker.settings import Settings
+from aerobee.protocol import properties
+from aerobee.protocol.codecs import decode_command
+from aerobee.protocol.command import JSON, Command
+from aerobee.protocol.frame import FrameDecoder, encode_frame
+
+SMALL: dict[str, Any] = {
+    "listen_port": 0,
+    "namesrv_listen_port": -1,
+    "metrics_exporter_type": "DISABLE",
+    "broker_name": "broker-a",
+    "mapped_file_size_commit_log": 4 << 20,
+    "mapped_file_size_consume_queue": 20 * 1000,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+    "disk_guard_enable": False,
+}
+
+
+@asynccontextmanager
+async def running_broker(
+    folder: Path, clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[AppBroker]:
+    """Started on free ports with small files; stopped in order at the end."""
+    values = SMALL | {"store_path_root_dir": str(folder / "store")} | settings
+    app = AppBroker(Settings(**values), clock=clock)
+    await app.start()
+    try:
+        yield app
+    finally:
+        await app.stop()
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for something that nobody announces."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.002)
+
+
+class Client:
+    """One connection. Answers are matched by opaque; what the broker asks is kept in `asked`."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, codec: int
+    ) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.codec = codec
+        self.asked: list[Command] = []
+        self._decoder = FrameDecoder(64 << 20)
+        self._opaques = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self.ended = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def connect(cls, app: AppBroker, codec: int = JSON) -> Client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.broker_port)
+        return cls(reader, writer, codec)
+
+    async def _read(self) -> None:
+        try:
+            while data := await self.reader.read(1 << 20):
+                for frame in self._decoder.feed(data):
+                    self._received(decode_command(*frame))
+        except ConnectionError:
+            pass  # a reset ends a connection as well as a close does
+        finally:
+            if not self.ended.done():
+                self.ended.set_result(None)
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(ConnectionResetError("the broker closed the connection"))
+                    future.exception()
+
+    def _received(self, command: Command) -> None:
+        if not command.is_response:
+            self.asked.append(command)
+        elif (future := self._waiting.pop(command.opaque, None)) and not future.done():
+            future.set_result(command)
+
+    def command(self, code: int, ext: dict[str, str], body: bytes = b"", **rest: Any) -> Command:
+        rest.setdefault("opaque", next(self._opaques))
+        return Command(code, ext, body, **({"codec": self.codec, "language": "JAVA"} | rest))
+
+    def expect(self, command: Command) -> asyncio.Future[Command]:
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._waiting[command.opaque] = future
+        return future
+
+    async def request(
+        self, code: int, ext: dict[str, str], body: bytes = b"", **rest: Any
+    ) -> Command:
+        return await self.ask(self.command(code, ext, body, **rest))
+
+    async def ask(self, command: Command) -> Command:
+        future = self.expect(command)
+        self.writer.write(encode_frame(command))
+        return await asyncio.wait_for(future, 20)
+
+    async def ask_all(self, commands: list[Command]) -> list[Command]:
+        """All in one write; the answers in the order of the requests."""
+        futures = [self.expect(command) for command in commands]
+        self.writer.write(b"".join(map(encode_frame, commands)))
+        return await asyncio.wait_for(asyncio.gather(*futures), 30)
+
+    async def close(self) -> None:
+        self.writer.close()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+
+def send_ext(topic: str, queue_id: int = 0, **more: str) -> dict[str, str]:
+    """The fields of SEND_MESSAGE_V2 as Java's client fills them."""
+    text = properties.encode({"UNIQ_KEY": "7F000001000018B4AAC2000000000001", "WAIT": "true"})
+    fields = {
+        "a": "pg",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": text.removesuffix("\x02"),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    return fields | more
+
+
+def pull_ext(topic: str, queue_id: int = 0, offset: int = 0, **more: str) -> dict[str, str]:
+    """The fields of PULL_MESSAGE with the subscription inside, without waiting."""
+    fields = {
+        "consumerGroup": "cg",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return fields | more
