@@ -36,6 +36,12 @@ DEFAULTS: Final[dict[str, object]] = {
     "flushDiskType": "ASYNC_FLUSH",
     "metricsExporterType": "DISABLE",
     "shutdownWaitTimeSeconds": 0,
+    # What only ticks makes hours pass slowly: `advance` stops at every tick.
+    "flushIntervalCommitLog": 60_000,
+    "flushIntervalConsumeQueue": 60_000,
+    "timerFlushIntervalMs": 60_000,
+    "cleanResourceInterval": 60_000,
+    "scanNotActiveBrokerInterval": 60_000,
     "diskMaxUsedSpaceRatio": 95,
     "diskSpaceCleanForciblyRatio": 97,
     "diskSpaceWarningLevelRatio": 99,
