@@ -4,6 +4,7 @@ The daemon and the broker inside a test are this same object; only the process a
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -68,7 +69,7 @@ async def run_broker(
         await app.stop()
 
 
-class StartGivenUp(Exception):
+class StartGivenUp(StoreError):
     """A stop was asked for while the store was being recovered."""
 
 
@@ -190,7 +191,16 @@ class AppBroker:
     def _load(self) -> None:
         """In a thread: a recovery may take long, and systemd must hear that it goes on."""
         broker = self.broker
-        broker.store.load(self._recovering)
+        try:
+            broker.store.load(self._recovering)
+        except StoreError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+                raise StartError(
+                    f"there is no space left on the disk of {self.settings.store_path_root_dir}; "
+                    "free some, or choose another folder with --set storePathRootDir=FOLDER"
+                ) from error
+            raise
         try:
             broker.topics.load()
             broker.groups.load()

@@ -1,6 +1,7 @@
 """The life of the process: settings, event loop, signals, systemd, ready line, stop, exit code."""
 
 import asyncio
+import gc
 import signal
 import sys
 import time
@@ -85,6 +86,8 @@ async def _live(
     try:
         await _with_more_time(notifier, lambda: daemon.progress, daemon.start())
         if not stop.is_set():
+            gc.collect()
+            gc.freeze()  # what the start made stays: no collection needs to look at it again
             print(daemon.ready_line(), flush=True)
             notifier.ready(daemon.status())
             status = asyncio.ensure_future(_tell_status(notifier, daemon))

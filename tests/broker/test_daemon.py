@@ -4,11 +4,12 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from peers.daemon import Daemon
+from peers.daemon import SMALL, Daemon
 from peers.wire import Wire
 
 from aerobee.broker.app import AppBroker
@@ -148,6 +149,67 @@ def test_a_folder_of_somebody_else_is_one_sentence(tmp_path: Path) -> None:
             app._make_folder()
     finally:
         os.setresuid(0, 0, 0)
+
+
+@pytest.mark.root
+def test_a_disk_without_space_is_one_sentence(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "fill").write_bytes(bytes(1 << 20))
+        with Daemon(tmp_path, storePathRootDir=str(disk / "store")) as daemon:
+            assert daemon.process.wait(30) == 1
+        last = daemon.log().splitlines()[-1]
+        assert "no space left on the disk" in last
+        assert "--set storePathRootDir=" in last
+        assert "Traceback" not in daemon.log()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_stop_in_the_middle_of_sends_keeps_all_that_was_answered(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        with Wire(daemon.ready()["broker"]) as wire:
+            send = dict(zip("abcdefgh", ("g", "orders", "TBW102", 4, 0, 0, 0, 0), strict=True))
+            assert wire.request(310, send, b"first").code == 0
+            asked, answered = 1, 1
+            for number in range(2000):
+                wire.send(310, send, b"x" * 500)
+                asked += 1
+                if number == 1000:
+                    daemon.signal(signal.SIGTERM)
+            try:
+                while True:
+                    answered += wire.receive().code == 0
+            except OSError:  # the broker has closed the connection
+                pass
+        assert daemon.process.wait(30) == 0
+        assert not (tmp_path / "store" / "abort").exists()
+    assert 0 < answered <= asked
+    with Daemon(tmp_path) as daemon, Wire(daemon.ready()["broker"]) as wire:
+        stored = int(wire.request(30, {"topic": "orders", "queueId": 0}).ext["offset"])
+        assert answered <= stored <= asked
+
+
+async def test_a_start_that_is_given_up_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, Wire(daemon.ready()["broker"]) as wire:
+        send = dict(zip("abcdefgh", ("g", "orders", "TBW102", 4, 0, 0, 0, 0), strict=True))
+        for _ in range(200):
+            assert wire.request(310, send, bytes(500)).code == 0
+    settings = SMALL | {"storePathRootDir": str(tmp_path / "store")}
+    given_up = AppBroker(load_settings(None, settings, {}))
+    given_up.give_up_start()
+    await given_up.start()
+    assert not given_up.is_ready
+    await given_up.stop()
+    app = AppBroker(load_settings(None, settings, {}))
+    await app.start()
+    try:
+        assert app.broker.store.max_offset("orders", 0) == 200
+    finally:
+        await app.stop()
 
 
 def test_a_wrong_setting_is_one_sentence(tmp_path: Path) -> None:
