@@ -128,15 +128,19 @@ class RealFile:
         self.path = path
         self.size = size
         self._descriptor = descriptor
-        self._closing = threading.Lock()  # a file is not closed under a sync
+        self._closing = threading.Lock()  # a file is not closed under a sync, nor mapped twice
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
     def view(self) -> memoryview:
-        if self._view is None:
-            self._map = mmap.mmap(self._descriptor, self.size)
-            self._view = memoryview(self._map)
-        return self._view
+        view = self._view
+        if view is None:
+            with self._closing:  # the thread that populates may come at the same moment
+                if self._view is None:
+                    self._map = mmap.mmap(self._descriptor, self.size)
+                    self._view = memoryview(self._map)
+                view = self._view
+        return view
 
     def allocate(self, start: int, length: int) -> None:
         if length > 0:

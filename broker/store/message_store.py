@@ -99,6 +99,7 @@ class MessageStore:
             settings, self.commit_log, self.index, self._dispatch_limit(), clock, self.stats
         )
         self.reput.on_refusal = lambda reason: self.refusals.set(Cause.DISPATCH_FAILED, reason)
+        self.reput.on_recovery = lambda: self.refusals.clear(Cause.DISPATCH_FAILED)
         fence = self._fence
         self.flush = LogFlush(
             settings, self.commit_log, clock, self.stats, self.reput.wake.set, fence
@@ -208,6 +209,7 @@ class MessageStore:
     async def start(self) -> None:
         """Run the coroutines."""
         self.commit_log.prepare_first_file()
+        self.clean.measure()
         self.reput.wake.set()
         runs = {
             "store.reput": self.reput.run(),
@@ -351,13 +353,13 @@ class MessageStore:
             self.reput.wake.set()
         if took * 1000 > stats.put_lock_ms_max:
             stats.put_lock_ms_max = took * 1000
-            if took > SLOW_LOCK_S:
-                log.warning(
-                    "put_message_lock was held long",
-                    ms=round(took * 1000),
-                    messages=asked,
-                    physical_offset=facts[0][2] if facts else None,
-                )
+        if took > SLOW_LOCK_S:
+            log.warning(
+                "put_message_lock was held long",
+                ms=round(took * 1000),
+                messages=asked,
+                physical_offset=facts[0][2] if facts else None,
+            )
 
     def when_durable(self, end_offset: int, callback: DurableCallback) -> None:
         """SYNC_FLUSH: call back when the log is on disk up to here; ASYNC_FLUSH: at once."""

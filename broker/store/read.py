@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import structlog
+
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import (
     BLANK_ENTRY_SIZE,
@@ -18,6 +20,8 @@ from aerobee.broker.store.results import Boundary, QueryResult, ReadResult, Read
 from aerobee.broker.store.scan import check_record
 from aerobee.protocol import properties as message_properties
 from aerobee.protocol.record import CorruptRecord
+
+log = structlog.get_logger("aerobee.store")
 
 _memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -202,7 +206,10 @@ class Reader:
         hash are told apart."""
         if self._index is None:
             return QueryResult([])
-        self._index.write_pending()
+        try:
+            self._index.write_pending()
+        except OSError as error:
+            log.warning("a query may miss the newest keys", reason=str(error))
         result = QueryResult([])
         if self._index.files:
             last = self._index.files[-1]

@@ -35,7 +35,7 @@ class Refusals:
         self._choose()
 
     def clear(self, cause: Cause) -> None:
-        if self._reasons.pop(cause, None) is not None and cause is Cause.DISK_FULL:
+        if self._reasons.pop(cause, None) is not None and cause > Cause.SLAVE:
             log.info("puts are taken again", cause=cause.name)
         self._choose()
 

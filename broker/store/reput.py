@@ -57,6 +57,7 @@ class Reput:
         self.dispatched_timestamp = 0
         self.behind = False
         self.failures = 0
+        self.on_recovery: Callable[[], None] = _do_nothing
         self.on_refusal: Callable[[str], None] = _ignore  # called when it has failed too often
         self.filter_bitmap: Callable[[str, str], bytes] = _no_bitmap  # of (topic, properties)
         self.listeners: list[ArrivalListener] = []
@@ -101,7 +102,8 @@ class Reput:
         more = self._walk(limit) if self.behind else self._dispatch_facts(limit)
         if self._index is not None and len(self._index.keys) >= BATCH:
             self._index.write_pending()
-        self.failures = 0
+        if self.failures:
+            self._note_success()
         return more
 
     def _dispatch_facts(self, limit: int) -> bool:
@@ -285,6 +287,8 @@ class Reput:
                 return
             try:
                 self._index.write_pending()
+                if self.failures:
+                    self._note_success()
             except OSError as error:
                 self._note_failure(error)
                 await self._clock.sleep(RETRY_S)
@@ -299,12 +303,22 @@ class Reput:
         log.error("dispatch failed", reason=text, tries=self.failures, tries_max=TRIES)
         if self.failures == TRIES:
             self.on_refusal(
-                f"{text}; tried {TRIES} times: free space or mend the disk, then restart"
+                f"{text}; tried {TRIES} times: free space or mend the disk; sends resume by "
+                f"themselves when it can be written again"
             )
+
+    def _note_success(self) -> None:
+        log.info("dispatch goes on", after_failures=self.failures)
+        self.failures = 0
+        self.on_recovery()
 
 
 def _no_bitmap(_topic: str, _properties: str) -> bytes:
     return b""
+
+
+def _do_nothing() -> None:
+    """Nobody asked to be told."""
 
 
 def _ignore(_reason: str) -> None:

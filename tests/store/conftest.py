@@ -19,6 +19,7 @@ SMALL: dict[str, Any] = {
     "max_hash_slot_num": 100,
     "max_index_num": 400,
     "disk_guard_enable": False,
+    "delete_when": "",  # no hour: files go when a test says so, whatever the zone it runs in
 }
 
 OpenStore = Callable[..., MessageStore]

@@ -1,0 +1,212 @@
+"""Cleaning: which files go when, the guard against a full disk, files that are still read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.store.disk import DiskSpace
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.refusals import Cause
+from aerobee.broker.store.results import ReadStatus
+
+from .conftest import ManualClock, OpenStore, dispatch, message
+from .faulty_disk import FaultyDisk
+
+HOUR_MS = 3_600_000
+GB = 1 << 30
+
+
+def fill_files(store: MessageStore, files: int) -> None:
+    """So many full commitlog files and a begun one, flushed and dispatched."""
+    while store.max_physical_offset < files * 65536 + 1000:
+        store.put([message(body=b"x" * 700, properties="KEYS\x01k\x02") for _ in range(10)])
+    dispatch(store)
+    store.flush.step()
+    store.queue_flush.step(thorough=True)
+
+
+def age(store: MessageStore, clock: ManualClock, hours: float) -> None:
+    """Let every file be this old by the store's clock."""
+    for file in store.commit_log.files.files:
+        seconds = clock.time_ms / 1000 - hours * 3600
+        os.utime(file.path, (seconds, seconds))
+
+
+def log_files(folder: Path) -> int:
+    return len(list((folder / "store" / "commitlog").iterdir()))
+
+
+def test_expired_files_go_oldest_first_with_their_queue_and_index_files(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store(max_index_num=50)
+    fill_files(store, 4)
+    age(store, clock, 73)
+    total = store.max_offset("T", 0)
+    store.clean.trigger()
+    waits = [store.clean.step() for _ in range(5)]
+    assert waits == [0.1, 0.1, 0.1, 0.1, 10.0]
+    assert log_files(tmp_path) == 1  # the file that is written stays
+    low = store.min_offset("T", 0)
+    assert low > 0
+    entry = store.queue_entry("T", 0, low)
+    assert entry is not None and entry[0] >= store.min_physical_offset
+    queue_files = sorted(p.name for p in (tmp_path / "store/consumequeue/T/0").iterdir())
+    assert int(queue_files[0]) > 0
+    assert int(queue_files[0]) <= low * 20
+    assert store.index is not None
+    assert all(file.end_offset >= store.min_physical_offset for file in store.index.files)
+    small = store.read_queue("T", 0, 0, 32, max_bytes=1000)
+    assert (small.status, small.next_offset) == (ReadStatus.OFFSET_TOO_SMALL, low)
+    assert store.put([message()])[0].queue_offset == total
+    store.close()
+    store = open_store(max_index_num=50)
+    assert store.min_offset("T", 0) == low
+
+
+def test_files_go_only_at_the_hour_unless_the_disk_asks(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, disk_guard_enable=True, disk_reserved_bytes=100 * GB)
+    fill_files(store, 2)
+    age(store, clock, 80)
+    disk.reported = DiskSpace(100 * GB, 50 * GB)
+    monkeypatch.setattr(store.clean, "_is_time", lambda: False)
+    store.clean.step()
+    assert log_files(tmp_path) == 3
+    disk.reported = DiskSpace(100 * GB, 20 * GB)  # 80 % used
+    store.clean.step()
+    assert log_files(tmp_path) == 2
+    disk.reported = DiskSpace(100 * GB, 50 * GB)
+    monkeypatch.setattr(store.clean, "_is_time", lambda: True)
+    store.clean.step()
+    assert log_files(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "removed", "refused"), [(70, 0, False), (80, 0, False), (86, 1, False), (91, 1, True)]
+)
+def test_young_files_go_only_above_85_percent(
+    open_store: OpenStore, tmp_path: Path, used: int, removed: int, refused: bool
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, disk_guard_enable=True, disk_reserved_bytes=100 * GB)
+    fill_files(store, 2)
+    now_ms = store.clock.now_ms()
+    for file in store.commit_log.files.files:
+        os.utime(file.path, (now_ms / 1000, now_ms / 1000))
+    disk.reported = DiskSpace(100 * GB, (100 - used) * GB)
+    store.clean.step()
+    assert log_files(tmp_path) == 3 - removed
+    assert (Cause.DISK_FULL in store.refusals) == refused
+
+
+def test_a_full_disk_refuses_puts_and_takes_them_again_at_85_percent(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, disk_guard_enable=True, disk_reserved_bytes=100 * GB)
+    fill_files(store, 1)
+    disk.reported = DiskSpace(100 * GB, 8 * GB)
+    store.clean.step()
+    reason = store.put([message()])[0].reason
+    for part in ("92.0 %", "diskSpaceWarningLevelRatio=90", "commitlog", "free", "85 %"):
+        assert part in reason
+    assert store.read_queue("T", 0, store.min_offset("T", 0), 1, max_bytes=9).count == 1
+    disk.reported = DiskSpace(100 * GB, 12 * GB)
+    store.clean.step()
+    assert not store.put([message()])[0].ok
+    disk.reported = DiskSpace(100 * GB, 15 * GB)
+    store.clean.step()
+    assert store.put([message()])[0].ok
+
+
+def test_a_large_disk_with_much_space_left_is_not_full(open_store: OpenStore) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, disk_guard_enable=True, disk_reserved_bytes=10 * GB)
+    disk.reported = DiskSpace(1000 * GB, 60 * GB)  # 94 % used
+    store.clean.step()
+    assert store.put([message()])[0].ok
+
+
+def test_a_disk_that_cannot_be_measured_is_said_once_and_does_not_stop_the_store(
+    open_store: OpenStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, disk_guard_enable=True)
+    disk.reported = OSError(5, "Input/output error")
+    store.clean.step()
+    store.clean.step()
+    assert capsys.readouterr().out.count("cannot be measured") <= 2
+    assert store.put([message()])[0].ok
+
+
+def test_a_file_that_is_read_stays_until_it_is_released_or_120_seconds(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    fill_files(store, 3)
+    reading = store.read_queue("T", 0, 0, 4, max_bytes=1 << 20)
+    content = [bytes(view) for view in reading.views]
+    age(store, clock, 100)
+    store.clean_expired()
+    assert log_files(tmp_path) == 4
+    assert store.read_queue("T", 0, 0, 1, max_bytes=9).status is ReadStatus.MESSAGE_WAS_REMOVING
+    clock.time_ms += 121_000
+    store.clean_expired()
+    assert log_files(tmp_path) == 1
+    assert [bytes(view) for view in reading.views] == content  # the views outlive the file
+    reading.release()
+
+
+def test_a_released_file_goes_at_the_next_round(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    fill_files(store, 1)
+    reading = store.read_queue("T", 0, 0, 4, max_bytes=1 << 20)
+    age(store, clock, 100)
+    store.clean_expired()
+    assert log_files(tmp_path) == 2
+    reading.release()
+    reading.release()
+    store.clean_expired()
+    assert log_files(tmp_path) == 1
+
+
+def test_at_most_ten_files_go_in_a_round(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    fill_files(store, 13)
+    age(store, clock, 100)
+    store.clean_expired()
+    assert log_files(tmp_path) == 4
+    store.clean_expired()
+    assert log_files(tmp_path) == 1
+
+
+def test_what_is_not_flushed_is_never_removed(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    store.put([message(body=b"x" * 700) for _ in range(200)])
+    age(store, clock, 100)
+    store.clean_expired()
+    assert log_files(tmp_path) == 3
+
+
+def test_counters_follow_the_mapped_files(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store()
+    fill_files(store, 3)
+    before = store.counters.files, store.counters.bytes
+    age(store, clock, 100)
+    store.clean_expired()
+    assert store.counters.files < before[0]
+    assert store.counters.bytes < before[1]
+    store.close()
+    assert (store.counters.files, store.counters.bytes) == (0, 0)
