@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.broker.clock import Clock
+from aerobee.broker.services import names_check
 from aerobee.broker.services.kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from aerobee.broker.services.names import Names
+from aerobee.broker.services.names import Names, QueueData
+from aerobee.broker.services.topic_config import READ, WRITE
 from aerobee.broker.settings import Settings
 from aerobee.protocol import fastjson
 
@@ -38,7 +40,7 @@ class NameService:
 
     def route(self, topic: str, local_address: str) -> dict[str, Any] | None:
         """TopicRouteData, or None for a topic that nobody has."""
-        queues = self.names.queues(topic)
+        queues = self.names.queues(topic) or self._retry_queues_to_come(topic)
         brokers = []
         for data in queues:
             broker = self.names.broker(data.broker_name, local_address)
@@ -61,6 +63,22 @@ class NameService:
             if order is not None:
                 route["orderTopicConf"] = order
         return route
+
+    def _retry_queues_to_come(self, topic: str) -> list[QueueData]:
+        """The queue that the retry topic of a new group will have.
+
+        Consumers ask for it just before the first heartbeat, which makes the topic, and then not
+        for half a minute: told that it does not exist, they would get their first retry that late.
+        """
+        local = self.names.local
+        if (
+            local is None
+            or not topic.startswith(names_check.RETRY_PREFIX)
+            or not self.settings.auto_create_subscription_group
+            or names_check.group_problem(topic.removeprefix(names_check.RETRY_PREFIX))
+        ):
+            return []
+        return [QueueData(local.name, 1, 1, READ | WRITE)]
 
 
 def encode_route(route: dict[str, Any], *, standard: bool) -> bytes:
