@@ -207,6 +207,8 @@ class AppBroker:
             broker.offsets.load()
             self._filters.load()
             broker.schedule.load()
+            if self.settings.timer_wheel_enable:
+                broker.timers.load()
             broker.transactions.load()
             broker.names.kv.load()
             broker.batch_ledger.load()
@@ -237,6 +239,8 @@ class AppBroker:
             self._collector = Collector(broker, self._server, dispatcher)
         await broker.store.start()
         await broker.schedule.start()
+        if settings.timer_wheel_enable:
+            await broker.timers.start()
         await self._transaction_checks.start()
         self._registration = Registration(settings, self.clock, broker.topics, broker.addresses)
         self._spawn("batch ledger", broker.batch_ledger.run())
@@ -291,6 +295,7 @@ class AppBroker:
             await self._server.stop(self.settings.shutdown_wait_time_seconds)
         await self._transaction_checks.stop()
         await broker.schedule.stop()
+        await broker.timers.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -298,6 +303,9 @@ class AppBroker:
             self._save(service.stop)
         self._save(broker.names.kv.stop)
         await broker.store.stop()
+        self._save(broker.schedule.save)
+        if self.settings.timer_wheel_enable:
+            self._save(broker.timers.save)
 
     def _save(self, stop: Callable[[], None]) -> None:
         try:

@@ -41,6 +41,7 @@ from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.retry import Retry
 from aerobee.broker.services.schedule import Schedule
 from aerobee.broker.services.stats import Stats
+from aerobee.broker.services.timers import Timers
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.services.transactions import Transactions
 from aerobee.broker.settings import Settings, store_settings
@@ -94,6 +95,7 @@ def make_broker(settings: Settings, clock: Clock) -> Broker:
         broker.store, broker.topics, broker.offsets, broker.put_hooks
     )
     broker.schedule = Schedule(broker.store, settings, clock, folder)
+    broker.timers = Timers(broker.store, settings, clock, settings.store_path_root_dir)
     broker.order_locks = OrderLocks(clock)
     broker.batch_ledger = BatchLedger(folder, broker.store, clock, broker.stats.add_put)
     broker.escape = lambda message: broker.store.put([message])[0]
