@@ -8,6 +8,7 @@ import os
 from typing import Final
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.settings.known import find_key, text_of
 from aerobee.protocol.record import CorruptRecord, decode_record
 
@@ -143,13 +144,13 @@ def _delays(broker: Broker) -> dict[str, str]:
         f"scheduleMessageOffset_{level}": "{},{}".format(*broker.schedule.progress(level))
         for level in levels
     }
-    timers = getattr(broker, "timers", None)
+    timers = broker.timers
     return progress | {
-        "timerReadBehind": str(timers.read_behind if timers else 0),
-        "timerOffsetBehind": str(timers.offset_behind if timers else 0),
-        "timerCongestNum": str(timers.pending if timers else 0),
-        "timerEnqueueTps": f"{timers.enqueue_rate if timers else 0.0:.2f}",
-        "timerDequeueTps": f"{timers.dequeue_rate if timers else 0.0:.2f}",
+        "timerReadBehind": str(timers.read_behind),
+        "timerOffsetBehind": str(timers.offset_behind),
+        "timerCongestNum": str(timers.pending),
+        "timerEnqueueTps": f"{broker.stats.put_rate(TIMER_TOPIC):.2f}",
+        "timerDequeueTps": "0.00",  # not counted
     }
 
 

@@ -96,6 +96,18 @@ class Timers:
         return self._enqueue.pending
 
     @property
+    def offset_behind(self) -> int:
+        """Timers that have come and are not noted on the wheel yet."""
+        return max(0, self._store.max_offset(TIMER_TOPIC, 0) - self._enqueue.queue_offset)
+
+    @property
+    def read_behind(self) -> int:
+        """By how many seconds the delivery is late; 0 when nothing waits."""
+        if not self.pending:
+            return 0
+        return max(0, self._clock.now_ms() // 1000 - self._second)
+
+    @property
     def _second(self) -> int:
         """The second that runs, or the next one to look for."""
         return self._read_second if self._slot is None else self._slot.second
