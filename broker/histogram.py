@@ -20,6 +20,12 @@ class Histogram:
         self.counts[bits if bits < BITS_MAX else BITS_MAX] += 1
         self.total += seconds
 
+    def add_many(self, seconds: float, count: int) -> None:
+        """So many that took this long each."""
+        bits = int(seconds * 1e6).bit_length()
+        self.counts[bits if bits < BITS_MAX else BITS_MAX] += count
+        self.total += seconds * count
+
     def buckets(self, bits: Iterable[int], scale: float) -> list[tuple[str, float]]:
         """Prometheus' buckets: (upper bound in units of `scale` per second, how many below)."""
         return buckets(self.counts, {n: repr((1 << n) / 1e6 * scale) for n in bits})

@@ -7,6 +7,7 @@ handed to the dispatcher. A class with the same `feed` can be compiled and take 
 
 from collections.abc import Sequence
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 import structlog
@@ -19,6 +20,7 @@ from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, f
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
 from aerobee.broker.store.results import PutResult, PutStatus, RefusedPut
 from aerobee.protocol.codecs import ProtocolError, decode_command
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from aerobee.protocol.frame import FrameDecoder, RawFrame, encode_frame
 from aerobee.protocol.ids import encode_host, offset_message_id
@@ -116,6 +118,8 @@ class HotPath(GeneralFeed):
         self._store_host = broker.addresses.store_host(connection.peer, connection.local)
         self._id_head = self._store_host.hex().upper().encode()
         self._sync_flush = bool(broker.store.sync_flush)
+        self._send_times = dispatcher.latencies[RequestCode.SEND_MESSAGE_V2]
+        self._pull_times = dispatcher.latencies[RequestCode.PULL_MESSAGE]
 
     def _answer(self, frames: Sequence[RawFrame]) -> Sequence[Part]:
         out: list[Part] = []
@@ -141,6 +145,7 @@ class HotPath(GeneralFeed):
 
         One loop without calls of ours: this is where the broker spends its time.
         """
+        started = perf_counter()
         heads, plain, added = self._heads, self._sends.plain, self._sends.added
         born_host, store_host = self._born_host, self._store_host
         sync_flush = self._sync_flush
@@ -194,10 +199,12 @@ class HotPath(GeneralFeed):
             waits = sync_flush and "WAIT\x01false" not in text
             marks.append((codec, hot.opaque, queue_id, flag, waits))
         if messages:
-            self._put(messages, marks, out)
+            self._put(messages, marks, out, started)
         return index + len(messages)
 
-    def _put(self, messages: list[Message], marks: list[Mark], out: list[Part]) -> None:
+    def _put(
+        self, messages: list[Message], marks: list[Mark], out: list[Part], started: float
+    ) -> None:
         """Store the messages of a run and answer those that need not wait for the disk."""
         try:
             results: list[PutResult] = self._store.put(messages)
@@ -239,7 +246,9 @@ class HotPath(GeneralFeed):
                     )
                 )
         if waiting:
-            self._wait(waiting)
+            self._wait(waiting, started)
+        if len(marks) > len(waiting):
+            self._send_times.add_many(perf_counter() - started, len(marks) - len(waiting))
 
     def _count(self, messages: list[Message], results: list[PutResult]) -> None:
         """Statistics: one call for a run to one topic."""
@@ -254,12 +263,17 @@ class HotPath(GeneralFeed):
             if result.ok:
                 self._stats.add_put(message.topic, 1, result.size)
 
-    def _wait(self, waiting: list[tuple[PutResult, Mark]]) -> None:
+    def _wait(self, waiting: list[tuple[PutResult, Mark]], started: float) -> None:
         """Answer these once the last of them is on disk, all in one write."""
         self.connection.waits_begin(len(waiting))
-        self._store.when_durable(waiting[-1][0].end_offset, partial(self._durable, waiting))
+        self._store.when_durable(
+            waiting[-1][0].end_offset, partial(self._durable, waiting, started)
+        )
 
-    def _durable(self, waiting: list[tuple[PutResult, Mark]], status: PutStatus) -> None:
+    def _durable(
+        self, waiting: list[tuple[PutResult, Mark]], started: float, status: PutStatus
+    ) -> None:
+        self._send_times.add_many(perf_counter() - started, len(waiting))
         out: list[Part] = []
         for result, mark in waiting:
             codec, opaque, queue_id, flag, _ = mark
@@ -317,9 +331,11 @@ class HotPath(GeneralFeed):
             except UNUSUAL:
                 return self._general(frame, out)
             if not hot.flag & RESPONSE_FLAG:
+                started = perf_counter()
                 parts = self._pulls.pull(
                     self.connection, codec, hot.opaque, hot.flag, hot.code, hot.extFields
                 )
                 out += parts
+                self._pull_times.add(perf_counter() - started)
                 return sum(map(len, parts))
         return self._general(frame, out)
