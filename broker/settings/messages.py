@@ -179,7 +179,6 @@ class MessageSettings:
     mapped_file_size_timer_log: int = setting(
         104857600, "Length of a file of the timer log.", unit="bytes", low=4096
     )
-    timer_intercept_delay_level: bool = setting(False, "Deliver delay levels by the timer wheel.")
     recall_message_enable: bool = setting(
         True,
         "A timer message can be recalled before its time.",

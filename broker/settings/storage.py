@@ -164,9 +164,6 @@ class StorageSettings:
     delete_commit_log_files_interval: int = setting(
         100, "Pause between two deletions of log files.", unit="ms", low=0
     )
-    delete_consume_queue_files_interval: int = setting(
-        100, "Pause between two deletions of queue files.", unit="ms", low=0
-    )
     destroy_maped_file_interval_forcibly: int = setting(
         120000,
         "A file in use is deleted all the same after so long.",

@@ -247,7 +247,11 @@ def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
     assert store.max_message_size == 1000
     ours = {described.name for described in dataclasses.fields(Settings)}
     theirs = {described.name for described in dataclasses.fields(store)}
-    not_settings = {"bit_map_length_consume_queue_ext", "redelete_hanged_file_interval"}
+    not_settings = {
+        "bit_map_length_consume_queue_ext",
+        "delete_consume_queue_files_interval",
+        "redelete_hanged_file_interval",
+    }
     assert theirs - ours - not_settings == {"broker_role", "warm_mapped_file_enable"}
 
 
