@@ -1,0 +1,326 @@
+"""The store alone: appends, group commit, file rolls and recovery, beside what the machine allows.
+
+    python -m bench.store [--quick] [--folder DIR] [--json FILE]
+
+Each figure stands next to a ceiling measured in the same run on the same disk: the same bytes
+copied into the same kind of map, and fdatasync after each append with nothing else to do. CPU is
+that of the thread that appends; the median of many short rounds, so that neighbours' load shows
+less. Every row checks what it stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store.disk import RealDisk
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.results import PutStatus
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.record import Message
+from bench.machine import describe_machine
+
+HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+LIST = 32  # messages in one put
+ROUND = 8  # puts in one timed round
+Row = dict[str, Any]
+
+
+def messages(size: int, count: int, start: int = 0) -> list[Message]:
+    """As a client sends them: a unique key, a key, a tag."""
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
+    return [
+        Message(
+            "BenchTopic",
+            n % 8,
+            body,
+            f"UNIQ_KEY\x017F0000010A5B18B4AAC2{n:012X}\x02KEYS\x01order-{n}\x02TAGS\x01TagA\x02",
+            born_timestamp=1_700_000_000_000,
+            born_host=HOST,
+            store_host=HOST,
+        )
+        for n in range(start, start + count)
+    ]
+
+
+@contextmanager
+def opened(folder: Path, **changes: Any) -> Iterator[MessageStore]:
+    settings = StoreSettings(str(folder), disk_guard_enable=False, **changes)
+    store = MessageStore(settings, clock=Clock())
+    store.load()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def dispatch(store: MessageStore) -> None:
+    while store.reput.step():
+        pass
+
+
+def appends(folder: Path, size: int, total_bytes: int) -> Row:
+    """put of lists of 32 and their dispatch to queues and index; us of CPU per message."""
+    per_round = LIST * ROUND
+    rounds = max(20, total_bytes // (size + 300) // per_round)
+    with opened(folder) as store:
+        batches = [messages(size, LIST, n * LIST) for n in range(ROUND)]
+        store.commit_log.prepare_first_file()
+        store.put(batches[0])
+        dispatch(store)
+        put_us: list[float] = []
+        both_us: list[float] = []
+        wall = 0.0
+        for _ in range(rounds):
+            started, cpu = time.perf_counter(), time.thread_time_ns()
+            for batch in batches:
+                store.put(batch)
+            middle = time.thread_time_ns()
+            dispatch(store)
+            end = time.thread_time_ns()
+            wall += time.perf_counter() - started
+            put_us.append((middle - cpu) / per_round / 1000)
+            both_us.append((end - cpu) / per_round / 1000)
+        check_count(store, rounds * per_round + LIST)
+        copied = memcpy_us(store, size)
+    return {
+        "row": f"append + dispatch, {size} B",
+        "appends/s": round(rounds * per_round / wall),
+        "us CPU": round(statistics.median(both_us), 2),
+        "us CPU min": round(min(both_us), 2),
+        "of it put": round(statistics.median(put_us), 2),
+        "ceiling": f"memcpy {copied:.2f} us",
+    }
+
+
+def check_count(store: MessageStore, expected: int) -> None:
+    stored = sum(store.max_offset("BenchTopic", queue_id) for queue_id in range(8))
+    assert stored == expected, f"{expected} messages were put but the queues have {stored}"
+
+
+def memcpy_us(store: MessageStore, size: int) -> float:
+    """The same bytes, already joined, into a map like the log's; us per message."""
+    record = size + 200
+    data = bytes(record * LIST)
+    path = str(Path(store.settings.layout.root) / "ceiling")
+    file = RealDisk().create(path, 64 << 20)
+    file.allocate(0, file.size)
+    file.populate(0, file.size)
+    view = file.view()
+    times = []
+    position = 0
+    for _ in range(2000):
+        if position + len(data) > file.size:
+            position = 0
+        started = time.thread_time_ns()
+        view[position : position + len(data)] = data
+        times.append(time.thread_time_ns() - started)
+        position += len(data)
+    file.close()
+    RealDisk().unlink(path)
+    return statistics.median(times) / LIST / 1000
+
+
+def fdatasync_rate(folder: Path, seconds: float, size: int = 1300) -> float:
+    """Append `size` bytes through a map and fdatasync, one after the other; times a second."""
+    disk = RealDisk()
+    disk.makedirs(str(folder))
+    file = disk.create(str(folder / "ceiling"), 64 << 20)
+    file.allocate(0, file.size)
+    file.populate(0, file.size)
+    view = file.view()
+    file.sync()
+    data = bytes([1]) * size
+    count = position = 0
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        position = (position + size) % (file.size - size)
+        view[position : position + size] = data
+        file.sync()
+        count += 1
+    rate = count / (time.perf_counter() - started)
+    file.close()
+    disk.unlink(str(folder / "ceiling"))
+    return rate
+
+
+async def group_commit(folder: Path, waiting: int, seconds: float) -> tuple[int, int, float]:
+    """So many senders, each sending its next message when the last is durable; (acks, syncs, s)."""
+    settings = StoreSettings(
+        str(folder),
+        flush_disk_type="SYNC_FLUSH",
+        mapped_file_size_commit_log=256 << 20,
+        disk_guard_enable=False,
+    )
+    store = MessageStore(settings, clock=Clock())
+    store.load()
+    await store.start()
+    loop = asyncio.get_running_loop()
+    one = messages(1024, 1)
+    done = loop.create_future()
+    acks = 0
+    stop_at = 0.0
+
+    def acknowledged(status: PutStatus) -> None:
+        nonlocal acks
+        assert status is PutStatus.PUT_OK, status
+        acks += 1
+        if time.perf_counter() < stop_at:
+            loop.call_soon(send)
+        elif not done.done():
+            done.set_result(None)
+
+    def send() -> None:
+        store.when_durable(store.put(one)[0].end_offset, acknowledged)
+
+    store.put(one)
+    await asyncio.sleep(0.5)  # the first file is there and warm
+    flushes = store.stats.flushes
+    started = time.perf_counter()
+    stop_at = started + seconds
+    for _ in range(waiting):
+        send()
+    await done
+    took = time.perf_counter() - started
+    result = acks, store.stats.flushes - flushes, took
+    await store.stop()
+    return result
+
+
+def sync_rows(folder: Path, seconds: float) -> list[Row]:
+    rows = []
+    for waiting in (1, 32, 256):
+        ceiling = fdatasync_rate(folder / f"ceiling{waiting}", seconds)
+        acks, syncs, took = asyncio.run(group_commit(folder / f"s{waiting}", waiting, seconds))
+        ceiling = (ceiling + fdatasync_rate(folder / f"ceiling{waiting}b", seconds)) / 2
+        rows.append(
+            {
+                "row": f"SYNC_FLUSH, {waiting} waiting",
+                "appends/s": round(acks / took),
+                "syncs/s": round(syncs / took),
+                "of the ceiling": f"{syncs / took / ceiling:.0%}",
+                "ceiling": f"fdatasync {ceiling:.0f}/s",
+            }
+        )
+    return rows
+
+
+def rolls(folder: Path, file_size: int, files: int) -> Row:
+    """Every put of one 1 KB message timed over several file rolls, at a steady pace."""
+    with opened(folder, mapped_file_size_commit_log=file_size) as store:
+        store.commit_log.prepare_first_file()
+        one = messages(1024, 1)
+        times: list[int] = []
+        clock = time.perf_counter_ns
+        while store.max_physical_offset < file_size * files:
+            for _ in range(64):
+                started = clock()
+                store.put(one)
+                times.append(clock() - started)
+            dispatch(store)
+    times.sort()
+
+    def at(share: float) -> float:
+        return times[min(int(len(times) * share), len(times) - 1)] / 1000
+
+    return {
+        "row": f"one put over {files - 1} rolls of {file_size >> 20} MB files",
+        "p50 us": round(at(0.5), 1),
+        "p99.9 us": round(at(0.999), 1),
+        "p99.99 us": round(at(0.9999), 1),
+        "max ms": round(times[-1] / 1e6, 1),
+        "over 10 ms": sum(1 for took in times if took > 10_000_000),
+    }
+
+
+def recovery(folder: Path, total_bytes: int) -> list[Row]:
+    """Opening a store of this much log: after a clean stop, a kill, and with nothing to go by."""
+    with opened(folder) as store:
+        batch = messages(1024, LIST)
+        while store.max_physical_offset < total_bytes:
+            store.put(batch)
+            dispatch(store)
+        count = store.stats.puts
+    root = Path(store.settings.layout.root)
+
+    def killed() -> None:
+        (root / "abort").touch()
+
+    def lost() -> None:
+        killed()
+        (root / "checkpoint").unlink()
+        shutil.rmtree(root / "consumequeue")
+        shutil.rmtree(root / "index")
+
+    rows = []
+    cases: list[tuple[str, Callable[[], None]]] = [
+        ("after a clean stop", lambda: None),
+        ("after a kill", killed),
+        ("after a kill, queues and index lost", lost),
+    ]
+    for name, damage in cases:
+        damage()
+        started, cpu = time.perf_counter(), time.process_time()
+        with opened(folder) as store:
+            took = time.perf_counter() - started
+            used = time.process_time() - cpu
+            check_count(store, count)
+        row = f"opening {total_bytes >> 20} MB, {name}"
+        rows.append({"row": row, "seconds": round(took, 2), "s CPU": round(used, 2)})
+    return rows
+
+
+def show(row: Row) -> None:
+    facts = "   ".join(f"{name} {value}" for name, value in row.items() if name != "row")
+    print(f"{row['row']:<52} {facts}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try it out")
+    parser.add_argument(
+        "--folder", type=Path, help="where the stores are made (default: temporary)"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    args = parser.parse_args()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    folder = Path(tempfile.mkdtemp(prefix="aerobee-bench-", dir=args.folder))
+    quick = args.quick
+    rows: list[Row] = []
+
+    def add(*found: Row) -> None:
+        for row in found:
+            rows.append(row)
+            show(row)
+
+    print(describe_machine())
+    try:
+        for size in (100, 1024, 10240):
+            add(appends(folder / f"a{size}", size, (32 if quick else 400) << 20))
+            shutil.rmtree(folder / f"a{size}")
+        add(*sync_rows(folder, 0.5 if quick else 3.0))
+        add(rolls(folder / "rolls", (16 if quick else 256) << 20, 4))
+        shutil.rmtree(folder / "rolls")
+        add(*recovery(folder / "recovery", (32 if quick else 1024) << 20))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if args.json:
+        facts = {"machine": describe_machine(), "rows": rows}
+        args.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
