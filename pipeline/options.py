@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, UnknownColumn, check_columns
+from aerobee.pipeline.errors import OptionError
 
-
-class OptionError(ValueError):
-    """An option that cannot be used as given."""
+__all__ = ["OptionError", "Options", "sink_options", "source_options"]
 
 
 def _boolean(text: str) -> bool:

@@ -130,7 +130,7 @@ class StoreFiles:
             for segment, first_ms, next_ms in self._timed(sealed_only)
             if (end_ms is None or first_ms < end_ms) and (start_ms is None or next_ms >= start_ms)
         ]
-        newest = self._newest()
+        newest = self.newest()
         if not self.queues:
             return [
                 Split(segment, segment.start, segment.end, None, segment is newest)
@@ -146,7 +146,7 @@ class StoreFiles:
                 splits.append(Split(segment, end, segment.end, None, segment is newest))
         return splits
 
-    def _newest(self) -> Segment:
+    def newest(self) -> Segment:
         """The newest file that holds a record; the next one is made ahead of need."""
         held = [one for one in self.segments if first_store_time(one) is not None]
         return held[-1] if held else self.segments[-1]
@@ -244,6 +244,13 @@ class QueueReader:
             entries = _entries(path)
             if len(entries) and entries["size"][-1] != BLANK_ENTRY_SIZE:
                 return int(entries["physical"][-1]) + int(entries["size"][-1])
+        return 0
+
+    def end_offset(self) -> int:
+        """The queue offset after the newest entry."""
+        for base, path in reversed(self._files):
+            if count := len(_entries(path)):
+                return base + count
         return 0
 
     def any_between(self, low: int, high: int) -> bool:

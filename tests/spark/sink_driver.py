@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Iterator
-from typing import Any
 
 from pyspark.sql import SparkSession
 from spark.helpers import session_config
+
+SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
     builder = SparkSession.builder.master(settings["master"]).appName("sink driver")
-    for key, value in (session_config() | settings.get("config", {})).items():
+    for key, value in (session_config() | SMALL_BATCHES | settings.get("config", {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    pause = settings["pause"]
-
-    def slowly(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            for at in range(0, batch.num_rows, 20):
-                time.sleep(pause)
-                yield batch.slice(at, 20)
-
+    nap = f"reflect('java.lang.Thread', 'sleep', {settings['pause_ms']}L)"
     queries = []
     for topic, guarantee in (("alo", "at-least-once"), ("eo", "exactly-once")):
         source = (
@@ -37,11 +29,10 @@ def main() -> None:
             .options(namesrv=settings["namesrv"], subscribe="in", startingOffsets="earliest")
             .option("maxOffsetsPerTrigger", settings["limit"])
             .load()
-            .select("value", "tags")
+            .selectExpr(f"element_at(array(value, cast({nap} as binary)), 1) as value", "tags")
         )
         writer = (
-            source.mapInArrow(slowly, source.schema)
-            .writeStream.format("aerobee")
+            source.writeStream.format("aerobee")
             .options(namesrv=settings["namesrv"], topic=topic, deliveryGuarantee=guarantee)
             .option("maxBatchBytes", 2048)
             .option("checkpointLocation", f"{settings['checkpoints']}/{topic}")

@@ -146,7 +146,7 @@ def test_every_row_is_there_once_after_kills_of_driver_worker_and_broker(
         "namesrv": broker.namesrv,
         "checkpoints": str(tmp_path / "checkpoints"),
         "limit": 400,
-        "pause": 0.05,
+        "pause_ms": 3,
     }
 
     def written() -> int:
@@ -162,6 +162,8 @@ def test_every_row_is_there_once_after_kills_of_driver_worker_and_broker(
                 wait_until(lambda: written() >= until + 250, driver, 60)
                 return False
             output, _ = driver.communicate(timeout=100)
+            if "Python worker failed to connect back" in output:  # Spark waits 10 s, no longer
+                return run(until, act)
             assert "complete" in output, output[-3000:]
             return True
         finally:

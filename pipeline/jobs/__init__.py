@@ -1,0 +1,1 @@
+"""The jobs of `aerobee pipeline`: each is one function over a SparkSession."""

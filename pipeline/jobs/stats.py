@@ -1,0 +1,170 @@
+"""stats: messages, sizes, rates and latency per topic and hour, and the groups' lag."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from aerobee.pipeline.jobs.progress import task_progress
+from aerobee.pipeline.options import OptionError
+from aerobee.pipeline.store_files import QueueReader, StoreFiles
+from aerobee.pipeline.wire import Access, Cluster
+from aerobee.protocol import fastjson
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.fastjson import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What to look at: a store's files, or topics of a running cluster."""
+
+    store: str | None = None
+    namesrv: str | None = None
+    topics: str | None = None
+
+
+def hourly(spark: Any, job: Stats) -> list[Any]:
+    """A row per topic and hour, in that order."""
+    from pyspark.sql import functions as f
+
+    reader = spark.read.format("aerobee").option(
+        "columns", "topic,timestamp,bornTimestamp,storeSize"
+    )
+    if job.store:
+        reader = reader.option("path", job.store)
+    else:
+        reader = reader.option("namesrv", job.namesrv)
+    if job.topics:
+        reader = reader.option("subscribe", job.topics)
+    elif not job.store:
+        reader = reader.option("subscribePattern", ".*")
+    latency_ms = (f.col("timestamp").cast("double") - f.col("bornTimestamp").cast("double")) * 1000
+    table = (
+        reader.load()
+        .groupBy("topic", f.date_trunc("hour", "timestamp").alias("hour"))
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("storeSize").alias("bytes"),
+            f.percentile_approx(latency_ms, 0.5).alias("latency_ms_p50"),
+            f.percentile_approx(latency_ms, 0.99).alias("latency_ms_p99"),
+        )
+        .withColumn("messages_per_second", f.col("messages") / 3600)
+        .orderBy("topic", "hour")
+    )
+    with task_progress(spark, "stats"):
+        return list(table.collect())
+
+
+def store_lag(store: str) -> list[tuple[str, str, int]]:
+    """(group, topic, messages behind) of a store at rest."""
+    path = Path(store) / "config" / "consumerOffset.json"
+    if not path.is_file():
+        return []
+    ends = {
+        (queue.topic, queue.queue_id): QueueReader(queue.folder).end_offset()
+        for queue in StoreFiles(store).queues
+    }
+    lags = []
+    for name, queues in fastjson.loads(path.read_bytes()).get("offsetTable", {}).items():
+        topic, _, group = name.partition("@")
+        behind = sum(max(0, ends.get((topic, int(q)), 0) - int(at)) for q, at in queues.items())
+        lags.append((group, topic, behind))
+    return sorted(lags)
+
+
+def cluster_lag(namesrv: str, topics: list[str]) -> list[tuple[str, str, int]]:
+    """(group, topic, messages behind) of a running cluster."""
+    lags: dict[tuple[str, str], int] = {}
+    with Cluster(Access(tuple(namesrv.split(";")))) as cluster:
+        for topic in topics:
+            for share in cluster.route(topic) or ():
+                for group in _groups(cluster, share.address, topic):
+                    key = group, topic
+                    lags[key] = lags.get(key, 0) + _behind(cluster, share.address, group, topic)
+    return sorted((group, topic, behind) for (group, topic), behind in lags.items())
+
+
+def _groups(cluster: Cluster, address: str, topic: str) -> list[str]:
+    code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+    answer = cluster.request(f"asking who reads {topic}", address, code, {"topic": topic})
+    return list(fastjson.loads(answer.body).get("groupList") or ()) if answer.body else []
+
+
+def _behind(cluster: Cluster, address: str, group: str, topic: str) -> int:
+    ext = {"consumerGroup": group, "topic": topic}
+    code = RequestCode.GET_CONSUME_STATS
+    answer = cluster.retrying("asking for lag", address, lambda link: link.request(code, dict(ext)))
+    if answer.code != ResponseCode.SUCCESS:
+        return 0
+    table = fastjson.loads(answer.body).get("offsetTable") or {}
+    return sum(
+        max(0, int(state["brokerOffset"]) - int(state["consumerOffset"]))
+        for queue, state in table.items()
+        if isinstance(queue, MessageQueue) and queue.topic == topic
+    )
+
+
+def lag_of(job: Stats, rows: list[Any]) -> list[tuple[str, str, int]]:
+    if job.store:
+        return store_lag(job.store)
+    topics = sorted({row["topic"] for row in rows})
+    return cluster_lag(job.namesrv or "", topics)
+
+
+def show(rows: list[Any], lags: list[tuple[str, str, int]], console: Console) -> None:
+    """Two tables for people."""
+    table = Table(title="messages per topic and hour (UTC)")
+    for name in ("topic", "hour", "messages", "per s", "MB", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="left" if name in ("topic", "hour") else "right")
+    for row in rows:
+        table.add_row(
+            row["topic"],
+            f"{row['hour']:%Y-%m-%d %H:00}",
+            str(row["messages"]),
+            f"{row['messages_per_second']:.2f}",
+            f"{row['bytes'] / 1e6:.2f}",
+            f"{row['latency_ms_p50']:.0f}",
+            f"{row['latency_ms_p99']:.0f}",
+        )
+    console.print(table)
+    if lags:
+        behind = Table(title="groups")
+        behind.add_column("group")
+        behind.add_column("topic")
+        behind.add_column("messages behind", justify="right")
+        for group, topic, count in lags:
+            behind.add_row(group, topic, str(count))
+        console.print(behind)
+
+
+def as_json(rows: list[Any], lags: list[tuple[str, str, int]]) -> str:
+    hours = [row.asDict() | {"hour": row["hour"].isoformat()} for row in rows]
+    groups = [{"group": g, "topic": t, "behind": n} for g, t, n in lags]
+    return json.dumps({"hours": hours, "groups": groups}, indent=1)
+
+
+def plot(rows: list[Any], path: str) -> None:
+    """Messages and latency over the hours, a line per topic, as a PNG."""
+    if not rows:
+        raise OptionError("there is no message to plot")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (counts, latencies) = pyplot.subplots(2, 1, sharex=True, figsize=(10, 7))
+    for topic in sorted({row["topic"] for row in rows}):
+        own = [row for row in rows if row["topic"] == topic]
+        hours = [row["hour"] for row in own]
+        counts.plot(hours, [row["messages"] for row in own], marker="o", label=topic)
+        latencies.plot(hours, [row["latency_ms_p99"] for row in own], marker="o", label=topic)
+    counts.set_ylabel("messages per hour")
+    latencies.set_ylabel("p99 born to stored, ms")
+    counts.legend(loc="upper left", fontsize="small")
+    figure.autofmt_xdate()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

@@ -1,0 +1,148 @@
+"""The jobs of `aerobee pipeline`, each through its command, on the tests' own session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from peers.aerobee_broker import AerobeeBroker
+from pyspark.sql import SparkSession
+from spark.helpers import create_topic, numbers, produce, topic_rows
+
+from aerobee.pipeline.cli import pipeline
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(spark: SparkSession) -> Run:
+    """Runs a job; it finds the running session."""
+
+    def invoke(*words: Any, fails: bool = False) -> Result:
+        result = CliRunner().invoke(pipeline, [str(word) for word in words])
+        assert (result.exit_code != 0) == fails, f"{result.output}\n{result.exception!r}"
+        return result
+
+    return invoke
+
+
+def test_archive_then_replay_gives_the_same_messages(
+    run: Run, spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "kept", 2)
+    create_topic(broker.broker, "kept-again", 2)
+    for queue_id in range(2):
+        produce(broker.namesrv, "kept", numbers(300)[queue_id::2], tag="t", queue_id=queue_id)
+    out = tmp_path / "archive"
+    options = ("--namesrv", broker.namesrv, "--topics", "kept", "--out", out)
+    assert "300 messages archived" in run("archive", *options).output
+    assert "0 messages archived" in run("archive", *options).output
+    produce(broker.namesrv, "kept", numbers(50, 300), tag="t", queue_id=0)
+    assert "50 messages archived" in run("archive", *options).output
+    parts = [path.parent for path in out.rglob("*.parquet")]
+    assert all(p.name.startswith("date=") and p.parent.name == "topic=kept" for p in parts)
+    result = run(
+        *("replay", "--source", out, "--namesrv", broker.namesrv, "--topic", "kept-again"),
+        "--same-queues",
+    )
+    assert "350 messages sent" in result.output
+    names = ["key", "value", "partition", "offset", "tags", "properties", "flag"]
+    first = topic_rows(broker.namesrv, "kept", names)
+    again = topic_rows(broker.namesrv, "kept-again", names)
+    assert sorted(map(str, again)) == sorted(map(str, first)) and len(again) == 350
+
+
+def test_replay_takes_a_time_range_at_a_rate(
+    run: Run, spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    rows = spark.range(100).selectExpr(
+        "cast(lpad(id, 6, '0') as binary) as value",
+        "cast(null as binary) as key",
+        "cast(null as string) as tags",
+        "map('n', cast(id as string)) as properties",
+        "0 as flag",
+        "'paced' as topic",
+        "'b' as broker",
+        "0 as partition",
+        "id as offset",
+        "timestamp'2026-01-01 10:00:00' + make_interval(0,0,0,0,0,cast(id as int),0) as timestamp",
+        "date'2026-01-01' as date",
+    )
+    rows.write.partitionBy("topic", "date").parquet(str(tmp_path / "a"))
+    result = run(
+        *("replay", "--source", tmp_path / "a", "--namesrv", broker.namesrv, "--rate", 20),
+        *("--start", "2026-01-01T10:10:00Z", "--end", "2026-01-01T10:40:00Z"),
+    )
+    assert "30 messages sent" in result.output
+    stored = topic_rows(broker.namesrv, "paced", ["value", "timestamp"])
+    assert sorted(row["value"] for row in stored) == numbers(30, 10)
+    times = sorted(row["timestamp"] for row in stored)
+    assert (times[-1] - times[0]).total_seconds() > 1.0  # 30 messages at 20 a second
+
+
+@pytest.fixture
+def store(own_broker: Callable[..., AerobeeBroker]) -> Path:
+    """The store of a broker that was stopped: two topics, keys, several log files."""
+    broker = own_broker(mappedFileSizeCommitLog="65536")
+    for topic in ("red", "blue"):
+        create_topic(broker.broker, topic, 2)
+        produce(broker.namesrv, topic, [b"%06d" % n + b"." * 200 for n in range(400)], tag=topic)
+    broker.stop()
+    return broker.store
+
+
+def test_audit_finds_nothing_in_a_sound_store_and_every_planted_damage(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    assert "no damage found" in run("audit", store).output
+    log = sorted((store / "commitlog").iterdir())[1]
+    data = bytearray(log.read_bytes())
+    data[200] ^= 0xFF  # inside a body
+    log.write_bytes(data)
+    queue = sorted((store / "consumequeue" / "red" / "0").iterdir())[0]
+    entries = bytearray(queue.read_bytes())
+    entries[20 * 3 + 7] ^= 0x04  # the fourth entry's physical offset
+    queue.write_bytes(entries)
+    index = next((store / "index").iterdir())
+    with index.open("r+b") as file:  # the first key's hash; 100000 slots, as the tests set them
+        file.seek(40 + 100_000 * 4 + 20)
+        file.write(b"\x00\x00\x00\x01")
+    run("audit", store, "--json", tmp_path / "found.json", fails=True)
+    reports = json.loads((tmp_path / "found.json").read_text())
+    found = {
+        kind: [f for report in reports if report["kind"] == kind for f in report["findings"]]
+        for kind in ("log", "queue", "index")
+    }
+    assert any("does not match its" in f["problem"] for f in found["log"])
+    assert any("the queue entry for offset 3 of red queue 0" in f["problem"] for f in found["log"])
+    assert any("entry 3" in f["problem"] for f in found["queue"])
+    assert [f["position"] for f in found["index"]] == [1]
+
+
+def test_stats_tell_of_a_store_and_of_a_cluster(
+    run: Run, store: Path, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    png, figures = tmp_path / "plot.png", tmp_path / "figures.json"
+    output = run("stats", "--store", store, "--png", png, "--json", figures).output
+    assert "blue" in output and "400" in output
+    assert png.read_bytes().startswith(b"\x89PNG")
+    hours = json.loads(figures.read_text())["hours"]
+    assert {(row["topic"], row["messages"]) for row in hours} == {("red", 400), ("blue", 400)}
+    assert all(row["bytes"] > 400 * 200 for row in hours)
+    produce(broker.namesrv, "counted", numbers(30))
+    run("stats", "--namesrv", broker.namesrv, "--topics", "counted", "--json", figures)
+    assert json.loads(figures.read_text())["hours"][0]["messages"] == 30
+
+
+def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Path) -> None:
+    nowhere = ("--namesrv", "127.0.0.1:1")
+    assert "give --topics or --pattern" in run("archive", *nowhere, "--out", "x", fails=True).output
+    assert "give --store or --namesrv" in run("stats", fails=True).output
+    message = run("replay", "--source", "x", *nowhere, "--start", "soon", fails=True).output
+    assert "'soon' is no time" in message
+    message = run("stats", "--store", tmp_path, fails=True).output
+    assert "holds no commitlog file" in message
