@@ -19,6 +19,7 @@ from aerobee.broker.settings.typed import (
 )
 
 PREFIX = "AEROBEE_"
+NO_SETTINGS = {"AEROBEE_URL", "AEROBEE_NAMESRV", "AEROBEE_COMPLETE"}  # of clients and shells
 
 # Old keys that named single places of the store: right where they name what the layout has anyway.
 _OLD_PLACES = {
@@ -104,7 +105,9 @@ def _from_environment(
             wanted = name.removeprefix(PREFIX).replace("_", "").lower()
             if wanted in spelled:
                 yield spelled[wanted], env[name], f"variable {name}"
-            elif not re.match(r"AEROBEE_(\w+_)?(PORT|SERVICE)(_|$)", name):
+            elif name not in NO_SETTINGS and not re.match(
+                r"AEROBEE_(\w+_)?(PORT|SERVICE)(_|$)", name
+            ):
                 warnings.append(f"the variable {name} is no setting that is known")
 
 
