@@ -210,7 +210,10 @@ class Sends:
         told = fields.max_reconsume_times
         if told is not None and request.command.version >= VERSION_WITH_MAX_RECONSUME:
             most = told
-        if fields.reconsume_times > most:
+        # A group that consumes in order retries in place: what it sends here has had its last try.
+        locks = getattr(self.broker, "order_locks", None)
+        in_order = locks is not None and locks.has_live(group)
+        if fields.reconsume_times > most or in_order:
             message.topic = self.broker.topics.create_dlq(group).name
             message.queue_id = 0
             message.properties = properties.remove(message.properties, properties.DELAY)

@@ -67,6 +67,7 @@ class TimerLog:
         self._folder = folder
         self._file_size = file_size
         self._fds: dict[int, int] = {}  # start of a file -> descriptor, in order
+        self._unsynced: set[int] = set()  # starts of files
         self._pending: list[bytes] = []
         self._pending_at = 0
         self._block: tuple[int, bytes] = (NONE, b"")
@@ -108,9 +109,11 @@ class TimerLog:
         self._block = (NONE, b"")
 
     def sync(self) -> None:
-        """Put on disk what was written; from any thread."""
-        for fd in list(self._fds.values())[-2:]:
-            os.fdatasync(fd)
+        """Put on disk what was written since the last time; from any thread."""
+        while self._unsynced:
+            fd = self._fds.get(self._unsynced.pop())
+            if fd is not None:
+                os.fdatasync(fd)
 
     def drop_before(self, min_physical_offset: int) -> int:
         """Remove files all of whose records are gone from the store; how many."""
@@ -186,6 +189,7 @@ class TimerLog:
             fd = self._fds.get(start)
             if fd is None:
                 fd = self._create(start)
+            self._unsynced.add(start)
             os.pwrite(fd, data, self._pending_at - start)
         except OSError:
             self.end = self._pending_at

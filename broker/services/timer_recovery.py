@@ -164,7 +164,7 @@ def _is_chained(found: _Pending) -> bool:
 
 def _fill(wheel: TimerWheel, found: _Pending) -> None:
     begins = np.flatnonzero(_starts(found))
-    ends = np.append(begins[1:], len(found.second))
+    ends = np.append(begins, len(found.second))[1:]
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
         slot = Slot(int(found.position[begin]), int(found.position[end - 1]), end - begin)
         wheel.put(int(found.second[begin]), slot)

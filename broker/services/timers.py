@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import structlog
 
 from aerobee.broker.clock import Clock
-from aerobee.broker.services import stored, timer_checkpoint, timer_recovery
+from aerobee.broker.services import stored, timer_recovery
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.progress_file import ProgressFile
-from aerobee.broker.services.timer_checkpoint import TimerCheckpoint
+from aerobee.broker.services.timer_checkpoint import Checkpoints, Reached
 from aerobee.broker.services.timer_enqueue import Enqueue, Timer
+from aerobee.broker.services.timer_list import TimerEntry, list_timers, parse_cursor
 from aerobee.broker.services.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog
 from aerobee.broker.services.timer_messages import (
     NEVER_ENQUEUED,
@@ -50,13 +51,6 @@ _BEHIND_S: Final = 3600
 _ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
 
 
-class _Candidate(NamedTuple):
-    """A checkpoint that may be written once the store's log is on disk up to `log_end`."""
-
-    log_end: int
-    point: TimerCheckpoint
-
-
 class _Fired(NamedTuple):
     """A timer that has its turn."""
 
@@ -73,21 +67,20 @@ class Timers:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._check_path = os.path.join(root, "config", "timercheck")
         self._progress = ProgressFile(os.path.join(root, "config", "timerProgress"))
         self.log = TimerLog(os.path.join(root, "timerlog"), settings.mapped_file_size_timer_log)
         self.wheel = TimerWheel(os.path.join(root, "timerwheel"))
         self._enqueue = Enqueue(
             store, self.log, self.wheel, self._roll_window_ms, self._deliver_due
         )
-        self._point = TimerCheckpoint()
-        self._candidate: _Candidate | None = None
+        self.checkpoints = Checkpoints(
+            os.path.join(root, "config", "timercheck"), store, self._sync, self._point_now, clock
+        )
         self._read_second = 0  # seconds before this one have had their turn
         self._fired: Place = (0, 0)  # the last that has had its turn
         self._loaded_end = 0  # of the timer log at the start: units before it may have fired
         self._slot: TimerSlot | None = None
         self._wake = Wake()
-        self._dirty = Wake()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -107,6 +100,13 @@ class Timers:
             return 0
         return max(0, self._clock.now_ms() // 1000 - self._second)
 
+    def page(
+        self, cursor: str, count: int, topic: str | None = None
+    ) -> tuple[list[TimerEntry], str]:
+        """A page of the timers that wait, of one topic or of all, and the next page's cursor."""
+        start = parse_cursor(cursor) if cursor else (self._second, self._fired)
+        return list_timers(self._store, self.log, self.wheel, start, count, topic)
+
     @property
     def _second(self) -> int:
         """The second that runs, or the next one to look for."""
@@ -121,7 +121,7 @@ class Timers:
 
     def load(self) -> None:
         """Find what is pending; the store must be loaded."""
-        self._point = timer_checkpoint.load(self._check_path) or TimerCheckpoint()
+        point = self.checkpoints.load()
         end = self._store.max_physical_offset
         numbers = self._progress.read(end)
         told = None if numbers is None else Progress((numbers[0], numbers[1]), *numbers[2:4])
@@ -129,12 +129,12 @@ class Timers:
         found = timer_recovery.recover(
             self.log,
             self.wheel,
-            read_second=self._point.read_ms // 1000,
+            read_second=point.read_ms // 1000,
             max_physical_offset=end,
             progress=told,
         )
         self._read_second = found.read_second
-        queue_offset = self._point.queue_offset
+        queue_offset = point.queue_offset
         if found.last_physical_offset >= 0:
             last = stored.message_at(self._store, found.last_physical_offset)
             if last is not None and last.topic == TIMER_TOPIC:
@@ -142,10 +142,10 @@ class Timers:
         if found.progress is not None:
             self._fired = found.progress.fired
             queue_offset = max(queue_offset, found.progress.queue_offset)
-        elif not self.log.end and self._point.log_end:
+        elif not self.log.end and point.log_end:
             log.warning("the timer log is gone: timers are read anew from the store")
             queue_offset = 0
-            self._enqueue.skip_before_ms = self._point.read_ms
+            self._enqueue.skip_before_ms = point.read_ms
         self._loaded_end = self.log.end
         self._enqueue.start_at(queue_offset, end, found.timers)
         if found.timers:
@@ -157,7 +157,10 @@ class Timers:
         self._store.add_arrival_listener(self._arrived)
         self._tasks = [
             asyncio.create_task(self._run(), name="timers"),
-            asyncio.create_task(self._run_checkpoints(), name="timers-checkpoints"),
+            asyncio.create_task(
+                self.checkpoints.run(self._settings.timer_flush_interval_ms / 1000),
+                name="timers-checkpoints",
+            ),
         ]
 
     async def stop(self) -> None:
@@ -176,8 +179,13 @@ class Timers:
     def save(self) -> None:
         """The last word, after the store's stop: nothing that was delivered is delivered again."""
         self._sync()
-        self._write_checkpoint(self._point_now())
+        self.checkpoints.save(self._point_now())
         self.close()
+
+    def _sync(self) -> None:
+        """Put the files on disk; from any thread."""
+        self.log.sync()
+        self.wheel.sync()
 
     def close(self) -> None:
         """Leave the files as they are."""
@@ -258,7 +266,8 @@ class Timers:
             self.wheel.forget(self._slot.second)
             self._read_second = self._slot.second + 1
             self._slot = None
-            self._dirty.set()
+            self.log.drop_before(self._store.min_physical_offset)
+            self.checkpoints.dirty.set()
 
     def _fire_slot(self, slot: TimerSlot, now_ms: int) -> int | None:
         """Fire what is due; when to look again, None when the slot is empty."""
@@ -307,53 +316,13 @@ class Timers:
         """After every step that put something: exact after a kill."""
         numbers = [*self._fired, self._enqueue.queue_offset, self.log.end]
         self._progress.write(numbers, self._store.max_physical_offset)
-        self._dirty.set()
+        self.checkpoints.dirty.set()
 
-    def _point_now(self) -> TimerCheckpoint:
-        queue_offset = self._enqueue.queue_offset
-        return TimerCheckpoint(
+    def _point_now(self) -> Reached:
+        """How far it has come; what was delivered lies before the log's end."""
+        return Reached(
+            self._store.max_physical_offset,
             self._second * 1000,
             self.log.end,
-            queue_offset,
-            queue_offset,
-            self._point.state_version,
-            self._clock.now_ms(),
-            self._point.counter + 1,
+            self._enqueue.queue_offset,
         )
-
-    async def _run_checkpoints(self) -> None:
-        while True:
-            await self._dirty.wait()
-            await self._clock.sleep(self._settings.timer_flush_interval_ms / 1000)
-            try:
-                candidate = _Candidate(self._store.max_physical_offset, self._point_now())
-                await asyncio.to_thread(self._sync)
-                self._checkpoint(candidate)
-            except OSError as error:
-                log.error("timers cannot be written to disk; trying again", error=str(error))
-                self._dirty.set()
-
-    def checkpoint(self) -> None:
-        """One round of the checkpoints' loop."""
-        candidate = _Candidate(self._store.max_physical_offset, self._point_now())
-        self._sync()
-        self._checkpoint(candidate)
-
-    def _checkpoint(self, candidate: _Candidate) -> None:
-        """Write the newest that the store has on disk; the others later."""
-        flushed = self._store.flushed_offset
-        for known in (self._candidate, candidate):
-            if known is not None and known.log_end <= flushed:
-                self._write_checkpoint(known.point)
-        self._candidate = candidate if candidate.log_end > flushed else None
-        if self._candidate is not None:
-            self._dirty.set()
-        self.log.drop_before(self._store.min_physical_offset)
-
-    def _sync(self) -> None:
-        self.log.sync()
-        self.wheel.sync()
-
-    def _write_checkpoint(self, point: TimerCheckpoint) -> None:
-        timer_checkpoint.save(self._check_path, point)
-        self._point = point
