@@ -16,9 +16,10 @@ from aerobee.broker.store.allocate import FileMaker
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.crc import crc32, crc32_large
 from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.limits import limits_of, with_properties
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
-from aerobee.broker.store.queue_table import QueueTable, is_safe_topic
+from aerobee.broker.store.queue_table import QueueTable
 from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, RefusedPut
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.transient_store_pool import TransientStorePool
@@ -42,7 +43,6 @@ Fact = tuple[ConsumeQueue, int, int, int, int, str, int]
 BLANK: Final = struct.Struct(">ii")
 NOT_IN_QUEUE: Final = 0x4  # set in the sys flag of prepared and rolled-back messages alike
 V6_HOSTS: Final = 0x30
-TOPIC_SIZE_MAX: Final = 255  # a topic is a folder's name
 _pack_head = HEAD_V4.pack
 _pack_short = struct.Struct(">h").pack
 
@@ -57,13 +57,11 @@ class CommitLog:
         "_pool",
         "_warm_at",
         "append_crc",
-        "body_size_max",
         "files",
         "flushed_offset",
         "last_store_timestamp",
-        "properties_size_max",
+        "limits",
         "queues",
-        "topic_size_max",
     )
 
     def __init__(
@@ -84,12 +82,7 @@ class CommitLog:
         self._pool = pool
         self._warm_at = 0
         self.append_crc = settings.enabled_append_prop_crc
-        self.body_size_max = settings.max_message_size
-        # One byte for the separator that the checksum may need in front of it.
-        self.properties_size_max = message_properties.PROPERTIES_SIZE_MAX - (
-            CRC_PROPERTY_SIZE + 1 if self.append_crc else 0
-        )
-        self.topic_size_max = TOPIC_SIZE_MAX if settings.auto_message_version_on_topic_len else 127
+        self.limits = limits_of(settings)
         self.flushed_offset = 0
         self.last_store_timestamp = 0
 
@@ -126,7 +119,7 @@ class CommitLog:
                     else:  # not even an empty file has room for it
                         message = messages[index]
                         what = f"the message to {message.topic}"
-                        results.append(self._too_big(what, len(message.body)))
+                        results.append(self.limits.too_big(what, len(message.body)))
                         index += 1
             except LogFull as error:
                 status = PutStatus.CREATE_MAPEDFILE_FAILED
@@ -139,7 +132,7 @@ class CommitLog:
     ) -> PutResult:
         """Append all messages in one file, or none."""
         now_ms = self.last_store_timestamp = max(now_ms, self.last_store_timestamp)
-        refused = [result for m in messages if (result := self._check(m)) is not None]
+        refused = [result for m in messages if (result := self.limits.check(m)) is not None]
         if refused:
             return refused[0]
         extra = HEAD_V4_SIZE + 24 + 3 + CRC_PROPERTY_SIZE + 1
@@ -148,7 +141,7 @@ class CommitLog:
             for m in messages
         )
         if size + BLANK_SIZE > self.files.file_size:
-            return self._too_big(f"the batch of {len(messages)} messages", size)
+            return self.limits.too_big(f"the batch of {len(messages)} messages", size)
         try:
             file = self._file_with_room(size)
         except LogFull as error:
@@ -188,8 +181,9 @@ class CommitLog:
         limit = file.size - BLANK_SIZE
         table = self.queues.table
         append_crc = self.append_crc
-        body_size_max = self.body_size_max
-        properties_size_max = self.properties_size_max
+        limits = self.limits
+        body_size_max = limits.body_size
+        properties_size_max = limits.properties_size
         ok = PutStatus.PUT_OK
         parts: list[bytes | memoryview] = []
         add_part = parts.append
@@ -214,7 +208,7 @@ class CommitLog:
                     or len(store_host) != 8
                     or "__CRC32#" in text
                 ):
-                    refused = self._check(message)
+                    refused = limits.check(message)
                     if refused is not None:
                         results.append(refused)
                         index += 1
@@ -288,41 +282,12 @@ class CommitLog:
         text = message.properties
         if "__CRC32#" in text:
             text = message_properties.remove(text, message_properties.CRC32)
-            message = _with_properties(message, text)
+            message = with_properties(message, text)
         queue_offset = 0 if message.sys_flag & NOT_IN_QUEUE else queue.assigned
         record = encode_record(
             message, queue_offset, physical_offset, now_ms, append_crc=self.append_crc
         )
         return queue, text, record
-
-    def _check(self, message: Message) -> PutResult | None:
-        """The refusal of a message that cannot be stored at all."""
-        topic_size = len(message.topic.encode(errors="replace"))
-        props_size = len(message.properties.encode(errors="replace"))
-        illegal = PutStatus.MESSAGE_ILLEGAL
-        if not 0 < topic_size <= self.topic_size_max:
-            limit = self.topic_size_max
-            reason = f"the topic's name is {topic_size} bytes long; 1 to {limit} are allowed"
-            return RefusedPut(illegal, reason)
-        if not is_safe_topic(message.topic):
-            return RefusedPut(illegal, f"topic {message.topic!r} cannot be a folder's name")
-        if not 0 <= message.queue_id <= 0x7FFFFFFF:
-            return RefusedPut(illegal, f"queue id {message.queue_id} is out of range")
-        if len(message.body) > self.body_size_max:
-            return self._too_big(f"the body of a message to {message.topic}", len(message.body))
-        if props_size > self.properties_size_max:
-            reason = (
-                f"the properties of a message to {message.topic} are {props_size} bytes; the limit "
-                f"is {self.properties_size_max}: send fewer or shorter properties"
-            )
-            return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
-        return None
-
-    def _too_big(self, what: str, size: int) -> PutResult:
-        limit = min(self.body_size_max, self.files.file_size - BLANK_SIZE)
-        setting = "maxMessageSize" if size > self.body_size_max else "mappedFileSizeCommitLog"
-        reason = f"{what} takes {size} bytes; the limit is {limit} ({setting})"
-        return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
 
     # -- files
 
@@ -379,19 +344,3 @@ class CommitLog:
         if file is None or physical_offset - file.start >= file.readable:
             return None
         return file
-
-
-def _with_properties(message: Message, text: str) -> Message:
-    return Message(
-        message.topic,
-        message.queue_id,
-        message.body,
-        text,
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_transaction_offset,
-    )

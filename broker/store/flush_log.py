@@ -1,0 +1,183 @@
+"""The commitlog's flush: group commit in SYNC_FLUSH, by time and pages in ASYNC_FLUSH.
+
+A flush has three parts: `prepare` notes on the loop what is to be synced, `sync` calls fdatasync
+(in a thread, or in place in a simulation), `complete` moves the positions on and answers those who
+wait. A sync that failed is never repeated: the kernel may have dropped the pages, so the log is
+fenced until a restart reads what is truly there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.mapped_file import PAGE, MappedFile
+from aerobee.broker.store.results import DurableCallback, PutStatus, StoreStats
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.broker.store.wake import Wake
+from aerobee.broker.store.worker import Worker
+
+log = structlog.get_logger("aerobee.store")
+
+SLOW_MS: Final = 500
+
+
+@dataclass(slots=True)
+class LogJob:
+    """A flush of the log up to `end`."""
+
+    files: list[MappedFile]
+    end: int
+    timestamp: int
+    error: OSError | None = None
+    took_ms: float = 0.0
+
+
+class LogFlush:
+    """Those who wait, and the syncs that answer them."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        clock: Clock,
+        stats: StoreStats,
+        on_flushed: Callable[[], None],
+        fence: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._log = commit_log
+        self._clock = clock
+        self._stats = stats
+        self._on_flushed = on_flushed
+        self._fence = fence
+        self.flushed_timestamp = 0
+        self.failed = False
+        self._waiting: deque[tuple[int, float, DurableCallback]] = deque()
+        self._last_thorough = clock.monotonic()
+        self.wake = Wake()
+        self.wake_expiry = Wake()
+
+    # -- waiting for durability
+
+    def when_durable(self, end: int, callback: DurableCallback) -> None:
+        if self.failed:
+            callback(PutStatus.UNKNOWN_ERROR)
+        elif end <= self._log.flushed_offset:
+            callback(PutStatus.PUT_OK)
+        else:
+            deadline = self._clock.monotonic() + self._settings.sync_flush_timeout / 1000
+            self._waiting.append((end, deadline, callback))
+            self.wake.set()
+            if not self.wake_expiry.is_set:
+                self.wake_expiry.set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def expire(self) -> float:
+        """Answer those who have waited too long; seconds until the next may have to be."""
+        now = self._clock.monotonic()
+        while self._waiting and self._waiting[0][1] <= now:
+            self._waiting.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
+        return self._waiting[0][1] - now if self._waiting else 0.0
+
+    # -- the three parts
+
+    def prepare(self, least_pages: int = 0) -> LogJob | None:
+        """What to sync now; None when less than `least_pages` wait, or nothing."""
+        if self.failed:
+            return None
+        start, end = self._log.flushed_offset, self._log.committed_offset
+        if end <= start or end - start < least_pages * PAGE:
+            return None
+        files = list(self._log.files.overlapping(start, end))
+        return LogJob(files, end, self._log.last_store_timestamp)
+
+    def sync(self, job: LogJob) -> LogJob:
+        started = self._clock.monotonic()
+        try:
+            for mapped in job.files:
+                mapped.file.sync()
+        except OSError as error:
+            job.error = error
+        job.took_ms = (self._clock.monotonic() - started) * 1000
+        return job
+
+    def complete(self, job: LogJob) -> None:
+        if job.error is not None:
+            self._fail(job)
+            return
+        self._stats.flushes += 1
+        self._stats.flush_times.add(job.took_ms / 1000)
+        self._stats.flush_ms_max = max(self._stats.flush_ms_max, job.took_ms)
+        if job.took_ms > SLOW_MS:
+            log.warning("a flush of the commitlog was slow", ms=round(job.took_ms), end=job.end)
+        for mapped in job.files:
+            mapped.flushed = min(job.end - mapped.start, mapped.size)
+        self._log.flushed_offset = max(self._log.flushed_offset, job.end)
+        self.flushed_timestamp = max(self.flushed_timestamp, job.timestamp)
+        self._on_flushed()
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= job.end:
+            waiting.popleft()[2](PutStatus.PUT_OK)
+
+    def _fail(self, job: LogJob) -> None:
+        self.failed = True
+        path = job.files[-1].path
+        self._fence(
+            f"{path} could not be synced to disk ({job.error}): what was sent last may be lost, "
+            f"so nothing more is taken; mend the disk, then restart the broker"
+        )
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, callback in waiting:
+            callback(PutStatus.UNKNOWN_ERROR)
+
+    def step(self, least_pages: int = 0) -> bool:
+        """A whole flush in place; False when there was nothing to do."""
+        job = self.prepare(least_pages)
+        if job is None:
+            return False
+        self.complete(self.sync(job))
+        return True
+
+    # -- coroutines
+
+    async def run(self, worker: Worker) -> None:
+        """Flush when somebody waits (SYNC_FLUSH), or by time and pages (ASYNC_FLUSH)."""
+        if self._settings.sync_flush:
+            while True:
+                await self.wake.wait()
+                while (job := self.prepare()) is not None:
+                    self.complete(await worker.run(self.sync, job))
+        while True:
+            if self._settings.flush_commit_log_timed:
+                await self._clock.sleep(self._settings.flush_interval_commit_log / 1000)
+            else:
+                await self._sleep_or_wake()
+            job = self.prepare(self._least_pages())
+            if job is not None:
+                self.complete(await worker.run(self.sync, job))
+
+    async def _sleep_or_wake(self) -> None:
+        await self.wake.wait_at_most(self._clock, self._settings.flush_interval_commit_log / 1000)
+
+    def _least_pages(self) -> int:
+        now = self._clock.monotonic()
+        if (now - self._last_thorough) * 1000 >= self._settings.flush_commit_log_thorough_interval:
+            self._last_thorough = now
+            return 0
+        return self._settings.flush_commit_log_least_pages
+
+    async def run_expiry(self) -> None:
+        while True:
+            await self.wake_expiry.wait()
+            while (seconds := self.expire()) > 0:
+                await self._clock.sleep(seconds)

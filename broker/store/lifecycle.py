@@ -1,0 +1,282 @@
+"""A store's parts wired together, opened and closed.
+
+`MessageStore` adds the verbs. Nothing here is on the hot path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store.allocate import FileMaker
+from aerobee.broker.store.checkpoint import CheckpointFile
+from aerobee.broker.store.clean import Clean
+from aerobee.broker.store.commit import Commit
+from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.disk import Disk, DiskLock, RealDisk, make_folder
+from aerobee.broker.store.errors import StoreError, StoreLocked
+from aerobee.broker.store.flush import LogFlush, QueueFlush
+from aerobee.broker.store.index_service import IndexService
+from aerobee.broker.store.mapped_file import MappingCounters
+from aerobee.broker.store.queue_table import QueueTable
+from aerobee.broker.store.read import Reader
+from aerobee.broker.store.recovery import Progress, Recovery, gather_facts
+from aerobee.broker.store.recovery_plan import Mode
+from aerobee.broker.store.refusals import Cause, Refusals
+from aerobee.broker.store.reput import Reput
+from aerobee.broker.store.results import (
+    StoreStats,
+)
+from aerobee.broker.store.self_check import SelfCheck
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.broker.store.transient_store_pool import TransientStorePool
+from aerobee.broker.store.worker import Worker
+
+log = structlog.get_logger("aerobee.store")
+
+SLOW_LOCK_S = 0.5
+
+
+class StoreLifecycle:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        clock: Clock,
+        disk: Disk | None = None,
+        ahead: bool | None = None,
+    ) -> None:
+        """`ahead`: make files in a thread before they are needed (by default on a real disk)."""
+        self.settings = settings
+        self.clock = clock
+        self.disk: Disk = RealDisk() if disk is None else disk
+        self.sync_flush = settings.sync_flush
+        self.stats = StoreStats()
+        self.counters = MappingCounters()
+        self.refusals = Refusals()
+        self.refusals.set(Cause.SHUT_DOWN, "the store is not open")
+        unsynced: set[str] = set()  # folders with entries that are not yet on disk
+        self.queue_table = QueueTable(settings, self.disk, self.counters, unsynced)
+        self._pool = (
+            TransientStorePool(
+                settings.transient_store_pool_size, settings.mapped_file_size_commit_log
+            )
+            if settings.pool_enabled
+            else None
+        )
+        self._maker = FileMaker(
+            self.disk,
+            settings.layout.commitlog,
+            settings.mapped_file_size_commit_log,
+            ahead=isinstance(self.disk, RealDisk) if ahead is None else ahead,
+            populate=settings.warm_mapped_file_enable and self._pool is None,
+        )
+        self.commit_log = CommitLog(
+            settings, self.disk, self.counters, self.queue_table, self._maker, self._pool
+        )
+        self.index = (
+            IndexService(settings, self.disk, self.counters, unsynced, clock.now_ms)
+            if settings.message_index_enable
+            else None
+        )
+        self.reput = Reput(
+            settings, self.commit_log, self.index, self._dispatch_limit(), clock, self.stats
+        )
+        self.reput.on_refusal = lambda reason: self.refusals.set(Cause.DISPATCH_FAILED, reason)
+        self.reput.on_recovery = lambda: self.refusals.clear(Cause.DISPATCH_FAILED)
+        fence = self._fence
+        self.flush = LogFlush(
+            settings, self.commit_log, clock, self.stats, self.reput.wake.set, fence
+        )
+        self.checkpoint = CheckpointFile(self.disk, settings.layout.checkpoint)
+        self.queue_flush = QueueFlush(
+            settings,
+            self.commit_log,
+            self.index,
+            self.reput,
+            self.flush,
+            self.checkpoint,
+            self.disk,
+            unsynced,
+            clock,
+            fence,
+        )
+        self.commit = (
+            Commit(settings, self.commit_log, self._pool, clock, self._on_committed)
+            if self._pool is not None
+            else None
+        )
+        self.clean = Clean(settings, self.disk, self.commit_log, self.index, self.refusals, clock)
+        self.self_check = SelfCheck(self.disk, self.commit_log, clock)
+        self._reader = Reader(
+            self.commit_log,
+            self.index,
+            settings.max_filter_message_size,
+            settings.access_message_in_memory_max_ratio,
+        )
+        self._put_message_lock = threading.Lock()
+        self._busy_after_s = settings.os_page_cache_busy_time_out_mills / 1000
+        self._lock: DiskLock | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._flush_worker = Worker("aerobee-flush")
+        self._queue_worker = Worker("aerobee-flush-queues")
+
+    def _dispatch_limit(self) -> Callable[[], int]:
+        """How far consumers may see: what a crash cannot take back, as far as the mode says so."""
+        commit_log = self.commit_log
+        if self.sync_flush:
+            return lambda: commit_log.flushed_offset
+        if self._pool is not None:
+            return lambda: commit_log.committed_offset
+        return lambda: commit_log.max_offset
+
+    def _fence(self, reason: str) -> None:
+        self.refusals.set(Cause.SYNC_FAILED, reason)
+
+    def _on_committed(self) -> None:
+        self.flush.wake.set()
+        self.reput.wake.set()
+
+    # -- opening and closing
+
+    def load(self, progress: Progress | None = None) -> None:
+        """Lock the directory, read what is there and bring it in order; StoreError if it cannot."""
+        layout = self.settings.layout
+        try:
+            make_folder(self.disk, layout.root)
+            self._take_lock()
+            clean = not self.disk.exists(layout.abort)
+            self.commit_log.files.load()
+            self.queue_table.load()
+            if self.index is not None:
+                self.index.load()
+            point = self.checkpoint.load()
+            self.flush.flushed_timestamp = point.physic_msg_timestamp
+            facts = gather_facts(self.settings, self.commit_log, self.index, point, clean)
+            if clean:
+                self.disk.write_small(layout.abort, b"%d" % os.getpid())
+                self.disk.syncdir(layout.root)
+            recovery = Recovery(self.settings, self.commit_log, self.index, self.reput, progress)
+            plan = recovery.run(facts)
+            self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
+            if plan.mode is Mode.ABNORMAL:
+                self.queue_flush.step(thorough=True)
+        except OSError as error:
+            self._unlock()
+            raise StoreError(
+                f"the store in {layout.root} cannot be opened: {error}; check who may read and "
+                f"write there, and the disk"
+            ) from error
+        except StoreError:
+            self._unlock()
+            raise
+        self.refusals.clear(Cause.SHUT_DOWN)
+        if self.settings.broker_role == "SLAVE":
+            self.refusals.set(
+                Cause.SLAVE, "this broker is a slave (brokerRole=SLAVE): send to its master"
+            )
+
+    def _take_lock(self) -> None:
+        path = self.settings.layout.lock
+        try:
+            self._lock = self.disk.lock(path)
+        except BlockingIOError as error:
+            raise StoreLocked(
+                f"{self.settings.layout.root} is in use by another broker ({error.strerror}, see "
+                f"{path}): stop it, or give this one another storePathRootDir"
+            ) from error
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    async def start(self) -> None:
+        """Run the coroutines."""
+        self.commit_log.prepare_first_file()
+        self.clean.measure()
+        self.reput.wake.set()
+        runs = {
+            "store.reput": self.reput.run(),
+            "store.index": self.reput.run_index(),
+            "store.flush": self.flush.run(self._flush_worker),
+            "store.flush-expiry": self.flush.run_expiry(),
+            "store.flush-queues": self.queue_flush.run(self._queue_worker),
+            "store.clean": self.clean.run(self._queue_worker),
+            "store.self-check": self.self_check.run(),
+        }
+        if self.commit is not None:
+            runs["store.commit"] = self.commit.run()
+        self._tasks = [asyncio.create_task(run, name=name) for name, run in runs.items()]
+
+    async def stop(self) -> None:
+        """Take no more puts; dispatch, commit and flush all; checkpoint; unlock."""
+        self._refuse_all()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        self._maker.stop()
+        if self.commit is not None:
+            self.commit.step()
+        job = self.flush.prepare()
+        if job is not None:
+            self.flush.complete(await self._flush_worker.run(self.flush.sync, job))
+        if self._drain():
+            queue_job = self.queue_flush.prepare(thorough=True)
+            if queue_job is not None:
+                sync = self.queue_flush.sync
+                self.queue_flush.complete(await self._queue_worker.run(sync, queue_job))
+        self._flush_worker.stop()
+        self._queue_worker.stop()
+        self._finish()
+
+    def close(self) -> None:
+        """What `stop` does, in place: for a store whose coroutines were not started."""
+        self._refuse_all()
+        self._maker.stop()
+        if self.commit is not None:
+            self.commit.step()
+        self.flush.step()
+        if self._drain():
+            self.queue_flush.step(thorough=True)
+        self._finish()
+
+    def _refuse_all(self) -> None:
+        self.refusals.set(Cause.SHUT_DOWN, "the broker is shutting down: send to another one")
+
+    def _drain(self) -> bool:
+        """Dispatch all that may be; whether that worked."""
+        try:
+            while self.reput.step():
+                pass
+            if self.index is not None:
+                self.index.write_pending()
+        except Exception as error:
+            log.error("not all messages were dispatched at the stop", reason=str(error))
+            return False
+        return True
+
+    def _finish(self) -> None:
+        layout = self.settings.layout
+        complete = self.reput.dispatched_offset >= self.commit_log.max_offset
+        if complete and not self.flush.failed and not self.queue_flush.failed:
+            if self.disk.exists(layout.abort):
+                self.disk.unlink(layout.abort)
+                self.disk.syncdir(layout.root)
+        else:
+            log.warning("the stop is not clean: the next start checks the log", path=layout.abort)
+        self.commit_log.files.close()
+        self.queue_table.close()
+        if self.index is not None:
+            self.index.close()
+        self.checkpoint.close()
+        self._unlock()

@@ -1,0 +1,83 @@
+"""What a message may be to be stored, and the sentence that refuses one that is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from aerobee.broker.store.queue_table import is_safe_topic
+from aerobee.broker.store.results import PutStatus, RefusedPut
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.properties import PROPERTIES_SIZE_MAX
+from aerobee.protocol.record import BLANK_SIZE, CRC_PROPERTY_SIZE, TOPIC_SIZE_MAX_V1, Message
+
+TOPIC_SIZE_MAX: Final = 255  # a topic is a folder's name
+QUEUE_ID_MAX: Final = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes."""
+
+    topic_size: int
+    body_size: int
+    properties_size: int
+    file_size: int
+
+    def check(self, message: Message) -> RefusedPut | None:
+        """The refusal of a message that cannot be stored at all."""
+        topic_size = len(message.topic.encode(errors="replace"))
+        props_size = len(message.properties.encode(errors="replace"))
+        illegal = PutStatus.MESSAGE_ILLEGAL
+        if not 0 < topic_size <= self.topic_size:
+            limit = self.topic_size
+            reason = f"the topic's name is {topic_size} bytes long; 1 to {limit} are allowed"
+            return RefusedPut(illegal, reason)
+        if not is_safe_topic(message.topic):
+            return RefusedPut(illegal, f"topic {message.topic!r} cannot be a folder's name")
+        if not 0 <= message.queue_id <= QUEUE_ID_MAX:
+            return RefusedPut(illegal, f"queue id {message.queue_id} is out of range")
+        if len(message.body) > self.body_size:
+            return self.too_big(f"the body of a message to {message.topic}", len(message.body))
+        if props_size > self.properties_size:
+            reason = (
+                f"the properties of a message to {message.topic} are {props_size} bytes; the limit "
+                f"is {self.properties_size}: send fewer or shorter properties"
+            )
+            return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+        return None
+
+    def too_big(self, what: str, size: int) -> RefusedPut:
+        limit = min(self.body_size, self.file_size - BLANK_SIZE)
+        setting = "maxMessageSize" if size > self.body_size else "mappedFileSizeCommitLog"
+        reason = f"{what} takes {size} bytes; the limit is {limit} ({setting})"
+        return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
+
+
+def limits_of(settings: StoreSettings) -> Limits:
+    long_topics = settings.auto_message_version_on_topic_len
+    # One byte for the separator that the checksum may need in front of it.
+    checksum = CRC_PROPERTY_SIZE + 1 if settings.enabled_append_prop_crc else 0
+    return Limits(
+        TOPIC_SIZE_MAX if long_topics else TOPIC_SIZE_MAX_V1,
+        settings.max_message_size,
+        PROPERTIES_SIZE_MAX - checksum,
+        settings.mapped_file_size_commit_log,
+    )
+
+
+def with_properties(message: Message, text: str) -> Message:
+    """The same message with another property string."""
+    return Message(
+        message.topic,
+        message.queue_id,
+        message.body,
+        text,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+    )
