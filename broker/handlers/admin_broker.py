@@ -14,7 +14,7 @@ from aerobee.broker.handlers.common import (
     peer,
     success,
 )
-from aerobee.broker.handlers.runtime_info import runtime_info
+from aerobee.broker.handlers.runtime_info import runtime_info, watch_timers
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.settings import SettingsError, render_settings
 from aerobee.broker.settings.properties_file import parse_properties
@@ -126,6 +126,7 @@ def query_consume_queue(broker: Broker, request: Request) -> Command:
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:
+    watch_timers(broker)
     return bound(
         broker,
         {

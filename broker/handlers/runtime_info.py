@@ -13,6 +13,8 @@ from aerobee.broker.settings.known import find_key, text_of
 from aerobee.protocol.record import CorruptRecord, decode_record
 
 VERSION_TEXT: Final = "V5_5_0"
+_ENQUEUED: Final = "timers enqueued"
+_DEQUEUED: Final = "timers dequeued"
 
 # Prefix of the keys, name of the capacity's setting.
 _POOLS: Final = {
@@ -149,9 +151,19 @@ def _delays(broker: Broker) -> dict[str, str]:
         "timerReadBehind": str(timers.read_behind),
         "timerOffsetBehind": str(timers.offset_behind),
         "timerCongestNum": str(timers.pending),
-        "timerEnqueueTps": f"{broker.stats.put_rate(TIMER_TOPIC):.2f}",
-        "timerDequeueTps": "0.00",  # not counted
+        "timerEnqueueTps": f"{broker.stats.watched_rate(_ENQUEUED):.2f}",
+        "timerDequeueTps": f"{broker.stats.watched_rate(_DEQUEUED):.2f}",
     }
+
+
+def watch_timers(broker: Broker) -> None:
+    """Have the timers that come and go counted, for their rates."""
+
+    def enqueued() -> int:
+        return int(broker.store.max_offset(TIMER_TOPIC, 0)) - int(broker.timers.offset_behind)
+
+    broker.stats.watch(_ENQUEUED, enqueued)
+    broker.stats.watch(_DEQUEUED, lambda: enqueued() - int(broker.timers.pending))
 
 
 def _pools(broker: Broker) -> dict[str, str]:

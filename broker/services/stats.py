@@ -5,6 +5,7 @@ are the difference between now and the oldest note inside it.
 """
 
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -118,6 +119,7 @@ class Stats:
         self._rates: deque[tuple[float, int, int, int, int]] = deque(
             [(clock.monotonic(), 0, 0, 0, 0)], 62
         )
+        self._watched: dict[str, tuple[Callable[[], int], deque[tuple[float, int]]]] = {}
         self._day = _local_day(now_ms)
         self.put_yesterday = self.put_today = 0  # totals at those mornings
         self.get_yesterday = self.get_today = 0
@@ -212,6 +214,16 @@ class Stats:
         )
         return put, got, found, missed
 
+    def watch(self, name: str, read: Callable[[], int]) -> None:
+        """Have a number of another service noted, for its rate."""
+        self._watched[name] = (read, deque([(self._clock.monotonic(), read())], _MINUTE_NOTES))
+
+    def watched_rate(self, name: str) -> float:
+        """By how much a watched number grew per second in the last minute."""
+        read, notes = self._watched[name]
+        first, before = notes[0]
+        return (read() - before) / max(self._clock.monotonic() - first, 0.001)
+
     def _rate_note(self) -> tuple[float, int, int, int, int]:
         return (
             self._clock.monotonic(),
@@ -239,6 +251,8 @@ class Stats:
         self._notes += 1
         now_ms = self._clock.now_ms()
         self._rates.append(self._rate_note())
+        for read, notes in self._watched.values():
+            notes.append((self._clock.monotonic(), read()))
         for counter in (self.broker_put, self.broker_get):
             counter.note(now_ms, self._notes)
         for table in self._tables.values():

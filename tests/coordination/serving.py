@@ -32,6 +32,7 @@ from aerobee.broker.services.long_polling import LongPolling
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.schedule import Schedule
 from aerobee.broker.services.stats import Stats
+from aerobee.broker.services.timers import Timers
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.settings import load_settings
 from aerobee.broker.store.message_store import MessageStore
@@ -93,7 +94,8 @@ class Serving:
         broker.clients = Clients(settings, broker.groups, clock)
         broker.stats = Stats(clock)
         broker.long_polling = LongPolling(clock)
-        broker.timers = None
+        broker.timers = Timers(broker.store, settings, clock, str(self.root))
+        broker.timers.load()
         broker.schedule = Schedule(broker.store, settings, clock, str(config))
         broker.schedule.load()
         table: dict[int, Handler] = {}
@@ -124,6 +126,7 @@ class Serving:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.broker.timers.close()
         await self.broker.store.stop()
 
     @asynccontextmanager
