@@ -26,6 +26,14 @@ SYSTEM_TOPICS: Final = frozenset(
     )
 )
 
+SYSTEM_GROUPS: Final = frozenset(
+    (
+        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
+        *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS"),
+        *("SELF_TEST_GROUP", "CID_ONSAPI_PULL", "CID_RMQ_SYS_SYNC_BROKER_MEMBER"),
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Broker:
@@ -221,15 +229,15 @@ class Admin:
 
     # -- groups
 
-    async def groups(self) -> list[str]:
-        """The consumer groups that any broker knows."""
+    async def groups(self, *, system: bool = False) -> list[str]:
+        """The consumer groups that any broker knows; with `system` those of tools too."""
         found: set[str] = set()
         for broker in await self._masters():
             answer = await self._ask(
                 broker.address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "the list of groups"
             )
             found.update(fastjson.loads(answer.body).get("subscriptionGroupTable") or ())
-        return sorted(found)
+        return sorted(found if system else found - SYSTEM_GROUPS)
 
     async def group_config(self, group: str) -> dict[str, Any]:
         """The group's settings by broker."""

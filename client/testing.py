@@ -42,6 +42,7 @@ DEFAULTS: Final[dict[str, object]] = {
     "timerFlushIntervalMs": 60_000,
     "cleanResourceInterval": 60_000,
     "scanNotActiveBrokerInterval": 60_000,
+    "channelExpiredTimeout": 2**31 - 1,  # heartbeats go by real time
     "diskMaxUsedSpaceRatio": 95,
     "diskSpaceCleanForciblyRatio": 97,
     "diskSpaceWarningLevelRatio": 99,

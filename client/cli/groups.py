@@ -19,11 +19,12 @@ def group() -> None:
 
 
 @group.command("list")
+@click.option("--all", "system", is_flag=True, help="Also those of the tools themselves.")
 @connected
-async def list_groups(asked: Asked, mq: Client) -> None:
+async def list_groups(asked: Asked, mq: Client, system: bool) -> None:
     """The groups with their members and lag."""
     rows = []
-    for name in await mq.admin.groups():
+    for name in await mq.admin.groups(system=system):
         members = await mq.admin.members(name)
         lags = await mq.admin.lag(name)
         rows.append({"group": name, "members": len(members), "lag": sum(row.lag for row in lags)})

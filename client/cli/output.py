@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,21 @@ def cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return str(value)
+
+
+@contextmanager
+def progress(label: str, total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while the block lasts; call what it gives with each step done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    console = Console(stderr=True)
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), Remaining())
+    shown = console.is_terminal and not hidden
+    with Progress(*columns, console=console, disable=not shown) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda step: bar.advance(task, step)
 
 
 def print_done(text: str, value: Any, *, as_json: bool) -> None:

@@ -106,7 +106,7 @@ async def test_messages_acked_out_of_order_do_not_skip_the_unfinished(aerobee_br
             assert [int(row.body) for row in await take(inbox, 2)] == [2, 3]
 
 
-async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker):
+async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker, until):
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 1)
         seen = []
@@ -117,9 +117,7 @@ async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker):
                     seen.append(message.body)
 
             reader = asyncio.create_task(read())
-            async with asyncio.timeout(5):
-                while not seen:
-                    await asyncio.sleep(0.01)
+            await until(lambda: seen)
             await inbox.close()
             async with asyncio.timeout(5):
                 await reader
@@ -243,27 +241,23 @@ async def test_the_callback_form_acks_retries_and_limits_concurrency(aerobee_bro
     assert most == 4
 
 
-async def test_two_members_share_the_queues_and_one_takes_over(aerobee_broker):
+async def test_two_members_share_the_queues_and_one_takes_over(aerobee_broker, until):
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=4)
         async with one.consumer("orders", group="billing") as first:
             async with two.consumer("orders", group="billing") as second:
-                async with asyncio.timeout(10):
-                    while len(first.queues) != 2 or len(second.queues) != 2:
-                        await asyncio.sleep(0.02)
+                await until(lambda: len(first.queues) == len(second.queues) == 2)
                 assert set(first.queues).isdisjoint(second.queues)
                 await fill(one, "orders", 20)
                 halves = await asyncio.gather(take(first, 10), take(second, 10))
                 bodies = sorted(int(row.body) for half in halves for row in half)
                 assert bodies == list(range(20))
-            async with asyncio.timeout(10):
-                while len(first.queues) != 4:
-                    await asyncio.sleep(0.02)
+            await until(lambda: len(first.queues) == 4)
             await fill(one, "orders", 8)
             await take(first, 8)
 
 
-async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker):
+async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker, until):
     seen: dict[str, list[int]] = {}
 
     async def handle(message):
@@ -279,15 +273,13 @@ async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker):
                 await mq.send("orders", b"%d" % number, key=key, order_key=key)
         async with mq.consumer("orders", group="billing", orderly=True) as inbox:
             worker = asyncio.create_task(inbox.run(handle, concurrency=8))
-            async with asyncio.timeout(20):
-                while sum(map(len, seen.values())) < 60:
-                    await asyncio.sleep(0.02)
+            await until(lambda: sum(map(len, seen.values())) == 60, 20)
             await inbox.close()
             await worker
     assert seen == {key: list(range(20)) for key in "abc"}
 
 
-async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(aerobee_broker):
+async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(aerobee_broker, until):
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=1)
         async with one.consumer("orders", group="billing", orderly=True) as first:
@@ -296,9 +288,7 @@ async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(aerobee_b
                 owner, other = (first, second) if first.queues else (second, first)
                 assert not other.queues
                 assert [int(row.body) for row in await take(owner, 3)] == [0, 1, 2]
-            async with asyncio.timeout(10):
-                while not first.queues:
-                    await asyncio.sleep(0.02)
+            await until(lambda: first.queues)
             await fill(one, "orders", 1)
             assert len(await take(first, 1)) == 1
 

@@ -1,0 +1,103 @@
+"""`aerobee bench`: how fast this machine, this network and this broker are together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import click
+
+from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.output import print_rows, progress
+from aerobee.client.client import Client, connect
+
+
+@click.command()
+@click.option("-n", "--count", type=click.IntRange(min=1), default=100_000, show_default=True)
+@click.option("--size", type=click.IntRange(1, 1 << 20), default=1024, show_default=True)
+@click.option("--topic", default="aerobee-bench", show_default=True)
+@click.option("--linger", type=float, default=0.002, show_default=True, help="Seconds.")
+@click.option("--keep", is_flag=True, help="Keep the topic.")
+@connected
+async def bench(
+    asked: Asked, mq: Client, count: int, size: int, topic: str, linger: float, keep: bool
+) -> None:
+    """Send messages in batches, one by one, and consume them again."""
+    body = os.urandom(size)
+    await mq.admin.create_topic(topic, queues=4)
+    rows = [
+        await _measure(
+            "send in batches", count, size, _send(mq, topic, body, count, linger, asked)
+        ),
+        await _measure("consume", count, size, _consume(mq, topic, count, asked)),
+    ]
+    single = min(count, 2000)
+    latencies: list[float] = []
+    rows.append(
+        await _measure(
+            "send one by one", single, size, _one_by_one(mq, topic, body, single, latencies)
+        )
+    )
+    latencies.sort()
+    rows[-1]["p50 ms"] = round(latencies[len(latencies) // 2] * 1000, 3)
+    rows[-1]["p99 ms"] = round(latencies[len(latencies) * 99 // 100] * 1000, 3)
+    for row in rows:
+        row.setdefault("p50 ms", None)
+        row.setdefault("p99 ms", None)
+    if not keep:
+        await mq.admin.delete_topic(topic)
+    print_rows(rows, as_json=asked.json, empty="")
+
+
+async def _measure(what: str, count: int, size: int, work: Any) -> dict[str, Any]:
+    begun = time.perf_counter()
+    await work
+    seconds = time.perf_counter() - begun
+    return {
+        "what": what,
+        "messages": count,
+        "seconds": round(seconds, 3),
+        "messages/s": round(count / seconds),
+        "MB/s": round(count * size / seconds / 1e6, 1),
+    }
+
+
+async def _send(
+    mq: Client, topic: str, body: bytes, count: int, linger: float, asked: Asked
+) -> None:
+    step = max(1, count // 100)
+    with progress("sending", count, hidden=asked.json) as done:
+        async with mq.producer(topic, linger=linger, timeout=30) as producer:
+            for number in range(count):
+                await producer.send(body)
+                if number % step == 0:
+                    done(step)
+
+
+async def _consume(mq: Client, topic: str, count: int, asked: Asked) -> None:
+    step = max(1, count // 100)
+    group = f"{topic}-{time.time_ns()}"
+    got = 0
+    # A connection of its own: what still waits on it at the broker ends with it.
+    async with connect(asked.url, timeout=asked.timeout) as other:
+        with progress("consuming", count, hidden=asked.json) as done:
+            async with other.consumer(topic, group=group) as inbox:
+                async for _ in inbox:
+                    got += 1
+                    if got % step == 0:
+                        done(step)
+                    if got == count:
+                        break
+    await mq.admin.delete_group(group)
+
+
+async def _one_by_one(
+    mq: Client, topic: str, body: bytes, count: int, latencies: list[float]
+) -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(count):
+        begun = loop.time()
+        await mq.send(topic, body)
+        latencies.append(loop.time() - begun)
