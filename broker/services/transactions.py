@@ -183,13 +183,17 @@ class Transactions:
                 if entry is None or entry[0] + entry[1] != end:
                     continue
                 message = stored.message_at(self._store, entry[0], entry[1])
-                if message is not None and message.prepared_transaction_offset > 0:
-                    self._end_delivered(message.prepared_transaction_offset)
+                if message is not None:
+                    self._end_if_delivered(message)
                 return
 
-    def _end_delivered(self, half_physical_offset: int) -> None:
-        half = stored.message_at(self._store, half_physical_offset)
-        if half is None or half.topic != TRANSACTION_HALF_TOPIC:
+    def _end_if_delivered(self, message: StoredMessage) -> None:
+        if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
+            return
+        half = stored.message_at(self._store, message.prepared_transaction_offset)
+        if half is None or half.topic != TRANSACTION_HALF_TOPIC or half.body != message.body:
+            return
+        if half.property(props.UNIQ_KEY) != message.property(props.UNIQ_KEY):
             return
         newest = self._open.get(_root(half))
         if newest is not None:

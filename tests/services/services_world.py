@@ -50,9 +50,7 @@ class World:
     def __init__(self, root: Path, clock: Clock | None = None, **settings: Any) -> None:
         self.root = root
         self.clock = clock or HandClock()
-        self.settings = Settings(
-            store_path_root_dir=str(root), broker_name="broker-a", **settings
-        )
+        self.settings = Settings(store_path_root_dir=str(root), broker_name="broker-a", **settings)
         self.open()
 
     def open(self) -> None:

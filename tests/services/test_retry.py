@@ -1,0 +1,81 @@
+"""Messages sent back: levels that grow, dead letters, what is kept."""
+
+import pytest
+
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.retry import SentBack
+from aerobee.protocol import properties as props
+from aerobee.protocol.record import StoredMessage
+from services.services_world import HOST, START_MS, World
+
+RETRY, DEAD = "%RETRY%g", "%DLQ%g"
+
+
+def send_back(
+    world: World, message: StoredMessage, level: int = 0, most: int | None = None
+) -> None:
+    result = world.retry.send_back(SentBack("g", message.physical_offset, level, most), HOST)
+    assert result is not None and result.ok
+    world.dispatch()
+
+
+def test_a_message_sent_back_comes_again_later_and_later_then_is_a_dead_letter(
+    world: World,
+) -> None:
+    world.send("T", b"x", KEYS="k", TAGS="red")
+    (message,) = world.read("T")
+    first_id = message.message_id
+    for times, delay_s in enumerate((10, 30, 60), 1):
+        send_back(world, message, most=3)
+        world.advance(delay_s - 0.001)
+        world.run_schedule()
+        assert len(world.read(RETRY)) == times - 1
+        world.advance(0.001)
+        world.run_schedule()
+        message = world.read(RETRY)[-1]
+        assert message.reconsume_times == times
+    send_back(world, message, most=3)
+    (dead,) = world.read(DEAD)
+    found = dead.property_map()
+    assert bytes(dead.body) == b"x" and dead.born_timestamp == START_MS
+    assert (found["KEYS"], found["TAGS"], found["RETRY_TOPIC"]) == ("k", "red", "T")
+    assert found["ORIGIN_MESSAGE_ID"] == found["DLQ_ORIGIN_MESSAGE_ID"] == first_id
+    config = world.topics.get(DEAD)
+    assert config is not None and config.readable and config.perm == 6
+
+
+def test_a_consumer_can_choose_the_level_or_give_up_at_once(world: World) -> None:
+    world.send("T", b"a")
+    (message,) = world.read("T")
+    send_back(world, message, level=1)
+    world.advance(1)
+    world.run_schedule()
+    assert len(world.read(RETRY)) == 1
+    send_back(world, message, level=-1)
+    assert len(world.read(DEAD)) == 1
+
+
+def test_a_committed_transaction_can_be_sent_back_and_die(world: World) -> None:
+    world.send("T", b"a", TRAN_MSG="true")  # as stored: the property stays
+    message = world.message("T", b"a", TRAN_MSG="true", PGROUP="p")
+    assert world.store.put([message])[0].ok
+    world.dispatch()
+    send_back(world, world.read("T")[0], level=-1)
+    assert len(world.read(DEAD)) == 1
+
+
+@pytest.mark.parametrize("offset", [3, 10**12, -5])
+def test_an_offset_that_is_no_message_is_refused(world: World, offset: int) -> None:
+    world.send("T")
+    with pytest.raises(Refused, match="look message by offset failed"):
+        world.retry.send_back(SentBack("g", offset, 0), HOST)
+
+
+def test_a_retry_in_flight_survives_a_kill(world: World) -> None:
+    world.send("T", b"x")
+    send_back(world, world.read("T")[0])
+    world.reopen_after_kill()
+    world.advance(10)
+    world.run_schedule()
+    (again,) = world.read(RETRY)
+    assert bytes(again.body) == b"x" and again.property(props.RETRY_TOPIC) == "T"

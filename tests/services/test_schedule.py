@@ -1,0 +1,139 @@
+"""Delay levels on a real store: times, order, crashes, files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.services.names_check import SCHEDULE_TOPIC
+from aerobee.protocol import fastjson
+from aerobee.protocol import properties as props
+from services.services_world import START_MS, World
+
+
+def test_a_delayed_message_comes_after_its_level_and_not_before(world: World) -> None:
+    world.send("T", b"x", queue_id=2, DELAY="2", KEYS="k")
+    assert world.run_schedule() == START_MS + 5000
+    world.advance(4.999)
+    world.run_schedule()
+    assert world.bodies("T", 2) == []
+    world.advance(0.001)
+    assert world.run_schedule() is None
+    (message,) = world.read("T", 2)
+    found = message.property_map()
+    assert (found["DELAY"], found["REAL_TOPIC"], found["REAL_QID"]) == ("2", "T", "2")
+    assert found["KEYS"] == "k" and message.born_timestamp == START_MS
+
+
+def test_each_level_keeps_its_order_and_levels_do_not_wait_for_each_other(world: World) -> None:
+    for number in range(600):
+        world.send("T", b"%d" % number, DELAY="1")
+    world.send("T", b"later", DELAY="2")
+    world.advance(1)
+    while world.run_schedule() == world.clock.now_ms():
+        pass
+    assert world.bodies("T") == [b"%d" % number for number in range(600)]
+    world.advance(4)
+    world.run_schedule()
+    assert world.bodies("T")[-1] == b"later"
+
+
+def test_a_level_above_the_highest_is_the_highest(world: World) -> None:
+    world.send("T", DELAY="99")
+    assert world.store.max_offset(SCHEDULE_TOPIC, 17) == 1
+    assert world.run_schedule() == START_MS + 2 * 3600 * 1000
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "x", ""])
+def test_what_is_no_level_is_no_delay(world: World, level: str) -> None:
+    world.send("T", DELAY=level)
+    assert len(world.read("T")) == 1
+
+
+def test_a_level_wins_over_a_timer(world: World) -> None:
+    world.send("T", DELAY="1", TIMER_DELAY_SEC="600", TIMER_DELIVER_MS=str(START_MS + 10**6))
+    world.advance(1)
+    world.run_schedule()
+    (message,) = world.read("T")
+    assert message.property(props.TIMER_DELAY_SEC) is None
+
+
+def test_levels_can_be_set(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", message_delay_level="3s 1d")
+    world.send("T", DELAY="1")
+    world.send("T", DELAY="2")
+    assert world.run_schedule() == START_MS + 3000
+    world.advance(86_400)
+    world.run_schedule()
+    assert len(world.read("T")) == 2
+    world.close_quietly()
+
+
+def test_messages_of_a_level_that_the_setting_drops_are_delivered_all_the_same(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "store", message_delay_level="1s 5s 10s")
+    world.send("T", b"third", DELAY="3")
+    world.stop()
+    world = World(tmp_path / "store", world.clock, message_delay_level="1s")
+    world.advance(10)
+    world.run_schedule()
+    assert world.bodies("T") == [b"third"]
+    world.close_quietly()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_stop_and_a_kill_neither_lose_nor_double_a_delayed_message(
+    world: World, clean: bool
+) -> None:
+    for number in range(100):
+        world.send("T", b"%d" % number, DELAY="1")
+        world.advance(0.02)
+        world.run_schedule()
+    assert 0 < len(world.read("T")) < 100
+    if clean:
+        world.stop()
+        world.open()
+    else:
+        world.reopen_after_kill()
+    world.advance(2)
+    world.run_schedule()
+    assert world.bodies("T") == [b"%d" % number for number in range(100)]
+
+
+def test_the_file_is_upstreams_and_never_ahead_of_the_disk(world: World) -> None:
+    world.send("T", DELAY="1")
+    world.advance(1)
+    world.run_schedule()
+    path = world.root / "config" / "delayOffset.json"
+    world.schedule.file.save()
+    assert fastjson.loads(path.read_bytes())["offsetTable"] == {}  # nothing was flushed yet
+    world.store.flush.step()
+    world.schedule.file.save()
+    text = path.read_text()
+    assert fastjson.loads(text)["offsetTable"] == {1: 1}
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)  # a bare integer key, as upstream writes it
+
+
+def test_upstreams_file_is_taken_over(world: World) -> None:
+    for number in range(5):
+        world.send("T", b"%d" % number, DELAY="1")
+    world.stop()
+    path = world.root / "config" / "delayOffset.json"
+    path.write_text('{\n\t"offsetTable":{1:3,2:0\n\t}\n}')
+    (world.root / "config" / "delayProgress").unlink(missing_ok=True)
+    world.open()
+    world.advance(1)
+    world.run_schedule()
+    assert world.bodies("T") == [b"3", b"4"]
+
+
+def test_a_message_without_a_sound_destination_is_left_out_and_blocks_nobody(world: World) -> None:
+    for topic in ("../../etc", ""):
+        message = world.message(SCHEDULE_TOPIC, DELAY="1", REAL_TOPIC=topic, REAL_QID="0")
+        assert world.store.put([message])[0].ok
+    world.send("T", b"good", DELAY="1")
+    world.advance(1)
+    world.run_schedule()
+    assert world.bodies("T") == [b"good"]

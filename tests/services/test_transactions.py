@@ -1,0 +1,192 @@
+"""Transactions on a real store: ends, doubles, crashes, upstream's op messages."""
+
+import pytest
+
+from aerobee.broker.services.names_check import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.transactions import GROUP, EndRequest, op_offsets
+from aerobee.broker.store.results import PutResult
+from aerobee.protocol import properties as props
+from aerobee.protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
+from services.services_world import START_MS, World
+
+
+def half(world: World, body: bytes = b"x", **more: str) -> PutResult:
+    properties = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": body.hex()} | more
+    return world.send("T", body, queue_id=1, **properties)
+
+
+def end(world: World, sent: PutResult, *, commit: bool = True, group: str = "p") -> None:
+    request = EndRequest(group, sent.queue_offset, sent.physical_offset, commit)
+    assert world.transactions.end(request).ok
+    world.dispatch()
+
+
+def checked_copy(world: World, checks: int = 1) -> PutResult:
+    """What the check does to the only open transaction."""
+    assert world.transactions.prepare()
+    world.transactions.read_halves()
+    ((root, queue_offset),) = world.transactions.open_halves()
+    message = world.transactions.half_at(root, queue_offset)
+    assert message is not None
+    copied = world.transactions.copy(root, message, checks)
+    assert copied is not None
+    world.dispatch()
+    return copied
+
+
+def test_a_half_message_is_seen_by_nobody_until_its_commit(world: World) -> None:
+    sent = half(world, KEYS="k")
+    assert world.read("T", 1) == []
+    end(world, sent)
+    (message,) = world.read("T", 1)
+    assert bytes(message.body) == b"x" and message.born_timestamp == START_MS
+    assert message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    assert message.prepared_transaction_offset == sent.physical_offset
+    found = message.property_map()
+    assert (found["TRAN_MSG"], found["KEYS"], found["__transactionId__"]) == ("true", "k", "78")
+
+
+def test_a_rollback_delivers_nothing_and_a_later_commit_is_refused(world: World) -> None:
+    sent = half(world)
+    end(world, sent, commit=False)
+    with pytest.raises(Refused, match="not open any more"):
+        end(world, sent)
+    assert world.read("T", 1) == []
+
+
+def test_the_op_message_is_in_the_form_that_4_and_5_read(world: World) -> None:
+    half(world, b"a")
+    end(world, half(world, b"b"))
+    (op,) = world.read(TRANSACTION_OP_TOPIC)
+    assert (bytes(op.body), op.property(props.TAGS)) == (b"1", "d")
+
+
+@pytest.mark.parametrize("body", [b"12", b"12,", b"12,15,", b",12,x,-3,15"])
+def test_both_forms_of_op_messages_are_read(body: bytes) -> None:
+    assert op_offsets(body) == ([12, 15] if b"15" in body else [12])
+
+
+def test_a_commit_while_a_check_is_under_way_is_delivered_once(world: World) -> None:
+    sent = half(world)
+    copied = checked_copy(world)
+    end(world, sent)  # the producer's own commit, on its way when the check came
+    with pytest.raises(Refused, match="not open any more"):
+        end(world, copied)  # its answer to the check
+    assert len(world.read("T", 1)) == 1
+
+
+def test_the_answer_to_a_check_and_the_late_commit_deliver_once(world: World) -> None:
+    sent = half(world)
+    copied = checked_copy(world)
+    again = checked_copy(world, 2)
+    end(world, again)
+    for late in (sent, copied):
+        with pytest.raises(Refused, match="not open any more"):
+            end(world, late)
+    assert len(world.read("T", 1)) == 1
+
+
+@pytest.mark.parametrize("killed_after", ["half", "copy", "commit", "both"])
+def test_a_kill_at_any_moment_leaves_one_delivery(world: World, killed_after: str) -> None:
+    sent = half(world)
+    if killed_after == "half":
+        world.reopen_after_kill()
+    copied = checked_copy(world) if killed_after in ("copy", "both") else sent
+    if killed_after in ("copy", "both"):
+        world.reopen_after_kill()
+    end(world, sent)
+    if killed_after in ("commit", "both"):
+        world.reopen_after_kill()
+    for late in (sent, copied):
+        with pytest.raises(Refused, match="not open any more"):
+            end(world, late)
+    assert len(world.read("T", 1)) == 1 and world.transactions.open_count == 0
+
+
+def test_a_kill_between_the_message_and_its_op_is_mended(world: World) -> None:
+    sent = half(world)
+    delivered = world.message("T", b"x", queue_id=1, PGROUP="p", UNIQ_KEY="78")
+    delivered.sys_flag = TRANSACTION_COMMIT
+    delivered.prepared_transaction_offset = sent.physical_offset
+    assert world.store.put([delivered])[0].ok  # and then the process was gone
+    world.dispatch()
+    world.reopen_after_kill()
+    with pytest.raises(Refused, match="not open any more"):
+        end(world, sent)
+    assert len(world.read("T", 1)) == 1
+
+
+def test_ops_of_a_java_broker_count(world: World) -> None:
+    sent = [half(world, b"%d" % number) for number in range(3)]
+    op = Message(TRANSACTION_OP_TOPIC, 0, b"0,2,", props.encode({"TAGS": "d"}))
+    assert world.store.put([op])[0].ok
+    world.dispatch()
+    world.reopen_after_kill()
+    assert world.transactions.prepare() and world.transactions.open_count == 1
+    end(world, sent[1])
+    with pytest.raises(Refused):
+        end(world, sent[2])
+
+
+def test_the_progress_passes_what_is_done_and_waits_for_the_disk(world: World) -> None:
+    sent = [half(world, b"%d" % number) for number in range(5)]
+    for number in (0, 1, 3):
+        end(world, sent[number])
+    world.transactions.read_halves()
+    world.transactions.commit_progress()
+    assert world.offsets.query(GROUP, TRANSACTION_HALF_TOPIC, 0) == -1
+    world.store.flush.step()
+    world.transactions.commit_progress()
+    assert world.offsets.query(GROUP, TRANSACTION_HALF_TOPIC, 0) == 2
+    assert world.offsets.query(GROUP, TRANSACTION_OP_TOPIC, 0) == 2  # the op of 3 is still needed
+    world.stop()
+    world.open()
+    assert world.transactions.prepare() and world.transactions.open_count == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"group": "other"}, "producer group wrong"),
+        ({"queue_offset": 7}, "state table offset wrong"),
+        ({"physical_offset": 1}, "no half message begins"),
+    ],
+)
+def test_an_end_of_something_else_is_refused(
+    world: World, change: dict[str, object], text: str
+) -> None:
+    sent = half(world)
+    request = EndRequest("p", sent.queue_offset, sent.physical_offset, True)
+    with pytest.raises(Refused, match=text):
+        world.transactions.end(request._replace(**change))  # type: ignore[arg-type]
+
+
+def test_an_ordinary_message_cannot_be_committed(world: World) -> None:
+    sent = world.send("T", PGROUP="p", REAL_TOPIC="U", REAL_QID="0")
+    with pytest.raises(Refused, match="no half message"):
+        end(world, sent)
+
+
+def test_a_client_cannot_forge_the_root_or_the_count_of_checks(world: World) -> None:
+    first = half(world, b"a")
+    second = half(world, b"b", TRAN_PREPARED_QUEUE_OFFSET="0", TRANSACTION_CHECK_TIMES="99")
+    end(world, second)
+    end(world, first)
+    assert world.bodies("T", 1) == [b"b", b"a"]
+
+
+def test_a_committed_message_can_be_delayed(world: World) -> None:
+    sent = half(world, DELAY="1")
+    end(world, sent)
+    assert world.read("T", 1) == []
+    world.advance(1)
+    world.run_schedule()
+    assert world.bodies("T", 1) == [b"x"]
+
+
+def test_transactions_can_be_refused_by_setting(world: World) -> None:
+    world.settings.reject_transaction_message = True
+    with pytest.raises(Refused, match="rejectTransactionMessage") as caught:
+        half(world)
+    assert caught.value.code == 16
