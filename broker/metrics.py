@@ -125,7 +125,7 @@ class Collector:
     def _rpc_latency(self) -> Metric:
         family = HistogramMetricFamily(
             "rocketmq_rpc_latency",
-            "Time that a request took, in milliseconds; plain sends and pulls are not among them",
+            "Time from a request to its answer, in milliseconds; of a held pull, until it is held",
             labels=(*self._names, "protocol_type", "request_code"),
         )
         for code, histogram in self._dispatcher.latencies.items():
@@ -253,9 +253,10 @@ class Collector:
         self._add(watermark, ("long_polling",), len(broker.long_polling))
         yield watermark
         yield self._single("aerobee_connections", "Open connections", len(self._server.connections))
-        pending = getattr(getattr(broker, "timers", None), "pending", None)
-        if pending is not None:
-            yield self._single("rocketmq_timing_messages", "Timers that are pending", pending)
+        yield self._single("rocketmq_timing_messages", "Timers pending", broker.timers.pending)
+        yield self._single(
+            "rocketmq_half_messages", "Transactions that are open", broker.transactions.open_count
+        )
         waiting = self._gauge("aerobee_delayed_messages", "Messages that wait", ("level",))
         for level, _delay in enumerate(broker.settings.delay_levels_ms, start=1):
             at, end = broker.schedule.progress(level)

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import re
 import time
 import urllib.error
 import urllib.request
@@ -118,6 +119,15 @@ def test_clients_store_and_process_are_there(scraped: tuple[Daemon, str]) -> Non
     assert values(text, "rocketmq_topic_number")[0] > 5
     assert values(text, "process_resident_memory_bytes")[0] > 1 << 20
     assert len(values(text, "aerobee_delayed_messages")) == 18
+
+
+def test_every_metric_is_on_its_page(scraped: tuple[Daemon, str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    served = {line.split()[2] for line in scraped[1].splitlines() if line.startswith("# HELP")}
+    ours = {name for name in served if name.startswith(("rocketmq_", "aerobee_"))}
+    assert {name for name in ours if name not in page} == set()
+    named = set(re.findall(r"\b(?:rocketmq|aerobee)_\w+[a-z]\b", page))
+    assert named - ours == set()
 
 
 def test_health_and_readiness(scraped: tuple[Daemon, str]) -> None:
