@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -61,7 +61,7 @@ class StoreLifecycle:
         self.counters = MappingCounters()
         self.refusals = Refusals()
         self.refusals.set(Cause.SHUT_DOWN, "the store is not open")
-        unsynced: set[str] = set()  # folders with entries that are not yet on disk
+        unsynced = self._unsynced = set[str]()  # folders with entries that are not yet on disk
         self.queue_table = QueueTable(settings, self.disk, self.counters, unsynced)
         self._pool = (
             TransientStorePool(
@@ -166,6 +166,8 @@ class StoreLifecycle:
             plan = recovery.run(facts)
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
             if plan.mode is Mode.ABNORMAL:
+                # A killed life may have made folders and files whose names no disk has yet.
+                self._unsynced.update(self._all_folders(layout.root))
                 self.queue_flush.step(thorough=True)
         except OSError as error:
             self._unlock()
@@ -181,6 +183,13 @@ class StoreLifecycle:
             self.refusals.set(
                 Cause.SLAVE, "this broker is a slave (brokerRole=SLAVE): send to its master"
             )
+
+    def _all_folders(self, folder: str) -> Iterator[str]:
+        yield folder
+        for name in self.disk.listdir(folder):
+            path = os.path.join(folder, name)
+            if self.disk.is_folder(path):
+                yield from self._all_folders(path)
 
     def _take_lock(self) -> None:
         path = self.settings.layout.lock

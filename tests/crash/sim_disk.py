@@ -184,10 +184,14 @@ class SimDisk:
     def lose_power(self, rng: random.Random) -> SimDisk:
         """The disk that the next life finds; this one is not changed."""
         names, folders = dict(self.durable_names), set(self.durable_folders)
+        sized: set[int] = set()
         for folder in sorted({change.folder for change in self.pending}):
             changes = [change for change in self.pending if change.folder == folder]
-            for change in changes[: rng.randint(0, len(changes))]:
+            applied = changes[: rng.randint(0, len(changes))]
+            for change in applied:
                 _apply(names, folders, change)
+            # A journal keeps its order: only the newest of the new files can lack its length.
+            sized |= {id(change.inode) for change in applied[:-1]}
         folders = {folder for folder in folders if _reachable(folder, folders)}
         names = {path: inode for path, inode in names.items() if os.path.dirname(path) in folders}
         share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
@@ -197,7 +201,8 @@ class SimDisk:
         for path in sorted(names):
             inode = names[path]
             if id(inode) not in copies:
-                copies[id(inode)] = _after_cut(inode, rng, share, step)
+                has_size = inode.size_durable or id(inode) in sized
+                copies[id(inode)] = _after_cut(inode, rng, share, step, has_size)
             after.names[path] = copies[id(inode)]
         after.durable_names = dict(after.names)
         return after
@@ -365,9 +370,9 @@ def _apply(names: dict[str, Inode], folders: set[str], change: NameChange) -> No
         names[change.path] = change.inode
 
 
-def _after_cut(inode: Inode, rng: random.Random, share: float, step: int) -> Inode:
+def _after_cut(inode: Inode, rng: random.Random, share: float, step: int, has_size: bool) -> Inode:
     """What is left of a file: its durable bytes and, of the dirty ones, a random part."""
-    if not inode.size_durable and rng.random() < 0.3:
+    if not has_size and rng.random() < 0.3:
         return Inode(0, inode.modified_ms)
     content = bytearray(inode.durable)
     if len(content) != len(inode.current):

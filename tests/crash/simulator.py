@@ -207,6 +207,12 @@ class Life:
             self.disk.time_ms = self.clock.ms
             self.rng.choice(calls)()
 
+    def close(self) -> None:
+        """A clean stop: all that was put is on disk then."""
+        self.store.close()
+        if not (self.store.flush.failed or self.store.queue_flush.failed):
+            self.ledger.promised |= set(self.ledger.sent)
+
     def _message(self) -> Message:
         self._numbers += 1
         key = f"{self.rng.getrandbits(64):016x}"
@@ -325,11 +331,14 @@ def _run(rng: random.Random, lives: int, report: Report) -> None:
             life.work(rng.randint(5, 60))
             disk.power_left = None
             if rng.random() < 0.4:
-                life.store.close()
+                life.close()
         except PowerLoss:
             pass
         now = life.clock.ms + rng.choice((0, 5, 10_000))
-        disk = _next_disk(disk, ledger, settings, rng, now, report)
+        image = _next_disk(disk, ledger, settings, rng, now, report)
+        # After a SIGKILL the page cache lives on: the next life sees what no disk has yet.
+        fenced = life.store.flush.failed or life.store.queue_flush.failed
+        disk = disk.stop_process() if rng.random() < 0.3 and not fenced else image
 
 
 def _next_disk(
