@@ -4,11 +4,9 @@ The daemon and the broker inside a test are this same object; only the process a
 """
 
 import asyncio
-import errno
-import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,7 +17,6 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.connection import Connection, Feed
 from aerobee.broker.hot_path import HotPath
 from aerobee.broker.listening import (
-    StartError,
     limits_of,
     open_broker_sockets,
     open_name_service_socket,
@@ -28,9 +25,8 @@ from aerobee.broker.logs import configure_logs_of_guest
 from aerobee.broker.namesrv import AppNameServer
 from aerobee.broker.process import run_daemon
 from aerobee.broker.server import Server
-from aerobee.broker.services.filters import Filters
+from aerobee.broker.service_life import ServiceLife
 from aerobee.broker.services.registration import Registration
-from aerobee.broker.services.transaction_checks import TransactionChecks
 from aerobee.broker.settings import Settings, store_settings
 from aerobee.broker.store.errors import StoreError
 
@@ -84,10 +80,7 @@ class AppBroker:
         self.namesrv_port = settings.namesrv_listen_port
         self.metrics_port = -1
         self.broker: Broker = make_broker(settings, self.clock)
-        self._transaction_checks = TransactionChecks(
-            self.broker.transactions, self.broker.clients, settings, self.clock
-        )
-        self.failed_task = ""  # a part that ended by a mistake of ours
+        self.life = ServiceLife(self.broker)
         self.is_ready = False
         self._given_up = False
         self._loaded = False
@@ -96,7 +89,7 @@ class AppBroker:
         self._registration: Registration | None = None
         self._metrics: MetricsServer | None = None
         self._collector: Collector | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._registering: asyncio.Task[None] | None = None
 
     # --- start
 
@@ -105,8 +98,9 @@ class AppBroker:
         try:
             self._open_sockets()
             self._start_metrics()
-            self._make_folder()
-            await asyncio.to_thread(self._load)
+            self.life.make_folder()
+            # In a thread: a recovery may take long, and systemd must hear that it goes on.
+            await asyncio.to_thread(self.life.load, self._recovering)
         except StartGivenUp:
             self._close_sockets()
             return
@@ -115,7 +109,11 @@ class AppBroker:
             self._stop_metrics()
             raise
         self._loaded = True
-        await self._run()
+        try:
+            await self._run()
+        except BaseException:
+            await self.stop()
+            raise
         self.is_ready = True
         self.progress = "ready"
         log.info(
@@ -126,11 +124,6 @@ class AppBroker:
             cluster=self.settings.broker_cluster_name,
             name=self.settings.broker_name,
         )
-
-    @property
-    def _filters(self) -> Filters:
-        assert self.broker.filters is not None  # a broker without SQL92 is one of the tests only
-        return self.broker.filters
 
     def give_up_start(self) -> None:
         self._given_up = True
@@ -166,58 +159,12 @@ class AppBroker:
 
     def health(self) -> str:
         """What is wrong, "" when nothing is."""
-        if self.failed_task:
-            return f"a part of the broker has failed: {self.failed_task}"
+        if self.life.failed:
+            return f"a part of the broker has failed: {self.life.failed}"
         if not self.is_ready:
             return ""
         refusal = self.broker.store.refusals.current
         return f"messages are refused: {refusal.reason}" if refusal is not None else ""
-
-    def _make_folder(self) -> None:
-        root = self.settings.store_path_root_dir
-        try:
-            os.makedirs(root, exist_ok=True)
-        except OSError as error:
-            raise StartError(
-                f"the store's folder {root} cannot be made: {error.strerror}; "
-                "choose another with --set storePathRootDir=FOLDER"
-            ) from error
-        if not os.access(root, os.W_OK | os.X_OK):
-            raise StartError(
-                f"the store's folder {root} cannot be written by this user; give it to the user "
-                "that runs the broker, or choose another with --set storePathRootDir=FOLDER"
-            )
-
-    def _load(self) -> None:
-        """In a thread: a recovery may take long, and systemd must hear that it goes on."""
-        broker = self.broker
-        try:
-            broker.store.load(self._recovering)
-        except StoreError as error:
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
-                raise StartError(
-                    f"there is no space left on the disk of {self.settings.store_path_root_dir}; "
-                    "free some, or choose another folder with --set storePathRootDir=FOLDER"
-                ) from error
-            raise
-        try:
-            broker.topics.load()
-            broker.groups.load()
-            broker.offsets.load()
-            self._filters.load()
-            broker.schedule.load()
-            if self.settings.timer_wheel_enable:
-                broker.timers.load()
-            broker.transactions.load()
-            broker.names.kv.load()
-            broker.batch_ledger.load()
-        except OSError as error:
-            broker.store.close()
-            raise StoreError(
-                f"the configuration in {broker.store.settings.layout.config} cannot be used: "
-                f"{error}"
-            ) from error
 
     def _recovering(self, done: int, total: int) -> None:
         self.progress = f"recovering the store, {done * 100 // max(total, 1)} %"
@@ -237,37 +184,13 @@ class AppBroker:
             from aerobee.broker.metrics import Collector
 
             self._collector = Collector(broker, self._server, dispatcher)
-        await broker.store.start()
-        await broker.schedule.start()
-        if settings.timer_wheel_enable:
-            await broker.timers.start()
-        await self._transaction_checks.start()
+        await self.life.start()
         self._registration = Registration(settings, self.clock, broker.topics, broker.addresses)
-        self._spawn("batch ledger", broker.batch_ledger.run())
-        self._spawn("topics", broker.topics.run())
-        self._spawn("groups", broker.groups.run())
-        self._spawn("offsets", broker.offsets.run(settings.flush_consumer_offset_interval))
-        self._spawn("filters", self._filters.run())
-        self._spawn("clients", broker.clients.run())
-        self._spawn("stats", broker.stats.run())
-        self._spawn("names", broker.names.watch())
-        self._spawn("kv config", broker.names.kv.run())
-        self._spawn("registration", self._registration.run())
+        self._registering = self.life.spawn("registration", self._registration.run())
         settings.listeners.append(self._settings_changed)
         for sock in self._sockets:
             await self._server.listen(sock, backlog=settings.server_socket_backlog)
         self._sockets = []
-
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
-
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.failed_task = task.get_name()
-            log.error("a part of the broker has failed", part=self.failed_task, exc_info=error)
 
     def _settings_changed(self, keys: set[str]) -> None:
         log.info("settings changed", keys=sorted(keys))
@@ -287,31 +210,14 @@ class AppBroker:
         self._loaded = False
         if self._settings_changed in self.settings.listeners:
             self.settings.listeners.remove(self._settings_changed)
-        broker = self.broker
-        if self._registration is not None:
+        if self._registration is not None and self._registering is not None:
+            self._registering.cancel()
+            await asyncio.gather(self._registering, return_exceptions=True)
             await self._registration.stop()
-        broker.long_polling.stop()
+        self.broker.long_polling.stop()
         if self._server is not None:
             await self._server.stop(self.settings.shutdown_wait_time_seconds)
-        await self._transaction_checks.stop()
-        await broker.schedule.stop()
-        await broker.timers.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for service in (broker.topics, broker.groups, broker.offsets, self._filters):
-            self._save(service.stop)
-        self._save(broker.names.kv.stop)
-        await broker.store.stop()
-        self._save(broker.schedule.save)
-        if self.settings.timer_wheel_enable:
-            self._save(broker.timers.save)
-
-    def _save(self, stop: Callable[[], None]) -> None:
-        try:
-            stop()
-        except OSError as error:
-            log.error("not saved at the stop", part=stop.__qualname__, reason=str(error))
+        await self.life.stop()
 
     # --- what it says of itself
 

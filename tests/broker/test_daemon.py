@@ -146,7 +146,7 @@ def test_a_folder_of_somebody_else_is_one_sentence(tmp_path: Path) -> None:
     os.setresuid(65534, 65534, 0)
     try:
         with pytest.raises(StartError, match=r"cannot be written by this user; .*--set storePath"):
-            app._make_folder()
+            app.life.make_folder()
     finally:
         os.setresuid(0, 0, 0)
 
