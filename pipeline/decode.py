@@ -8,6 +8,7 @@ batch spans less than 2 GiB of the log (`SPAN_MAX`).
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -63,6 +64,11 @@ def gather(data: Bytes, positions: Ints, width: int) -> Bytes:
     return np.ascontiguousarray(windows[positions])
 
 
+@lru_cache(maxsize=8)
+def _even_numbers(count: int) -> Any:
+    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+
+
 def gap_take(buffer: Any, starts: Ints, ends: Ints, kind: Any, valid: Any = None) -> Any:
     """The byte ranges as an Arrow array of `kind`; the ranges ascend. `valid` False: a null."""
     count = len(starts)
@@ -71,7 +77,7 @@ def gap_take(buffer: Any, starts: Ints, ends: Ints, kind: Any, valid: Any = None
     offsets[1::2] = ends
     offsets[-1] = ends[-1] if count else 0
     laid = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
-    taken = laid.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    taken = laid.take(_even_numbers(count))
     if valid is None or valid.all():
         return taken
     mask = pa.py_buffer(np.packbits(valid, bitorder="little"))

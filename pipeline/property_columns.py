@@ -26,24 +26,21 @@ class PropertyColumns:
         _valid, offsets, data = text.buffers()
         bounds = np.frombuffer(offsets, np.int32)[: self.count + 1].astype(np.int64)
         self._buffer = data if data is not None else pa.py_buffer(b"")
-        # Eight bytes more, so that a name of up to eight bytes can be compared at any place.
-        self._data = np.zeros(int(bounds[-1]) + 8, np.uint8)
-        self._data[: bounds[-1]] = np.frombuffer(self._buffer, np.uint8)[: bounds[-1]]
+        self._data = np.frombuffer(self._buffer, np.uint8)[: bounds[-1]]
         self._row_starts = bounds[:-1]
+        self._named: dict[int, tuple[Ints, Any]] = {}
         self._find_pairs(bounds)
 
     def _find_pairs(self, bounds: Ints) -> None:
         """Row, start, end of name and end of every pair, in order."""
-        used = self._data[: bounds[-1]]
-        ends = np.flatnonzero(used == 2)
+        ends, name_ends = np.flatnonzero(self._data == 2), np.flatnonzero(self._data == 1)
         row_ends = bounds[1:]
-        rows = np.searchsorted(row_ends, ends, side="right")
-        gaps = np.ones(
-            len(ends), np.int64
-        )  # bytes between this pair's end and the next one's start
-        last = self._data[np.maximum(row_ends - 1, 0)]
-        open_rows = np.flatnonzero((row_ends > bounds[:-1]) & (last != 2))
-        if len(open_rows):  # 4.9 to 5.1 leave out the last \x02
+        upto = np.searchsorted(ends, row_ends)
+        rows = np.repeat(np.arange(self.count), np.diff(upto, prepend=0))
+        gaps = np.ones(len(ends), np.int64)  # from this pair's end to the next one's start
+        filled = np.flatnonzero(row_ends > bounds[:-1])
+        open_rows = filled[self._data[row_ends[filled] - 1] != 2]
+        if len(open_rows):  # 4.9 to 5.1 leave out the last mark
             rows = np.concatenate((rows, open_rows))
             ends = np.concatenate((ends, row_ends[open_rows]))
             gaps = np.concatenate((gaps, np.zeros(len(open_rows), np.int64)))
@@ -51,7 +48,7 @@ class PropertyColumns:
             rows, ends, gaps = rows[order], ends[order], gaps[order]
         starts = np.zeros(len(ends), np.int64)
         starts[1:] = (ends + gaps)[:-1]
-        self._keep_pairs(rows, starts, ends, np.flatnonzero(used == 1))
+        self._keep_pairs(rows, starts, ends, name_ends)
 
     def _keep_pairs(self, rows: Ints, starts: Ints, ends: Ints, marks: Ints) -> None:
         if len(marks) == len(ends) and ((marks >= starts) & (marks < ends)).all():
@@ -63,21 +60,36 @@ class PropertyColumns:
             name_ends = np.append(marks, 0)[at]
             whole &= name_ends < ends
         whole &= (name_ends > starts) & (name_ends + 1 < ends)
-        whole &= ~self._is_name(starts, name_ends, _CRC_NAME)
-        self.rows, self.starts = rows[whole], starts[whole]
-        self.name_ends, self.ends = name_ends[whole], ends[whole]
+        self._set_pairs(rows, starts, name_ends, ends, whole)
+        checksums = self._pairs_named(_CRC_NAME)
+        if len(checksums):
+            kept = np.ones(len(self.rows), bool)
+            kept[checksums] = False
+            self._set_pairs(self.rows, self.starts, self.name_ends, self.ends, kept)
 
-    def _is_name(self, starts: Ints, name_ends: Ints, name: bytes) -> Any:
-        """Which of the names equal `name` (at most eight bytes)."""
-        same = (name_ends - starts) == len(name)
-        at = np.flatnonzero(same)
-        windows = np.lib.stride_tricks.sliding_window_view(self._data, len(name))
-        same[at] = (windows[starts[at]] == np.frombuffer(name, np.uint8)).all(axis=1)
-        return same
+    def _set_pairs(self, rows: Ints, starts: Ints, name_ends: Ints, ends: Ints, kept: Any) -> None:
+        if not kept.all():
+            rows, starts, name_ends, ends = rows[kept], starts[kept], name_ends[kept], ends[kept]
+        self.rows, self.starts, self.name_ends, self.ends = rows, starts, name_ends, ends
+        self._named.clear()
+
+    def _pairs_named(self, name: bytes) -> Ints:
+        """Which pairs have that name (four or eight bytes: compared as one integer)."""
+        size = len(name)
+        if size not in self._named:
+            at = np.flatnonzero(self.name_ends - self.starts == size)
+            words = np.zeros(0, f"u{size}")
+            if len(at):
+                windows = np.lib.stride_tricks.sliding_window_view(self._data, size)
+                words = np.ascontiguousarray(windows[self.starts[at]]).view(f"u{size}")[:, 0]
+            self._named[size] = at, words
+        at, words = self._named[size]
+        found: Ints = at[words == np.frombuffer(name, f"u{size}")[0]]
+        return found
 
     def value_of(self, name: bytes, kind: Any) -> Any:
         """The property of that name per record, null where it has none."""
-        pairs = np.flatnonzero(self._is_name(self.starts, self.name_ends, name))
+        pairs = self._pairs_named(name)
         starts, ends = self._row_starts.copy(), self._row_starts.copy()
         valid = np.zeros(self.count, bool)
         rows = self.rows[pairs]
