@@ -42,6 +42,8 @@ log = structlog.get_logger("aerobee.store")
 
 SLOW_LOCK_S = 0.5
 
+SYNC_FAILED = b"a sync failed"  # in `abort`: the page cache may hold what no disk has
+
 
 class StoreLifecycle:
     def __init__(
@@ -137,7 +139,12 @@ class StoreLifecycle:
         return lambda: commit_log.max_offset
 
     def _fence(self, reason: str) -> None:
+        """Take no more puts, and tell the next start that the page cache is not to be trusted."""
         self.refusals.set(Cause.SYNC_FAILED, reason)
+        try:
+            self.disk.write_small(self.settings.layout.abort, SYNC_FAILED)
+        except OSError as error:
+            log.error("the failed sync could not be noted for the next start", reason=str(error))
 
     def _on_committed(self) -> None:
         self.flush.wake.set()
@@ -162,13 +169,18 @@ class StoreLifecycle:
             if clean:
                 self.disk.write_small(layout.abort, b"%d" % os.getpid())
                 self.disk.syncdir(layout.root)
-            recovery = Recovery(self.settings, self.commit_log, self.index, self.reput, progress)
+            sync_failed = not clean and self.disk.read_small(layout.abort) == SYNC_FAILED
+            recovery = Recovery(
+                self.settings, self.commit_log, self.index, self.reput, progress, sync_failed
+            )
             plan = recovery.run(facts)
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
             if plan.mode is Mode.ABNORMAL:
                 # A killed life may have made folders and files whose names no disk has yet.
                 self._unsynced.update(self._all_folders(layout.root))
                 self.queue_flush.step(thorough=True)
+            if sync_failed and not self.queue_flush.failed:
+                self.disk.write_small(layout.abort, b"%d" % os.getpid())
         except OSError as error:
             self._unlock()
             raise StoreError(

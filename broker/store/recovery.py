@@ -32,6 +32,7 @@ log = structlog.get_logger("aerobee.store")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 CHUNK_RECORDS = 1024
+WRITE_STEP = 1024 * 1024
 
 
 def gather_facts(
@@ -79,8 +80,10 @@ class Recovery:
         index: IndexService | None,
         reput: Reput,
         progress: Progress | None,
+        sync_failed: bool = False,
     ) -> None:
         self._settings = settings
+        self._sync_failed = sync_failed
         self._log = commit_log
         self._index = index
         self._reput = reput
@@ -98,6 +101,8 @@ class Recovery:
         for queue in self._log.queues:
             recover_queue(queue, self._log, limit if limit >= 0 else None)
         end = self._scan(plan)
+        if self._sync_failed:
+            self._write_again(plan.scan_from, end)
         self._cut_log(end, synced=plan.mode is Mode.NORMAL)
         for queue in self._log.queues:
             if queue.max_physical_offset > end:
@@ -178,6 +183,16 @@ class Recovery:
     def _tell(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(done, total)
+
+    def _write_again(self, start: int, end: int) -> None:
+        """After a failed sync the kernel calls pages clean that never came to the disk: a sync
+        alone would not write them."""
+        log.warning("a sync failed before: the log is written again", start=start, end=end)
+        for file in self._log.files.overlapping(start, end):
+            length = min(end - file.start, file.size)
+            for position in range(0, length, WRITE_STEP):
+                piece = file.view[position : min(position + WRITE_STEP, length)]
+                file.file.write(position, bytes(piece))
 
     def _cut_log(self, end: int, *, synced: bool) -> None:
         """Let the log end here, durably: what is behind reads as zeros and has blocks."""

@@ -111,7 +111,11 @@ class SimFile:
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         self._disk.tick("write", self.path)
-        self._inode.current[position : position + len(data)] = data
+        inode = self._inode
+        inode.current[position : position + len(data)] = data
+        for at in range(position - position % SECTOR, position + len(data), SECTOR):
+            # Written pages are dirty, whatever they held before.
+            inode.clean[at : at + SECTOR] = bytes(b ^ 0xFF for b in inode.current[at : at + SECTOR])
         self._inode.allocated.append((position - position % PAGE, position + len(data)))
 
     def read(self, position: int, length: int) -> bytes:
