@@ -6,6 +6,8 @@ names, stray commas and `$ref` marks of a repeated object besides.
 
 import json
 import re
+from json.encoder import encode_basestring
+from math import isfinite
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,10 +27,32 @@ class JsonError(ValueError):
 
 def dumps(value: Any, *, indent: int = 0) -> bytes:
     """`value` in RocketMQ's form; with `indent` spread over lines for a file that people read."""
+    if _is_plain(value):
+        data = msgspec.json.encode(value, order="sorted")
+        return msgspec.json.format(data, indent=indent) if indent else data
     return _write(value, "\n" if indent else "", " " * indent).encode()
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether standard JSON says the same: then a C library writes it, ten times as fast."""
+    kind = type(value)
+    if kind is str or kind is bool:
+        return True
+    if kind is int:
+        return bool(-(2**63) <= value < 2**63)
+    if kind is float:
+        return isfinite(value)
+    if kind is dict:
+        return all(type(key) is str and _is_plain(item) for key, item in value.items())
+    return (kind is list or kind is tuple) and all(_is_plain(item) for item in value)
+
+
 def _write(value: Any, line: str, step: str) -> str:
+    kind = type(value)
+    if kind is int:
+        return str(value)
+    if kind is str:
+        return encode_basestring(value)
     if isinstance(value, MessageQueue):
         value = _queue_object(value)
     if isinstance(value, dict):
@@ -54,7 +78,7 @@ def _write_key(key: Any) -> str:
         return _write(key, "", "")
     if isinstance(key, int):
         return str(key)
-    return json.dumps(str(key), ensure_ascii=False)
+    return encode_basestring(str(key))
 
 
 def _queue_object(queue: MessageQueue) -> dict[str, Any]:
