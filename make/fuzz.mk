@@ -1,0 +1,19 @@
+# Fuzz: the decoders without a socket, and a live server.
+FUZZ_SECONDS ?= 3600
+FUZZ_OK := $(V)/.fuzz-installed
+
+.PHONY: fuzz-quick fuzz fuzz-coverage
+fuzz-quick: $(OK) ## decoders and a live server, 30 s each
+	$(V)/bin/python tests/fuzz/fuzz_decoder.py --seconds 30 $(ARGS)
+	$(V)/bin/python tests/fuzz/fuzz_server.py --seconds 30 $(ARGS)
+
+fuzz: $(OK) ## the same for an hour each (FUZZ_SECONDS)
+	$(V)/bin/python tests/fuzz/fuzz_decoder.py --seconds $(FUZZ_SECONDS) $(ARGS)
+	$(V)/bin/python tests/fuzz/fuzz_server.py --seconds $(FUZZ_SECONDS) $(ARGS)
+
+$(FUZZ_OK): $(OK)
+	@$(V)/bin/pip install -q --disable-pip-version-check 'atheris>=3.0'
+	@touch $@
+
+fuzz-coverage: $(FUZZ_OK) ## the decoders, guided by coverage (atheris; ARGS="-runs=100000000")
+	$(V)/bin/python tests/fuzz/fuzz_decoder.py --atheris -timeout=5 -max_total_time=$(FUZZ_SECONDS) $(ARGS)
