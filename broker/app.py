@@ -193,7 +193,6 @@ class AppBroker:
         self._sockets = []
 
     def _settings_changed(self, keys: set[str]) -> None:
-        log.info("settings changed", keys=sorted(keys))
         self.broker.store.change_settings(store_settings(self.settings))
         if "brokerPermission" in keys and self._registration is not None:
             self._registration.changed()

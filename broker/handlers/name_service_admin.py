@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import structlog
+
 from aerobee.broker.dispatch import Request
 from aerobee.broker.services.name_service import NameService
 from aerobee.broker.services.names import MASTER_ID, QueueData
@@ -14,7 +16,27 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.headers import Header, decode_ext
 
+log = structlog.get_logger("aerobee.names")
+
 _FIXED_KEYS = {"configBlackList", "configStorePath", "kvConfigPath"}
+NAME_SERVICE_KEYS = {
+    *_FIXED_KEYS,
+    "bindAddress",
+    "clusterTest",
+    "deleteTopicWithBrokerRegistration",
+    "enableAllTopicList",
+    "enableTopicList",
+    "namesrvListenPort",
+    "needWaitForService",
+    "orderMessageEnable",
+    "productEnvName",
+    "returnOrderTopicConfigToBroker",
+    "rocketmqHome",
+    "scanNotActiveBrokerInterval",
+    "serverChannelMaxIdleTimeSeconds",
+    "supportActingMaster",
+    "waitSecondsForService",
+}
 
 
 class _KvRequest(Header):
@@ -177,8 +199,10 @@ def broker_member_group(service: NameService, request: Request) -> Command:
 
 
 def get_settings(service: NameService, request: Request) -> Command:
-    body = render_settings(service.settings).encode()
-    return request.command.answer(ResponseCode.SUCCESS, body=body)
+    """Those of the settings that concern a name server."""
+    lines = render_settings(service.settings).splitlines(keepends=True)
+    wanted = [line for line in lines if line.partition("=")[0] in NAME_SERVICE_KEYS]
+    return request.command.answer(ResponseCode.SUCCESS, body="".join(wanted).encode())
 
 
 def update_settings(service: NameService, request: Request) -> Command:
@@ -194,9 +218,10 @@ def update_settings(service: NameService, request: Request) -> Command:
             ResponseCode.NO_PERMISSION, remark=f"Can not update config in black list: {fixed[0]}"
         )
     try:
-        service.settings.change(values)
+        changed = service.settings.change(values)
     except SettingsError as error:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    log.info("settings changed", settings=sorted(changed), peer=request.connection.name)
     return command.answer(ResponseCode.SUCCESS)
 
 
