@@ -216,7 +216,11 @@ class Sends:
         if fields.reconsume_times > most or in_order:
             message.topic = self.broker.topics.create_dlq(group).name
             message.queue_id = 0
-            message.properties = properties.remove(message.properties, properties.DELAY)
+            message.properties = properties.remove(
+                message.properties,
+                *(properties.DELAY, properties.TIMER_DELIVER_MS),
+                *(properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC),
+            )
 
     def _batch(self, request: Request, fields: SendRequest, config: TopicConfig) -> list[Message]:
         """The messages inside a batch; each carries only its own properties."""

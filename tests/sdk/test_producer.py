@@ -1,6 +1,5 @@
 """Producers against a real broker in the test's process."""
 
-import asyncio
 import socket
 import time
 

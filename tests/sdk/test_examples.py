@@ -1,0 +1,57 @@
+"""Every example runs, as its reader would run it, and prints what it promises."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PRINTS = {
+    "batching.py": "20000 messages stored",
+    "broadcast.py": "reader two got 'extra, extra'",
+    "dead_letters.py": "dead letter of topic parcels: no such address",
+    "in_order.py": "grace: created -> paid -> packed -> shipped",
+    "queries_and_admin.py": "lag after a reset: 1",
+    "quickstart.py": "received 'hello, world' with tag friendly",
+    "reminders.py": "at a moment",
+    "transactions.py": "received: order 1 is paid\n",
+    "without_asyncio.py": "received 'dear reader'",
+    "workers.py": "20 jobs done, the last one was 7",
+}
+
+
+async def run(*command: str, url: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "AEROBEE_URL": url},
+    )
+    try:
+        async with asyncio.timeout(60):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        output, _ = await process.communicate()
+        pytest.fail(f"{command} did not end:\n{output.decode()}")
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+def test_every_example_is_run_here():
+    found = {path.name for path in EXAMPLES.glob("*.py")}
+    assert found == {*PRINTS, "test_my_application.py"}
+
+
+@pytest.mark.parametrize("name", PRINTS)
+async def test_example(aerobee_broker, name):
+    output = await run(sys.executable, str(EXAMPLES / name), url=aerobee_broker.url)
+    assert PRINTS[name] in output
+
+
+async def test_the_example_of_a_test_passes(aerobee_broker):
+    path = str(EXAMPLES / "test_my_application.py")
+    words = (sys.executable, "-m", "pytest", "-q", path, "-p", "no:cacheprovider")
+    assert "1 passed" in await run(*words, url=aerobee_broker.url)
