@@ -5,6 +5,7 @@ When members want different messages of a topic, some are lost to the group what
 that is said loudly, once, and kept for those who ask.
 """
 
+import asyncio
 from collections.abc import Callable
 from itertools import chain
 from typing import Final
@@ -24,6 +25,9 @@ from aerobee.protocol.command import Command
 log = structlog.get_logger("aerobee.clients")
 
 _SCAN_S: Final = 10.0
+# A thousand members that start together would otherwise send each other a million notices.
+_MEMBERS_TOLD_AT_ONCE: Final = 16
+_NOTICE_DELAY_S: Final = 0.1
 
 # Called after a group's members or subscriptions changed; with None once its last member is gone.
 GroupListener = Callable[[str, ConsumerGroup | None], None]
@@ -39,6 +43,7 @@ class Clients:
         self._clock = clock
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Connection, Member]] = {}
+        self._to_notify: set[str] = set()  # large groups that are told a moment later
         self._turn: dict[str, int] = {}  # which producer of a group was asked last
         self._registered: dict[Connection, tuple[set[str], set[str]]] = {}  # consumers, producers
 
@@ -140,9 +145,21 @@ class Clients:
 
     def notify(self, group: str) -> None:
         """Tell every member, the newcomer too, to share the queues anew."""
-        if not self._may_notify(group):
+        if not self._may_notify(group) or group in self._to_notify:
             return
-        for connection in {member.connection for member in self.consumers_of(group)}:
+        connections = {member.connection for member in self.consumers_of(group)}
+        if len(connections) > _MEMBERS_TOLD_AT_ONCE:
+            self._to_notify.add(group)
+            asyncio.get_running_loop().call_later(_NOTICE_DELAY_S, self._notify_late, group)
+        else:
+            self._tell(group, connections)
+
+    def _notify_late(self, group: str) -> None:
+        self._to_notify.discard(group)
+        self._tell(group, {member.connection for member in self.consumers_of(group)})
+
+    def _tell(self, group: str, connections: set[Connection]) -> None:
+        for connection in connections:
             connection.send_oneway(
                 Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
             )

@@ -1,6 +1,8 @@
 """Clients come, share queues, disagree, fall silent and go."""
 
+import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -244,3 +246,16 @@ async def test_a_heartbeat_with_too_many_groups_is_refused_whole(
     assert answer.code == 1
     assert "5000" in str(answer.remark)
     assert serving.broker.clients.producer_groups() == {}
+
+
+async def test_a_large_group_that_starts_together_is_told_once_for_many_changes(
+    serving: Serving,
+) -> None:
+    async with AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(serving.connect()) for _ in range(40)]
+        for number, peer in enumerate(peers):
+            await peer.ask(HEART_BEAT, body=heartbeat_body(f"c{number}", "g", wants("T")))
+        await until(lambda: all(not peer.asked.empty() for peer in peers))
+        await asyncio.sleep(0.2)
+        assert sum(peer.asked.qsize() for peer in peers) < 40 * 40 / 2
+        assert len(ids(await peers[0].ask(LIST, {"consumerGroup": "g"}))) == 40
