@@ -145,7 +145,7 @@ def test_a_real_oneway_is_stored_and_never_answered(wire: Wire, topic: str) -> N
 
 
 def test_a_cpp_batch_in_code_10_becomes_its_messages(wire: Wire, topic: str) -> None:
-    """C++ says batch:"1", which Apache takes for no batch at all, storing the lot as one message."""
+    """C++ says batch:"1", which Apache takes for no batch, storing the lot as one message."""
     batch = b""
     for body in (b"one", b"two"):
         rest = struct.pack(">iiii", 0, 0, 0, len(body)) + body + struct.pack(">h", 0)
