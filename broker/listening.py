@@ -1,6 +1,7 @@
 """Sockets from settings: which addresses and ports, and what to do when one is taken."""
 
 import contextlib
+import errno
 import resource
 import socket
 
@@ -34,9 +35,10 @@ def open_broker_sockets(settings: Settings) -> tuple[socket.socket, socket.socke
     try:
         main, fast = bind_pair(settings.bind_address, settings.listen_port)
     except OSError as error:
-        raise StartError(
-            f"{_reason(error)}; choose another pair of ports with --set listenPort=PORT "
-            "(PORT - 2 is used too; 0 takes free ones)"
+        raise _start_error(
+            error,
+            "choose another pair of ports with --set listenPort=PORT (PORT - 2 is used too; "
+            "0 takes free ones)",
         ) from error
     for sock in (main, fast):
         _set_buffers(sock, settings)
@@ -50,16 +52,20 @@ def open_name_service_socket(settings: Settings) -> socket.socket | None:
     try:
         sock = bind(settings.bind_address, settings.namesrv_listen_port)
     except OSError as error:
-        raise StartError(
-            f"{_reason(error)}; choose another port for the name service with "
-            "--set namesrvListenPort=PORT (0 takes a free one, -1 runs without)"
+        raise _start_error(
+            error,
+            "choose another port for the name service with --set namesrvListenPort=PORT "
+            "(0 takes a free one, -1 runs without)",
         ) from error
     _set_buffers(sock, settings)
     return sock
 
 
-def _reason(error: OSError) -> str:
-    return str(error.strerror or error).split(";")[0]
+def _start_error(error: OSError, other_port: str) -> StartError:
+    reason = str(error.strerror or error).split(";")[0]
+    about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    remedy = other_port if about_port else "give an address of this machine: --set bindAddress=IP"
+    return StartError(f"{reason}; {remedy}")
 
 
 def _set_buffers(sock: socket.socket, settings: Settings) -> None:

@@ -15,6 +15,13 @@ def _check_host_port(value: str) -> str | None:
     return "write it as HOST:PORT, for example mq.example.org:20911"
 
 
+def _check_name_servers(value: str) -> str | None:
+    for part in filter(None, (text.strip() for text in value.split(";"))):
+        if _check_host_port(part):
+            return f"write {part} as HOST:PORT; several are separated by ;"
+    return None
+
+
 def _check_networks(value: str) -> str | None:
     for text in filter(None, value.replace(";", ",").split(",")):
         try:
@@ -80,6 +87,7 @@ class DaemonSettings:
         "",
         "Name servers to register with, separated by ; (or the variable NAMESRV_ADDR).",
         unit="host:port;...",
+        check=_check_name_servers,
     )
     server_socket_backlog: int = setting(1024, "Backlog of the listening sockets.", low=1)
     server_socket_snd_buf_size: int = setting(

@@ -13,7 +13,7 @@ from peers.daemon import SMALL, Daemon
 from peers.wire import Wire
 
 from aerobee.broker.app import AppBroker
-from aerobee.broker.listening import StartError
+from aerobee.broker.listening import StartError, open_broker_sockets
 from aerobee.broker.notify import Notifier
 from aerobee.broker.settings import load_settings
 
@@ -114,6 +114,13 @@ def test_a_port_that_is_taken_is_one_sentence_with_a_remedy(tmp_path: Path, key:
         assert "Address already in use" in last
         assert f"--set {key}=" in last
         assert "Traceback" not in daemon.log()
+
+
+@pytest.mark.parametrize("address", ["198.51.100.7", "no-such-host.invalid"])
+def test_an_address_that_is_not_ours_is_one_sentence(address: str) -> None:
+    settings = load_settings(None, SMALL | {"bindAddress": address}, {})
+    with pytest.raises(StartError, match=rf"cannot listen on {address}.*--set bindAddress="):
+        open_broker_sockets(settings)
 
 
 def test_a_second_broker_on_the_store_is_refused(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def test_file_then_environment_then_set_is_the_order(tmp_path: Path) -> None:
         ("messageDelayLevel=1s 5x", "write levels as"),
         ("messageDelayLevel=", "write levels as"),
         ("advertisedAddr=host", "HOST:PORT"),
+        ("namesrvAddr=10.0.0.1:9876;10.0.0.2", "write 10.0.0.2 as HOST:PORT"),
         ("internalNetworks=10.0.0.0/99", "is no network"),
         ("brokerName=a/b", "brokerName=a/b is not possible"),
         ("brokerName=..", "is not possible"),
