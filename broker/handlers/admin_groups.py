@@ -8,7 +8,15 @@ import structlog
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.admin_topics import page
-from aerobee.broker.handlers.common import bound, known_group, known_topic, peer, read_body, success
+from aerobee.broker.handlers.common import (
+    bound,
+    known_group,
+    known_topic,
+    peer,
+    read_body,
+    save,
+    success,
+)
 from aerobee.broker.services import names_check
 from aerobee.broker.services.group_config import GroupConfig, group_from_json
 from aerobee.broker.services.refused import Refused
@@ -23,6 +31,7 @@ log = structlog.get_logger("aerobee.admin")
 def update_and_create_group(broker: Broker, request: Request) -> Command:
     """Create a group or change it."""
     broker.groups.put(_checked(broker, read_body(request)))
+    save(broker.groups.file)
     return success(request)
 
 
@@ -33,6 +42,7 @@ def update_and_create_group_list(broker: Broker, request: Request) -> Command:
         raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList is not a list of groups")
     for config in [_checked(broker, entry) for entry in entries]:
         broker.groups.put(config)
+    save(broker.groups.file)
     return success(request)
 
 
@@ -84,6 +94,7 @@ def delete_group(broker: Broker, request: Request) -> Command:
     broker.stats.delete_group(header.group_name)
     if header.clean_offset or header.remove_offset:
         broker.offsets.delete_group(header.group_name)
+    save(broker.groups.file)
     log.info("group deleted by an operator", group=header.group_name, peer=peer(request))
     return success(request)
 
@@ -95,6 +106,7 @@ def update_and_get_forbidden(broker: Broker, request: Request) -> Command:
         known_group(broker, header.group)
         known_topic(broker, header.topic)
         broker.groups.set_forbidden(header.group, header.topic, not header.readable)
+        save(broker.groups.file)
     readable = not broker.groups.is_forbidden(header.group, header.topic)
     return success(request, {"group": header.group, "readable": readable, "topic": header.topic})
 

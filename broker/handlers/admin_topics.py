@@ -8,7 +8,7 @@ import structlog
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
-from aerobee.broker.handlers.common import bound, known_topic, peer, read_body, success
+from aerobee.broker.handlers.common import bound, known_topic, peer, read_body, save, success
 from aerobee.broker.services import names_check
 from aerobee.broker.services.config_file import DataVersion
 from aerobee.broker.services.refused import Refused
@@ -55,6 +55,7 @@ def update_and_create_topic(broker: Broker, request: Request) -> Command:
     )
     _check(broker, config)
     broker.topics.put(config)
+    save(broker.topics.file)
     log.info("topic set by an operator", topic=config.name, peer=peer(request))
     return success(request)
 
@@ -74,6 +75,7 @@ def update_and_create_topic_list(broker: Broker, request: Request) -> Command:
         _check(broker, config)
     for config in configs:
         broker.topics.put(config)
+    save(broker.topics.file)
     return success(request)
 
 
@@ -159,6 +161,7 @@ def delete_topic(broker: Broker, request: Request) -> Command:
     broker.offsets.delete_topic(name)
     broker.stats.delete_topic(name)
     broker.store.delete_topic(name)
+    save(broker.topics.file)
     log.info("topic deleted by an operator", topic=name, peer=peer(request))
     return success(request)
 

@@ -7,6 +7,7 @@ from typing import Any
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.services import names_check
+from aerobee.broker.services.config_file import ConfigFile
 from aerobee.broker.services.group_config import GroupConfig
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.topic_config import TopicConfig
@@ -61,6 +62,18 @@ def known_group(broker: Broker, name: str) -> GroupConfig:
             names_check.group_problem(name) or f"subscription group [{name}] does not exist",
         )
     return config
+
+
+def save(file: ConfigFile) -> None:
+    """Have an operator's change on disk before he is told of its success."""
+    try:
+        file.save_if_changed()
+    except OSError as error:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the change is made but {file.path} cannot be saved, so a restart would undo it: "
+            f"{error}; it will be tried again",
+        ) from None
 
 
 def check_queue_id(topic: str, queue_id: int) -> None:

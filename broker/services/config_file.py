@@ -1,7 +1,8 @@
 """One file under config/: loaded at the start, saved when what it holds has changed.
 
 A change is saved at once while changes are rare. When they come in a crowd (a thousand topics made
-by a thousand first sends), those that follow a save within `_QUIET_S` are saved together.
+by a thousand first sends), those that soon follow a save are saved together: saving may take a
+sixth of the time, and no change waits longer than `_QUIET_S`.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from aerobee.broker.store.json_file import load_json, save_json
 log = structlog.get_logger("aerobee.config")
 
 _QUIET_S: Final = 0.2
+_PAUSE_PER_COST: Final = 5.0
 _RETRY_S: Final = 2.0
 
 
@@ -79,6 +81,7 @@ class ConfigFile:
         self._wake = asyncio.Event()
         self._running = False
         self._saved_at = float("-inf")
+        self._cost_s = 0.0  # how long the last save took
         self._taken = 0  # snapshots taken so far
         self._written = 0  # the newest of them on disk
         self._writing = threading.Lock()
@@ -88,7 +91,8 @@ class ConfigFile:
 
     def changed(self) -> None:
         """Save now, or soon when a save was only just made or the disk refuses."""
-        if self._running and self._clock.monotonic() - self._saved_at < _QUIET_S:
+        pause_s = min(_QUIET_S, self._cost_s * _PAUSE_PER_COST)
+        if self._running and self._clock.monotonic() - self._saved_at < pause_s:
             self.changed_lazily()
             return
         try:
@@ -104,7 +108,14 @@ class ConfigFile:
 
     def save(self) -> None:
         """Save now; OSError when the disk refuses."""
-        self._write(self._take())
+        started = self._clock.monotonic()
+        try:
+            self._write(self._take())
+        except OSError:
+            self._dirty = True
+            raise
+        self._saved_at = self._clock.monotonic()
+        self._cost_s = self._saved_at - started
 
     def save_if_changed(self) -> None:
         if self._dirty:
@@ -113,7 +124,6 @@ class ConfigFile:
     def _take(self) -> tuple[int, dict[Any, Any]]:
         self._dirty = False
         self._taken += 1
-        self._saved_at = self._clock.monotonic()
         return self._taken, self._snapshot()
 
     def _write(self, taken: tuple[int, dict[Any, Any]]) -> None:
@@ -138,7 +148,10 @@ class ConfigFile:
 
     async def _save_in_thread(self) -> None:
         try:
+            started = self._clock.monotonic()
             await asyncio.to_thread(self._write, self._take())
+            self._saved_at = self._clock.monotonic()
+            self._cost_s = self._saved_at - started
         except OSError as error:
             log.error("a config file cannot be saved; trying again", path=self.path, error=error)
             await self._clock.sleep(_RETRY_S)

@@ -187,6 +187,13 @@ class Topics:
             return config
         if problem := names_check.topic_problem(name):
             raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+        most = self._settings.max_topics + 2 * self._settings.max_groups
+        if len(self._table) >= most:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist and was not created: the broker has {most} topics "
+                "(maxTopics and two for each of maxGroups); delete some or raise the limits",
+            )
         count = max(1, min(queue_nums, self._settings.max_queue_nums))
         config = TopicConfig(
             name, count, count, _READ_WRITE, topic_sys_flag=2 if unit else 0, order=order
