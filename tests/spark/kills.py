@@ -29,27 +29,35 @@ def kill_group(driver: subprocess.Popen[str]) -> str:
 
 
 def kill_worker(driver: subprocess.Popen[str]) -> bool:
-    """SIGKILL for a Python worker that runs a task; whether there was one."""
-    for pid in group_members(driver.pid):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes() if _alive(pid) else b""
-        if b"pyspark.daemon" in command and parent_of(pid) in group_members(driver.pid):
-            parent = Path(f"/proc/{parent_of(pid)}/cmdline").read_bytes()
-            if b"pyspark.daemon" in parent:  # a worker is forked by the daemon
-                os.kill(pid, signal.SIGKILL)
-                return True
-    return False
+    """SIGKILL for a Python worker that runs tasks; whether there was one."""
+    workers = [
+        pid
+        for pid in descendants(driver.pid)
+        if b"pyspark.daemon\0pyspark.worker" in command_of(pid)
+        if b"pyspark.daemon\0pyspark.worker" in command_of(parent_of(pid))  # forked by the daemon
+    ]
+    for pid in workers[:1]:
+        os.kill(pid, signal.SIGKILL)
+    return bool(workers)
 
 
-def group_members(group: int) -> list[int]:
-    members = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if os.getpgid(int(entry.name)) == group:
-                    members.append(int(entry.name))
-            except ProcessLookupError:
-                continue
-    return members
+def descendants(root: int) -> list[int]:
+    """Every process below this one; PySpark's daemons leave the driver's process group."""
+    parents = {
+        int(p.name): parent_of(int(p.name)) for p in Path("/proc").iterdir() if p.name.isdigit()
+    }
+    found, fresh = [], {root}
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh}
+        found += sorted(fresh)
+    return found
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def parent_of(pid: int) -> int:
@@ -57,7 +65,3 @@ def parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
-
-
-def _alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
