@@ -79,7 +79,8 @@ def list_timers(
             entry = _entry(store, timer_log, place, slot.recalled, topic)
             if entry is not None:
                 entries.append(entry)
-        found = wheel.next_second(second + 1, 2**62)
+        second += 1
+        found = wheel.next_second(second, 2**62)
     return entries, ""
 
 

@@ -1,12 +1,12 @@
 """Messages sent back: levels that grow, dead letters, what is kept."""
 
 import pytest
+from services.services_world import HOST, START_MS, World
 
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.retry import SentBack
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import StoredMessage
-from services.services_world import HOST, START_MS, World
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from services.services_world import START_MS, World
 
 from aerobee.broker.services.names_check import SCHEDULE_TOPIC
 from aerobee.protocol import fastjson
 from aerobee.protocol import properties as props
-from services.services_world import START_MS, World
 
 
 def test_a_delayed_message_comes_after_its_level_and_not_before(world: World) -> None:

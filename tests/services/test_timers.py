@@ -4,11 +4,11 @@ import random
 from pathlib import Path
 
 import pytest
+from services.services_world import START_MS, HandClock, World
 
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.refused import Refused
 from aerobee.protocol import properties as props
-from services.services_world import START_MS, HandClock, World
 
 
 def deliver_at(world: World, at_ms: int, body: bytes, topic: str = "T", **more: str) -> None:

@@ -1,6 +1,7 @@
 """Transactions on a real store: ends, doubles, crashes, upstream's op messages."""
 
 import pytest
+from services.services_world import START_MS, World
 
 from aerobee.broker.services.names_check import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 from aerobee.broker.services.refused import Refused
@@ -8,7 +9,6 @@ from aerobee.broker.services.transactions import GROUP, EndRequest, op_offsets
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
-from services.services_world import START_MS, World
 
 
 def half(world: World, body: bytes = b"x", **more: str) -> PutResult:

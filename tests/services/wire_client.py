@@ -1,0 +1,121 @@
+"""A client that speaks frames over a real socket, and keeps what the broker asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Self
+
+from aerobee.protocol import fastjson
+from aerobee.protocol import properties as props
+from aerobee.protocol.codecs import decode_command
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.command import ONEWAY_FLAG, Command
+from aerobee.protocol.frame import FrameDecoder, encode_frame
+from aerobee.protocol.record import StoredMessage, decode_records
+
+
+class WireClient:
+    """Requests by `ask`; the broker's own requests wait in `asked`."""
+
+    def __init__(self, port: int, client_id: str = "127.0.0.1@test") -> None:
+        self.port = port
+        self.client_id = client_id
+        self.asked: asyncio.Queue[Command] = asyncio.Queue()
+        self._answers: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+
+    async def __aenter__(self) -> Self:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._task = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def _read(self) -> None:
+        decoder = FrameDecoder()
+        while data := await self._reader.read(1 << 16):
+            for codec, header, body in decoder.feed(data):
+                command = decode_command(codec, header, body)
+                if command.is_response:
+                    self._answers.pop(command.opaque).set_result(command)
+                elif command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+                    self.asked.put_nowait(command)
+
+    async def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Command:
+        self._opaque += 1
+        answer = self._answers[self._opaque] = asyncio.get_running_loop().create_future()
+        texts = {name: str(value) for name, value in (ext or {}).items()}
+        self._writer.write(encode_frame(Command(code, texts, body, self._opaque)))
+        return await asyncio.wait_for(answer, 10)
+
+    def tell(self, code: int, ext: dict[str, Any]) -> None:
+        """Oneway."""
+        texts = {name: str(value) for name, value in ext.items()}
+        self._writer.write(encode_frame(Command(code, texts, b"", 0, ONEWAY_FLAG)))
+
+    def answer(self, request: Command, code: int = ResponseCode.SUCCESS) -> None:
+        self._writer.write(encode_frame(request.answer(code)))
+
+    # --- what clients do
+
+    async def heartbeat(
+        self, *producers: str, consumer: str = "", subscriptions: list[dict[str, Any]] | None = None
+    ) -> None:
+        consumers = [
+            {
+                "groupName": consumer,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": subscriptions or [],
+            }
+        ]
+        body = {
+            "clientID": self.client_id,
+            "producerDataSet": [{"groupName": group} for group in producers],
+            "consumerDataSet": consumers if consumer else [],
+        }
+        answer = await self.ask(RequestCode.HEART_BEAT, {}, fastjson.dumps(body))
+        assert answer.code == ResponseCode.SUCCESS, answer
+
+    async def send(
+        self, topic: str, body: bytes = b"x", *, sys_flag: int = 0, **properties: str
+    ) -> Command:
+        answer = await self.ask(
+            RequestCode.SEND_MESSAGE,
+            {
+                "producerGroup": "p",
+                "topic": topic,
+                "queueId": 0,
+                "sysFlag": sys_flag,
+                "bornTimestamp": time.time_ns() // 1_000_000,
+                "properties": props.encode(properties),
+            },
+            body,
+        )
+        assert answer.code == ResponseCode.SUCCESS, answer
+        return answer
+
+    async def pull(self, topic: str, queue_offset: int = 0, **more: Any) -> list[StoredMessage]:
+        answer = await self.ask(
+            RequestCode.PULL_MESSAGE,
+            {
+                "consumerGroup": "TOOLS_CONSUMER",
+                "topic": topic,
+                "queueId": 0,
+                "queueOffset": queue_offset,
+                "maxMsgNums": 4096,
+                "sysFlag": 4,
+                "commitOffset": 0,
+                "suspendTimeoutMillis": 0,
+                "subscription": "*",
+                "subVersion": 0,
+                "maxMsgBytes": 8 << 20,
+            }
+            | more,
+        )
+        return decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
