@@ -311,10 +311,10 @@ def forget_the_index_at_the_stop_4463(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def recover_as_if_the_stop_was_clean(patch: pytest.MonkeyPatch) -> None:
-    from aerobee.broker.store import message_store
+    from aerobee.broker.store import lifecycle
 
-    real = message_store.gather_facts
-    patch.setattr(message_store, "gather_facts", lambda s, c, i, p, clean: real(s, c, i, p, True))
+    real = lifecycle.gather_facts
+    patch.setattr(lifecycle, "gather_facts", lambda s, c, i, p, clean: real(s, c, i, p, True))
 
 
 @mutant
@@ -336,3 +336,13 @@ def go_on_writing_after_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
         self._waiting.clear()
 
     patch.setattr(LogFlush, "_fail", fail)
+
+
+@mutant
+def believe_the_page_cache_after_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Recovery, "_write_again", lambda self, start, end: None)
+
+
+@mutant
+def trust_folders_that_a_killed_life_made(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MessageStore, "_all_folders", lambda self, folder: iter(()))
