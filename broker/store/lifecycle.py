@@ -165,6 +165,10 @@ class StoreLifecycle:
                 self.index.load()
             point = self.checkpoint.load()
             self.flush.flushed_timestamp = point.physic_msg_timestamp
+            if point.dispatched_offset >= 0:  # the records below it are not read again
+                self.commit_log.last_store_timestamp = max(
+                    point.physic_msg_timestamp, point.logics_msg_timestamp
+                )
             facts = gather_facts(self.settings, self.commit_log, self.index, point, clean)
             if clean:
                 self.disk.write_small(layout.abort, b"%d" % os.getpid())
@@ -174,6 +178,7 @@ class StoreLifecycle:
                 self.settings, self.commit_log, self.index, self.reput, progress, sync_failed
             )
             plan = recovery.run(facts)
+            self._reader.check_records = recovery.found_damage
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
             if plan.mode is Mode.ABNORMAL:
                 # A killed life may have made folders and files whose names no disk has yet.

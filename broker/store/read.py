@@ -34,6 +34,7 @@ class Reader:
         self._index = index
         self._scan_bytes = scan_bytes
         self._hot_bytes = _memory_bytes * hot_percent // 100
+        self.check_records = False  # set when the start found damage: each record is then checked
 
     # -- by queue offset
 
@@ -62,6 +63,8 @@ class Reader:
             after = queue.next_file_offset(queue_offset)
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, low, high)
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+        if self.check_records:
+            matches_record = _sound_only(matches_record)
         if queue.ext is not None and matches is not None:
             matches = _resolving(queue, matches)
         self._collect(result, entries, max(max_count, 1), max_bytes, matches, matches_record)
@@ -248,6 +251,24 @@ class Reader:
         ):
             return None
         return file.view[position:end]
+
+
+def _sound_only(
+    matches_record: Callable[[memoryview], bool] | None,
+) -> Callable[[memoryview], bool]:
+    """A filter that also leaves out damaged records, and says which."""
+
+    def is_sound(view: memoryview) -> bool:
+        # Where it stands was checked with its queue entry; here it counts from its own start.
+        offset = int.from_bytes(view[28:36], "big", signed=True)
+        try:
+            check_record(view, offset, 0, len(view), True)
+        except CorruptRecord as error:
+            log.error("a damaged record is not served", reason=str(error))
+            return False
+        return matches_record is None or matches_record(view)
+
+    return is_sound
 
 
 def _resolving(queue: ConsumeQueue, matches: Callable[[int], bool]) -> Callable[[int], bool]:

@@ -32,6 +32,7 @@ log = structlog.get_logger("aerobee.store")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 CHUNK_RECORDS = 1024
+TELL_RECORDS = 8192
 WRITE_STEP = 1024 * 1024
 
 
@@ -88,6 +89,7 @@ class Recovery:
         self._index = index
         self._reput = reput
         self._progress = progress
+        self.found_damage = False
 
     def run(self, facts: RecoveryFacts) -> Plan:
         plan = plan_recovery(facts)
@@ -141,30 +143,18 @@ class Recovery:
 
     def _scan(self, plan: Plan) -> int:
         """The end of the sound records; those that the plan says are dispatched on the way."""
-        files = [file for file in self._log.files.files if file.start >= plan.scan_from]
-        total = sum(file.size for file in files)
-        check_crc = self._settings.check_crc_on_recover
-        end = files[0].start
-        for number, file in enumerate(files):
-            facts: list[Fact] = []
-            end = file.start
+        end = plan.scan_from
+        last = self._log.files.files[-1]
+        total = last.end - plan.scan_from
+        while (file := self._log.files.find(end)) is not None:
             try:
-                for record in scan_records(
-                    file.view, file.start, 0, file.size, check_crc=check_crc
-                ):
-                    end = record.physical_offset + record.size
-                    self._log.last_store_timestamp = max(
-                        self._log.last_store_timestamp, record.store_timestamp
-                    )
-                    if plan.dispatch_from >= 0 and record.physical_offset >= plan.dispatch_from:
-                        facts.append(self._reput.fact_of(record, file.view, file.start))
-                        if len(facts) >= CHUNK_RECORDS:
-                            self._reput.dispatch_walked(facts)
-                            facts.clear()
-                            self._tell(number * file.size + end - file.start, total)
+                self._scan_file(file, end - file.start, plan)
+                end = file.end
             except CorruptRecord as error:
-                if facts:
-                    self._reput.dispatch_walked(facts)
+                if error.position < plan.durable_to:
+                    self._note_damage(file, error, plan.durable_to)
+                    end = plan.durable_to
+                    continue
                 if error.reason != NOTHING_HERE:
                     log.warning(
                         "the commitlog ends before a record that is not sound",
@@ -173,12 +163,43 @@ class Recovery:
                         reason=error.reason,
                     )
                 self._tell(total, total)
-                return end
+                return error.position
+            self._tell(end - plan.scan_from, total)
+        return end
+
+    def _scan_file(self, file: MappedFile, position: int, plan: Plan) -> None:
+        """Check one file's records and dispatch them; CorruptRecord at the first not sound."""
+        facts: list[Fact] = []
+        newest = self._log.last_store_timestamp
+        check_crc = self._settings.check_crc_on_recover
+        dispatch_from = plan.dispatch_from if plan.dispatch_from >= 0 else self._log.max_offset
+        records = scan_records(file.view, file.start, position, file.size, check_crc=check_crc)
+        total = self._log.max_offset - plan.scan_from
+        try:
+            for number, record in enumerate(records, 1):
+                newest = max(newest, record.store_timestamp)
+                if number % TELL_RECORDS == 0:
+                    self._tell(record.physical_offset - plan.scan_from, total)
+                if record.physical_offset >= dispatch_from:
+                    facts.append(self._reput.fact_of(record, file.view, file.start))
+                    if len(facts) >= CHUNK_RECORDS:
+                        self._reput.dispatch_walked(facts)
+                        facts.clear()
+        finally:
+            self._log.last_store_timestamp = newest
             if facts:
                 self._reput.dispatch_walked(facts)
-            end = file.end
-            self._tell((number + 1) * file.size, total)
-        return end
+
+    def _note_damage(self, file: MappedFile, error: CorruptRecord, durable_to: int) -> None:
+        self.found_damage = True
+        log.error(
+            "a record that was on disk is damaged: it is not served, what follows it is kept; "
+            "restore the file from a copy if there is one",
+            path=file.path,
+            physical_offset=error.position,
+            reason=error.reason,
+            unchecked_to=durable_to,
+        )
 
     def _tell(self, done: int, total: int) -> None:
         if self._progress is not None:

@@ -3,12 +3,16 @@
     abort  commitlog   checkpoint              scan the log from            queues, index
     -----  ----------  ----------------------  ---------------------------  ---------------------
     any    no file     any                     -                            all removed
-    no     files       any                     the third-last file          kept; what the log has
-                                                                            beyond them is added
+    no     files       ours, offset in a file  the file with that offset    kept; what the log has
+    no     files       times only              the third-last file          beyond them is added
     yes    files       ours, offset in a file  the file with that offset    rebuilt from the offset
     yes    files       times only              the newest file that begins  rebuilt from that file
                                                at or before them (less 3 s)
     yes    files       no file begins before   the first file               rebuilt from it
+
+"Ours": the page carries our checksum, so RocketMQ has not written it since; its offset is a
+record's end below which log, queues and index are known to be on disk. A record below it that is
+not sound is damage, not a torn tail: it is reported, and what follows it is kept.
 
 Index files later than the checkpoint are dropped, or cut where the checkpoint counts their
 entries; when one is dropped the log is dispatched from where that file begins.
@@ -61,6 +65,7 @@ class Plan:
     mode: Mode
     reason: str
     scan_from: int = 0  # the log is checked from here, a file's start
+    durable_to: int = -1  # what is not sound below here is damage; -1: the log ends at it
     dispatch_from: int = -1  # records from here on are dispatched anew; -1: from the queues' end
     rebuild_queues_from: int = -1  # entries of records from here on are dropped first; -1: none
     drop_index: tuple[int, ...] = ()  # numbers of index files
@@ -74,24 +79,29 @@ def plan_recovery(facts: RecoveryFacts) -> Plan:
             "the commitlog is empty",
             drop_index=tuple(file.number for file in facts.index_files),
         )
-    if facts.clean:
-        first = facts.files[max(0, len(facts.files) - NORMAL_FILES)]
-        return Plan(Mode.NORMAL, "the last stop was clean", scan_from=first.start)
     offset = facts.checkpoint.dispatched_offset
-    low = facts.files[0].start
-    if low <= offset <= facts.files[-1].start + facts.file_size:
-        return _from_offset(facts, offset)
-    return _from_times(facts)
+    is_ours = facts.files[0].start <= offset <= facts.files[-1].start + facts.file_size
+    if facts.clean:
+        if is_ours:
+            start, durable_to = _file_with(facts, offset), offset
+        else:
+            start, durable_to = facts.files[max(0, len(facts.files) - NORMAL_FILES)].start, -1
+        return Plan(Mode.NORMAL, "the last stop was clean", scan_from=start, durable_to=durable_to)
+    return _from_offset(facts, offset) if is_ours else _from_times(facts)
+
+
+def _file_with(facts: RecoveryFacts, offset: int) -> int:
+    return max(file.start for file in facts.files if file.start <= offset)
 
 
 def _from_offset(facts: RecoveryFacts, offset: int) -> Plan:
     """Our own checkpoint: all below `offset` is on disk, in log, queues and index."""
-    inside = [file.start for file in facts.files if file.start <= offset]
     newest = facts.checkpoint.index_file
     return Plan(
         Mode.ABNORMAL,
         f"the last stop was not clean; the checkpoint covers the log below {offset}",
-        scan_from=inside[-1],
+        scan_from=_file_with(facts, offset),
+        durable_to=offset,
         dispatch_from=offset,
         rebuild_queues_from=offset,
         drop_index=tuple(file.number for file in facts.index_files if file.number > newest),

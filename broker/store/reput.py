@@ -62,6 +62,7 @@ class Reput:
         self.filter_bitmap: Callable[[str, str], bytes] = _no_bitmap  # of (topic, properties)
         self.listeners: list[ArrivalListener] = []
         self._facts: list[Fact] = []
+        self._walked: dict[tuple[bytes, int], ConsumeQueue] = {}  # met since the walk began
         self.wake = Wake()
         self.wake_index = Wake()
 
@@ -81,10 +82,12 @@ class Reput:
         """Begin, or begin again, by walking the log from here."""
         self.dispatched_offset = physical_offset
         self._facts.clear()
+        self._walked.clear()
         self.behind = True
 
     def forget(self, topic: str) -> None:
         """Give no queue entries to waiting records of a topic that is deleted."""
+        self._walked.clear()
         self._facts = [
             fact if fact[0].topic != topic else (fact[0], -1, *fact[2:]) for fact in self._facts
         ]
@@ -208,6 +211,7 @@ class Reput:
                     return True
             if self.dispatched_offset >= self._log.max_offset:
                 self.behind = False
+                self._walked.clear()
             return False
         facts: list[Fact] = []
         position = self.dispatched_offset - file.start
@@ -229,7 +233,11 @@ class Reput:
     def fact_of(self, record: Scanned, view: memoryview, base: int) -> Fact:
         position = record.physical_offset - base
         text = str(view[record.properties_position : position + record.size], "utf-8", "replace")
-        queue = self._log.queues.get_or_create(record.topic.decode(), record.queue_id)
+        key = record.topic, record.queue_id
+        queue = self._walked.get(key)
+        if queue is None:
+            queue = self._log.queues.get_or_create(record.topic.decode(), record.queue_id)
+            self._walked[key] = queue
         queue_offset = -1 if record.sys_flag & NOT_IN_QUEUE else record.queue_offset
         return (
             queue,

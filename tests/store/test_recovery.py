@@ -48,14 +48,18 @@ def test_every_combination_of_facts_has_a_plan_that_loses_nothing() -> None:
             if plan.mode is Mode.EMPTY:
                 assert not files and len(plan.drop_index) == 2
                 continue
+            ours = first <= dispatched <= starts[-1] + SIZE
+            holding = max((start for start in starts if start <= dispatched), default=-1)
             assert plan.scan_from in starts
+            assert plan.durable_to == (dispatched if ours else -1)
             if plan.mode is Mode.NORMAL:
-                assert clean and plan.scan_from == starts[max(0, count - 3)]
+                assert clean
+                assert plan.scan_from == (holding if ours else starts[max(0, count - 3)])
                 assert plan.rebuild_queues_from == -1 and not plan.drop_index
                 continue
             assert not clean
             assert plan.scan_from <= plan.dispatch_from <= plan.rebuild_queues_from
-            if first <= dispatched <= starts[-1] + SIZE:
+            if ours:
                 assert plan.dispatch_from == dispatched and plan.drop_index == (2,)
                 continue
             # RocketMQ's times: nothing older than the oldest of them, less three seconds.
@@ -265,22 +269,52 @@ def test_lost_queues_are_built_anew_from_the_log(
     assert numbers(store) == list(range(900))
 
 
+def damage(tmp_path: Path, number: int, at: int = -88, data: bytes = bytes(8)) -> None:
+    """Overwrite bytes of one message, counted from its body."""
+    body = log_path(tmp_path).read_bytes().index(b"%06d" % number)
+    with log_path(tmp_path).open("r+b") as file:
+        file.seek(body + at)
+        file.write(data)
+
+
 def test_queues_are_cut_where_the_log_ends_after_a_clean_stop_too(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
     store = open_store()
     fill(store, 20)
     store.close()
-    data = log_path(tmp_path).read_bytes()
-    end = data.index(b"000015") - 88
-    with log_path(tmp_path).open("r+b") as file:
-        file.seek(end)
-        file.write(bytes(8))
+    damage(tmp_path, 15)
+    (tmp_path / "store" / "checkpoint").unlink()  # nothing says that the record was on disk
     store = open_store()
     assert numbers(store) == list(range(15))
     fill(store, 1, 15)
     dispatch(store)
     assert numbers(store) == list(range(16))
+
+
+@pytest.mark.parametrize(("at", "data"), [(-88, bytes(8)), (50, b"\xff"), (-60, b"\xff" * 8)])
+@pytest.mark.parametrize("unclean", [True, False])
+def test_one_damaged_record_does_not_take_those_after_it_along(
+    open_store: OpenStore, tmp_path: Path, at: int, data: bytes, unclean: bool
+) -> None:
+    store = open_store()
+    fill(store, 20)
+    dispatch(store)
+    if unclean:
+        store.flush.step()
+        store.queue_flush.step(thorough=True)
+        fill(store, 4, 20)
+        abandon(store)
+    else:
+        fill(store, 4, 20)
+        store.close()
+    damage(tmp_path, 10, at, data)
+    store = open_store()
+    found = [int(m.body[:6]) for queue_id in (0, 1) for m in read_all(store, "T", queue_id)]
+    assert sorted(found) == [n for n in range(24) if n != 10]
+    fill(store, 2, 24)
+    dispatch(store)
+    assert store.max_offset("T", 0) == store.max_offset("T", 1) == 13
 
 
 def test_an_empty_commitlog_empties_the_queues(open_store: OpenStore, tmp_path: Path) -> None:
