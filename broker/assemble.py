@@ -134,4 +134,6 @@ def make_dispatcher(broker: Broker) -> Dispatcher:
         twice = table.keys() & part.keys()
         assert not twice, f"request codes {sorted(twice)} have two handlers"
         table |= part
-    return Dispatcher(table)
+    dispatcher = Dispatcher(table)
+    broker.latencies = dispatcher.latencies
+    return dispatcher

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aerobee.broker.clock import Clock
     from aerobee.broker.handlers.pull import Pulls
     from aerobee.broker.handlers.send import Sends
+    from aerobee.broker.histogram import Histogram
     from aerobee.broker.services.batch_ledger import BatchLedger
     from aerobee.broker.services.clients import Clients
     from aerobee.broker.services.filters import Filters
@@ -37,6 +38,7 @@ class Broker:
     clients: "Clients"  # producers and consumers by their heartbeats
     long_polling: "LongPolling"
     stats: "Stats"
+    latencies: "dict[int, Histogram]"  # request code -> how long its handler took
     sends: "Sends"  # what the hot path shares with the handlers of sends
     pulls: "Pulls"
     names: Any  # the name service's table

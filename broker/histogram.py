@@ -31,6 +31,18 @@ class Histogram:
         return buckets(self.counts, {n: repr((1 << n) / 1e6 * scale) for n in bits})
 
 
+def quantile(counts: list[int], share: float) -> float:
+    """The time in seconds that this share of all took at most, within its bucket by proportion."""
+    wanted = sum(counts) * share
+    below = 0
+    for bits, count in enumerate(counts):
+        if count and below + count >= wanted:
+            low, high = (1 << bits) / 2, 1 << bits
+            return (low + (high - low) * (wanted - below) / count) / 1e6
+        below += count
+    return 0.0
+
+
 def buckets(counts: list[int], bounds: dict[int, str]) -> list[tuple[str, float]]:
     """How many take at most so many bits, by their bounds in rising order; then all."""
     found = [(text, float(sum(counts[: bits + 1]))) for bits, text in bounds.items()]

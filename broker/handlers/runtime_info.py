@@ -8,11 +8,20 @@ import os
 from typing import Final
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.histogram import quantile
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.settings.known import find_key, text_of
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.record import CorruptRecord, decode_record
 
 VERSION_TEXT: Final = "V5_5_0"
+_SENDS: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
+# Powers of two of a microsecond, near enough to these.
+_BOUNDS: Final = {10 + n: f"{1 << n}ms" for n in range(10)} | {20: "1s"}
 _ENQUEUED: Final = "timers enqueued"
 _DEQUEUED: Final = "timers dequeued"
 
@@ -72,16 +81,42 @@ def _traffic(broker: Broker) -> dict[str, str]:
 def _puts(broker: Broker) -> dict[str, str]:
     stats = broker.store.stats
     times = stats.puts
+    took = [sum(counts) for counts in zip(*_send_times(broker), strict=True)]
     return {
+        "putLatency99": f"{quantile(took, 0.99) * 1000:.2f}",
+        "putLatency999": f"{quantile(took, 0.999) * 1000:.2f}",
+        "putMessageDistributeTime": _distribution(took),
         "putMessageTimesTotal": str(times),
         "putMessageFailedTimes": str(stats.put_failures),
         "putMessageSizeTotal": str(stats.put_bytes),
         "putMessageAverageSize": str(stats.put_bytes / times if times else 0.0),
         "putMessageEntireTimeMax": str(round(stats.put_lock_ms_max)),
-        "getMessageEntireTimeMax": str(round(broker.stats.get_time_max_ms)),
+        "getMessageEntireTimeMax": str(_longest_pull_ms(broker)),
         "pageCacheLockTimeMills": "0",  # an append never waits for a lock here
         "dispatchMaxBuffer": "0",
     }
+
+
+def _send_times(broker: Broker) -> list[list[int]]:
+    return [broker.latencies[code].counts for code in _SENDS if code in broker.latencies]
+
+
+def _longest_pull_ms(broker: Broker) -> int:
+    """By the upper bound of the last bucket in which one was counted."""
+    histogram = broker.latencies.get(RequestCode.PULL_MESSAGE)
+    counted = [bits for bits, count in enumerate(histogram.counts if histogram else ()) if count]
+    return round((1 << counted[-1]) / 1000) if counted else 0
+
+
+def _distribution(counts: list[int]) -> str:
+    """How many sends took how long: `[<=1ms]:12 [<=2ms]:3 ... [>1s]:0`."""
+    words = []
+    taken = 0
+    for bits, text in _BOUNDS.items():
+        until = sum(counts[: bits + 1])
+        words.append(f"[<={text}]:{until - taken}")
+        taken = until
+    return " ".join((*words, f"[>{text}]:{sum(counts) - taken}"))
 
 
 def _log(broker: Broker) -> dict[str, str]:

@@ -110,8 +110,6 @@ class Stats:
         self.pulls_found = Counter(now_ms)
         self.pulls_missed = Counter(now_ms)
         self.size_counts = [0] * 33  # stored messages by the bits that their size takes
-        self.put_time_max_ms = 0.0
-        self.get_time_max_ms = 0.0
         self._tables: dict[str, dict[str, Counter]] = {"put": {}, "get": {}, "send_back": {}}
         self._puts = self._tables["put"]
         self._gets = self._tables["get"]

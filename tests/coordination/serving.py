@@ -102,6 +102,7 @@ class Serving:
         for module in MODULES:
             table |= module.handlers(broker)
         dispatcher = Dispatcher(table)
+        broker.latencies = dispatcher.latencies
         self._server = Server(lambda peer: GeneralFeed(peer, dispatcher, FRAME_SIZE_MAX))
         sock = bind("127.0.0.1", 0)
         self.port = sock.getsockname()[1]

@@ -7,6 +7,7 @@ import pytest
 
 from aerobee.broker.clock import VirtualClock
 from aerobee.broker.handlers.assignment import average, average_by_circle
+from aerobee.broker.histogram import Histogram
 from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.topic_config import TopicConfig
 from aerobee.protocol.java_hash import tags_code
@@ -50,6 +51,17 @@ async def test_the_figures_are_true_and_all_texts(serving: Serving, peer: Peer) 
     assert 1.0 < ten <= 3.0
     assert 1.0 < minute <= 3.0
     assert 0.0 < float(table["commitLogDiskRatio"]) <= 1.0
+
+
+async def test_how_long_sends_took_is_told_by_shares(serving: Serving, peer: Peer) -> None:
+    sends = serving.broker.latencies[310] = Histogram()
+    assert (await info(peer))["putLatency99"] == "0.00"
+    sends.add_many(0.0005, 98)
+    sends.add_many(0.005, 2)
+    table = await info(peer)
+    assert 4.0 <= float(table["putLatency99"]) <= 8.2
+    assert table["putMessageDistributeTime"].startswith("[<=1ms]:98 [<=2ms]:0 [<=4ms]:0 [<=8ms]:2 ")
+    assert table["putMessageDistributeTime"].endswith(" [<=1s]:0 [>1s]:0")
 
 
 async def test_groups_with_conflicts_are_named_in_the_figures(serving: Serving) -> None:
