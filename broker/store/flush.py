@@ -30,7 +30,7 @@ __all__ = ["LogFlush", "LogJob", "QueueFlush", "QueueJob"]
 
 log = structlog.get_logger("aerobee.store")
 
-CHECKPOINT_BYTES: Final = 256 * 1024 * 1024  # of log after which the queues are flushed whole
+CHECKPOINT_BYTES: Final = 128 * 1024 * 1024  # of log after which the queues are flushed whole
 
 
 @dataclass(slots=True)
