@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
+import msgspec
+
 from aerobee.client.errors import AerobeeError, Unconfirmed
 from aerobee.client.message import Outgoing, Receipt
 from aerobee.client.sender import Sender, Stored, receipt
@@ -64,14 +66,11 @@ class Batch:
         return error
 
 
-class Delivery:
+class Delivery(msgspec.Struct, gc=False, eq=False):
     """A message in the buffer; `receipt` waits until it is stored."""
 
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: Batch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    _batch: Batch
+    _index: int
 
     @property
     def message_id(self) -> str:
@@ -121,7 +120,8 @@ class Accumulator:
 
     def add(self, message: Outgoing) -> tuple[Delivery, bool]:
         """Take a message; true when it has filled its batch."""
-        number = self._sender.order_lane(self._topic, message.order_key)
+        key = message.order_key
+        number = None if key is None else self._sender.order_lane(self._topic, key)
         lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = _Lane(LANE_IN_FLIGHT if number is None else 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from aerobee.client.errors import AerobeeError, Misuse
 from aerobee.protocol import properties as props
@@ -86,8 +88,7 @@ def delay_level(seconds: float) -> int:
     return len(DELAY_LEVELS)
 
 
-@dataclass(slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, gc=False, eq=False):
     """A message as a producer keeps it until it is stored."""
 
     topic: str
@@ -132,8 +133,13 @@ def checked_text(what: str, text: str) -> str:
     return text
 
 
+_PLAIN_KEY: Final = re.compile(r"[^\x00-\x20]+")
+
+
 def key_text(key: str | Iterable[str]) -> str:
     """Several keys are kept apart by blanks, so a single one has none."""
+    if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
+        return key
     keys = [key] if isinstance(key, str) else list(key)
     for one in keys:
         if any(blank in checked_text("key", one) for blank in " \t\n"):

@@ -46,15 +46,7 @@ class Producer:
     ) -> Receipt:
         """Store one message. See `Client.send` for the options."""
         message = self._sender.make(
-            self.topic,
-            body,
-            tag=tag,
-            key=key,
-            order_key=order_key,
-            delay=delay,
-            deliver_at=deliver_at,
-            properties=properties,
-            durable=durable,
+            self.topic, body, tag, key, order_key, properties, delay, deliver_at, durable
         )
         return await self._sender.send(message, timeout or self._timeout)
 
@@ -70,10 +62,7 @@ class Producer:
     ) -> list[Receipt]:
         """Store several messages by one request, in one queue and in their order."""
         batch = [
-            self._sender.make(
-                self.topic, body, tag=tag, key=key, order_key=order_key, properties=properties
-            )
-            for body in bodies
+            self._sender.make(self.topic, body, tag, key, order_key, properties) for body in bodies
         ]
         if not batch:
             return []
@@ -95,9 +84,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
     ) -> str:
         """Send without waiting for an answer: it may be lost. Gives the message's id."""
-        message = self._sender.make(
-            self.topic, body, tag=tag, key=key, order_key=order_key, properties=properties
-        )
+        message = self._sender.make(self.topic, body, tag, key, order_key, properties)
         await self._sender.send_oneway(message)
         return message.message_id
 
@@ -169,15 +156,7 @@ class BufferedProducer:
         if accumulator.is_full:
             await accumulator.wait_for_space()
         message = self._sender.make(
-            self.topic,
-            body,
-            tag=tag,
-            key=key,
-            order_key=order_key,
-            delay=delay,
-            deliver_at=deliver_at,
-            properties=properties,
-            durable=durable,
+            self.topic, body, tag, key, order_key, properties, delay, deliver_at, durable
         )
         delivery, batch_full = accumulator.add(message)
         if batch_full:

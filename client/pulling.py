@@ -7,13 +7,14 @@ from enum import Enum
 from typing import Final
 
 from aerobee.client.errors import refusal
+from aerobee.client.records import decode_pulled
 from aerobee.client.remoting import Remoting
 from aerobee.client.subscription import SQL92, Subscription
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.fastjson import MessageQueue
 from aerobee.protocol.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from aerobee.protocol.record import StoredMessage, decode_records
+from aerobee.protocol.record import StoredMessage
 
 PULL_BYTES: Final = 4 << 20
 ANSWER_SECONDS: Final = 15.0  # what a pull may take beyond the time it asks to be held for
@@ -79,10 +80,10 @@ async def pull(
         raise refusal(
             answer.code, answer.remark, what=f"a pull of {queue.topic!r}/{queue.queue_id}"
         ) from None
-    stored = decode_records(answer.body) if status is PullStatus.FOUND else []
+    stored = decode_pulled(bytes(answer.body)) if status is PullStatus.FOUND else []
     return Pulled(
         status,
-        stored if subscription.kind == SQL92 else list(filter(subscription.matches, stored)),
+        list(filter(subscription.matches, stored)) if subscription.tags else stored,
         int(answer.ext["nextBeginOffset"]),
         int(answer.ext["minOffset"]),
         int(answer.ext["maxOffset"]),

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -42,8 +41,7 @@ SICK_SECONDS: Final = 2.0
 Body = bytes | bytearray | memoryview
 
 
-@dataclass(slots=True)
-class Delayed(Outgoing):
+class Delayed(Outgoing, gc=False, eq=False):
     """A message for later: how that is said depends on the broker."""
 
     delay_ms: int | None = None
@@ -90,13 +88,12 @@ class Sender:
         self,
         topic: str,
         body: Body,
-        *,
         tag: str | None = None,
         key: str | Iterable[str] | None = None,
         order_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
         delay: float | None = None,
         deliver_at: datetime | float | None = None,
-        properties: Mapping[str, str] | None = None,
         durable: bool = True,
     ) -> Outgoing:
         """Check everything that can be checked here, and give the message its id."""

@@ -95,9 +95,7 @@ class TransactionProducer:
 
         Set `half.verdict` in the block to decide otherwise; UNKNOWN leaves it to the check.
         """
-        message = self._sender.make(
-            self.topic, body, tag=tag, key=key, order_key=order_key, properties=properties
-        )
+        message = self._sender.make(self.topic, body, tag, key, order_key, properties)
         stored = await self._sender.send_half(message, self.group, self._timeout)
         half = Half(receipt(message, stored))
         try:

@@ -1,0 +1,50 @@
+"""The quick decoder of pulled records gives what the general one gives, or its error."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aerobee.client.records import decode_pulled
+from aerobee.protocol.record import CorruptRecord, Message, decode_records, encode_record
+
+HOSTS = st.sampled_from([b"\x7f\x00\x00\x01\x00\x00\x2a\x9f", bytes(range(20))])
+RECORDS = st.builds(
+    lambda message, offset, crc: encode_record(message, offset, offset * 7, 5, append_crc=crc),
+    st.builds(
+        Message,
+        topic=st.sampled_from(["t", "a-topic", "x" * 127, "x" * 200]),
+        queue_id=st.integers(0, 100),
+        body=st.binary(max_size=300),
+        properties=st.sampled_from(["", "TAGS\x01a\x02", "KEYS\x01ключ\x02"]),
+        born_host=HOSTS,
+        store_host=HOSTS,
+    ),
+    st.integers(0, 2**40),
+    st.booleans(),
+)
+
+
+def plain(messages):
+    return [msgspec.structs.astuple(message) for message in messages]
+
+
+@given(st.lists(RECORDS, max_size=8))
+def test_it_decodes_what_the_general_decoder_decodes(records):
+    data = b"".join(records)
+    assert plain(decode_pulled(data)) == plain(decode_records(data))
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
+def test_damage_is_met_as_the_general_decoder_meets_it(records, data):
+    whole = bytearray(b"".join(records))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    damaged = bytes(whole[: data.draw(st.integers(1, len(whole)))])
+    try:
+        expected = plain(decode_records(damaged))
+    except CorruptRecord:
+        with pytest.raises(CorruptRecord):
+            decode_pulled(damaged)
+    else:
+        assert plain(decode_pulled(damaged)) == expected
