@@ -14,7 +14,7 @@ from aerobee.broker.services.timer_slot import TimerSlot
 from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
 from aerobee.broker.store.results import ReadResult, ReadStatus
 from aerobee.protocol import properties as props
-from aerobee.protocol.java_hash import java_hash
+from aerobee.protocol.java_hash import tags_code
 from aerobee.protocol.record import split_records
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Enqueue:
                 max(deliver_ms - 1, second * 1000),
                 timer.physical_offset,
                 timer.record_size,
-                java_hash(props.get(timer.properties, props.REAL_TOPIC) or ""),
+                tags_code(props.get(timer.properties, props.REAL_TOPIC)),
                 deliver_ms,
             )
             first = position if chain == EMPTY_SLOT else chain.first

@@ -29,7 +29,7 @@ NONE: Final = -1
 _MAGIC_MASK: Final = 0xF
 _BLANK: Final = Struct(">iqi")
 _BLANK_MAGIC: Final = -875286124
-_BLOCK: Final = 1 << 16
+_BLOCK: Final = 1 << 12
 _SCAN_UNITS: Final = 100_000
 _DTYPE: Final = np.dtype(
     [
