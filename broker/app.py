@@ -6,6 +6,7 @@ The daemon and the broker inside a test are this same object; only the process a
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,7 +28,7 @@ from aerobee.broker.process import run_daemon
 from aerobee.broker.server import Server
 from aerobee.broker.service_life import ServiceLife
 from aerobee.broker.services.registration import Registration
-from aerobee.broker.settings import Settings, store_settings
+from aerobee.broker.settings import Settings, load_settings, store_settings
 from aerobee.broker.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -39,12 +40,13 @@ log = structlog.get_logger("aerobee.app")
 
 def main_broker(config: str | None, sets: Sequence[str]) -> int:
     """`aerobee broker`; the exit code."""
-    return run_daemon(AppBroker, config, sets)
+    return run_daemon(AppBroker, partial(load_settings, config, sets))
 
 
 def main_namesrv(config: str | None, sets: Sequence[str]) -> int:
     """`aerobee namesrv`; the exit code."""
-    return run_daemon(AppNameServer, config, sets)
+    meant = {"listenPort": "namesrvListenPort"}  # what a namesrv.conf of Apache's calls it
+    return run_daemon(AppNameServer, partial(load_settings, config, sets, meant=meant))
 
 
 async def run_broker(

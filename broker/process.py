@@ -5,7 +5,7 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 import structlog
@@ -13,7 +13,7 @@ import structlog
 from aerobee.broker.listening import StartError, raise_open_files_limit
 from aerobee.broker.logs import configure_logs, set_level
 from aerobee.broker.notify import Notifier
-from aerobee.broker.settings import Settings, SettingsError, load_settings
+from aerobee.broker.settings import Settings, SettingsError
 from aerobee.broker.settings.known import known_keys
 from aerobee.broker.store.errors import StoreError
 
@@ -35,10 +35,10 @@ class Daemon(Protocol):
     def status(self) -> str: ...
 
 
-def run_daemon(make: Callable[[Settings], Daemon], config: str | None, sets: Sequence[str]) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+def run_daemon(make: Callable[[Settings], Daemon], load: Callable[[], Settings]) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `load` is called again for a SIGHUP."""
     try:
-        settings = load_settings(config, sets)
+        settings = load()
     except SettingsError as error:
         return _complain(str(error))
     configure_logs(settings.log_level, settings.log_format)
@@ -48,7 +48,7 @@ def run_daemon(make: Callable[[Settings], Daemon], config: str | None, sets: Seq
     settings.listeners.append(lambda _keys: set_level(settings.log_level))
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_live(make, settings, config, sets))
+            return runner.run(_live(make, settings, load))
     except (StartError, StoreError) as error:
         return _complain(str(error))
 
@@ -70,10 +70,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _live(
-    make: Callable[[Settings], Daemon],
-    settings: Settings,
-    config: str | None,
-    sets: Sequence[str],
+    make: Callable[[Settings], Daemon], settings: Settings, load: Callable[[], Settings]
 ) -> int:
     daemon = make(settings)
     notifier = Notifier()
@@ -81,7 +78,7 @@ async def _live(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _asked_to_stop, number, stop, daemon)
-    loop.add_signal_handler(signal.SIGHUP, _reload, settings, config, sets, notifier, daemon)
+    loop.add_signal_handler(signal.SIGHUP, _reload, settings, load, notifier, daemon)
     watchdog = asyncio.ensure_future(_feed_watchdog(notifier))
     try:
         await _with_more_time(notifier, lambda: daemon.progress, daemon.start())
@@ -139,16 +136,12 @@ async def _with_more_time(
 
 
 def _reload(
-    settings: Settings,
-    config: str | None,
-    sets: Sequence[str],
-    notifier: Notifier,
-    daemon: Daemon,
+    settings: Settings, load: Callable[[], Settings], notifier: Notifier, daemon: Daemon
 ) -> None:
     """SIGHUP: take over what can change in a running broker, and say what cannot."""
     notifier.reloading(time.monotonic_ns())
     try:
-        changed, kept = reload_settings(settings, load_settings(config, sets))
+        changed, kept = reload_settings(settings, load())
     except SettingsError as error:
         log.error("settings not reloaded", reason=str(error))
     else:

@@ -34,8 +34,12 @@ def load_settings(
     file: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] | Mapping[str, object] = (),
     env: Mapping[str, str] | None = None,
+    *,
+    meant: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read and check all settings; SettingsError says everything that is wrong with them."""
+    """Read and check all settings; SettingsError says everything that is wrong with them.
+
+    `meant`: keys that stand for others (a name server's listenPort is our namesrvListenPort)."""
     environ = os.environ if env is None else env
     settings = Settings()
     problems: list[str] = []
@@ -45,7 +49,7 @@ def load_settings(
         *_from_overrides(overrides, problems),
     ):
         try:
-            _take(settings, key, text, source)
+            _take(settings, (meant or {}).get(key, key), text, source)
         except SettingsError as error:
             problems.append(str(error))
     problems.extend(_refusals(settings))

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -82,6 +83,22 @@ def test_the_name_service_alone(tmp_path: Path) -> None:
                 assert broker.stop() == 0
                 assert wire.request(105, {"topic": "TBW102"}).code == 17
         assert names.stop() == 0
+
+
+def test_a_settings_file_of_apaches_name_server_is_understood(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    config = tmp_path / "namesrv.conf"
+    config.write_text(f"listenPort={port}\nkvConfigPath={tmp_path}/kv.json\n")
+    names = [sys.executable, "-m", "aerobee.broker", "--namesrv", "--config", str(config)]
+    with subprocess.Popen(names, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready namesrv=127.0.0.1:{port}\n".encode()
+        with Wire(f"127.0.0.1:{port}") as wire:
+            assert wire.request(100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
+        process.terminate()
+        assert process.wait(30) == 0
+    assert json.loads((tmp_path / "kv.json").read_text()) == {"configTable": {"n": {"k": "v"}}}
 
 
 def test_sighup_takes_over_what_can_change_and_says_what_cannot(tmp_path: Path) -> None:
