@@ -12,7 +12,8 @@ from aerobee.broker.connection import Connection, Feed, Limits
 
 log = structlog.get_logger("aerobee.server")
 
-SWEEP_SECONDS: Final = 0.5
+SWEEP_SECONDS: Final = 0.5  # in which every connection is looked at once,
+SWEEP_SLICES: Final = 10  # in so many turns: thousands at once would be felt by others
 FILES_RESERVED: Final = 256  # open files that connections leave to the store
 REFUSALS_LOGGED_EVERY: Final = 5.0
 
@@ -34,6 +35,8 @@ class Server:
         self.on_open: list[Callable[[Connection], None]] = []
         self._listeners: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._to_sweep: list[Connection] = []
+        self._sweep_share = 1
         self._emptied: asyncio.Event = asyncio.Event()
         self._refused = 0
         self._refusal_logged_at = 0.0
@@ -46,7 +49,7 @@ class Server:
             await loop.create_server(lambda: Connection(self), sock=sock, backlog=backlog)
         )
         if self._sweep_timer is None:
-            self._sweep_timer = loop.call_later(SWEEP_SECONDS, self._sweep)
+            self._sweep_timer = loop.call_later(SWEEP_SECONDS / SWEEP_SLICES, self._sweep)
 
     # --- called by connections
 
@@ -101,11 +104,15 @@ class Server:
                 await asyncio.sleep(0)
 
     def _sweep(self) -> None:
+        """Look at a share of the connections: is one silent, or slow with a frame?"""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in list(self.connections):
-            connection.check_deadlines(now)
-        self._sweep_timer = loop.call_later(SWEEP_SECONDS, self._sweep)
+        if not self._to_sweep:
+            self._to_sweep = list(self.connections)
+            self._sweep_share = len(self._to_sweep) // SWEEP_SLICES + 1
+        for _ in range(min(self._sweep_share, len(self._to_sweep))):
+            self._to_sweep.pop().check_deadlines(now)
+        self._sweep_timer = loop.call_later(SWEEP_SECONDS / SWEEP_SLICES, self._sweep)
 
     def _log_refusal(self, connection: Connection) -> None:
         self._refused += 1

@@ -17,3 +17,7 @@ $(FUZZ_OK): $(OK)
 
 fuzz-coverage: $(FUZZ_OK) ## the decoders, guided by coverage (atheris; ARGS="-runs=100000000")
 	$(V)/bin/python tests/fuzz/fuzz_decoder.py --atheris -timeout=5 -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+
+.PHONY: flood
+flood: $(OK) ## 10,000 idle and 2,000 slow connections beside a client that works
+	$(V)/bin/python -m bench.flood $(ARGS)
