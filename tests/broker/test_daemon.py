@@ -217,6 +217,24 @@ def test_a_stop_in_the_middle_of_sends_keeps_all_that_was_answered(tmp_path: Pat
         assert answered <= stored <= asked
 
 
+@pytest.mark.parametrize("profile", ["small", "durable"])
+async def test_a_profile_starts_a_broker(tmp_path: Path, profile: str) -> None:
+    file = Path(__file__).parents[2] / "conf" / f"{profile}.conf"
+    given = {key: SMALL[key] for key in ("listenPort", "namesrvListenPort")}
+    given |= {"storePathRootDir": str(tmp_path), "metricsExporterType": "DISABLE"}
+    if profile == "durable":  # whose log files are a gigabyte long
+        given["mappedFileSizeCommitLog"] = SMALL["mappedFileSizeCommitLog"]
+    app = AppBroker(load_settings(file, given, {}))
+    await app.start()
+    try:
+        assert app.is_ready
+        assert app.broker.store.sync_flush is (profile == "durable")
+        assert (app.broker.topics.get("TBW102") is None) is (profile == "durable")
+    finally:
+        await app.stop()
+    assert not (tmp_path / "abort").exists()
+
+
 async def test_a_start_that_is_given_up_leaves_the_store_as_it_was(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon, Wire(daemon.ready()["broker"]) as wire:
         send = dict(zip("abcdefgh", ("g", "orders", "TBW102", 4, 0, 0, 0, 0), strict=True))
