@@ -1,0 +1,115 @@
+"""Several brokers behind one name server; other event loops."""
+
+import asyncio
+import sys
+
+import pytest
+
+from aerobee import connect
+from aerobee.testing import EmbeddedBroker
+
+
+async def pair(first: EmbeddedBroker) -> EmbeddedBroker:
+    """A second broker that registers with the name service of the first."""
+    second = EmbeddedBroker(
+        brokerName="second", namesrvAddr=first.namesrv, namesrvListenPort=-1, forceRegister="true"
+    )
+    await second.start()
+    return second
+
+
+async def test_a_topic_on_two_brokers_is_written_and_read_on_both(until):
+    async with EmbeddedBroker(brokerName="first") as first:
+        second = await pair(first)
+        try:
+            async with connect(first.url) as mq:
+
+                async def both_are_known():
+                    return len(await mq.admin.brokers()) == 2
+
+                await until(both_are_known)
+                await mq.admin.create_topic("orders", queues=2)
+
+                async def has_four_queues():
+                    return len(await mq.queues("orders")) == 4
+
+                await until(has_four_queues)
+                receipts = [await mq.send("orders", b"%d" % number) for number in range(40)]
+                assert {row.queue.broker_name for row in receipts} == {"first", "second"}
+                async with mq.consumer("orders", group="g") as inbox:
+                    bodies = set()
+                    async with asyncio.timeout(20):
+                        while len(bodies) < 40:
+                            message = await inbox.get()
+                            await message.ack()
+                            bodies.add(int(message.body))
+                assert bodies == set(range(40))
+        finally:
+            await second.stop()
+
+
+async def test_sends_go_to_the_other_broker_when_one_is_gone(until):
+    async with EmbeddedBroker(brokerName="first") as first:
+        second = await pair(first)
+        stopped = False
+        try:
+            async with connect(first.url) as mq:
+
+                async def both_are_known():
+                    return len(await mq.admin.brokers()) == 2
+
+                await until(both_are_known)
+                await mq.admin.create_topic("orders", queues=2)
+
+                async def has_four_queues():
+                    return len(await mq.queues("orders")) == 4
+
+                await until(has_four_queues)
+                await mq.send("orders", b"warm")
+                await second.stop()
+                stopped = True
+                receipts = [await mq.send("orders", b"%d" % number) for number in range(20)]
+                assert {row.queue.broker_name for row in receipts} == {"first"}
+        finally:
+            if not stopped:
+                await second.stop()
+
+
+PROGRAM = """
+import asyncio, sys
+from aerobee import connect
+
+async def main():
+    async with connect(sys.argv[1]) as mq:
+        async with mq.producer("orders", linger=0.001) as orders:
+            for number in range(200):
+                await orders.send(b"%d" % number)
+        async with mq.consumer("orders", group=sys.argv[2]) as inbox:
+            count = 0
+            async for message in inbox:
+                count += 1
+                if count == 200:
+                    await message.ack()
+                    break
+    print("done", type(asyncio.get_event_loop_policy()).__module__)
+
+if sys.argv[2] == "uvloop":
+    import uvloop
+    uvloop.run(main())
+else:
+    asyncio.run(main(), debug=True)
+"""
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "debug"])
+async def test_the_sdk_runs_on_uvloop_and_in_debug_mode(aerobee_broker, loop):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, aerobee_broker.url, loop),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    assert out.startswith(b"done"), err.decode()
+    assert b"Warning" not in err and b"never retrieved" not in err, err.decode()
