@@ -187,7 +187,10 @@ class AppBroker:
 
             self._collector = Collector(broker, self._server, dispatcher)
         await self.life.start()
-        self._registration = Registration(settings, self.clock, broker.topics, broker.addresses)
+        ours = (self.broker_port, self.broker_port - 2, self.namesrv_port)
+        self._registration = Registration(
+            settings, self.clock, broker.topics, broker.addresses, ours
+        )
         self._registering = self.life.spawn("registration", self._registration.run())
         settings.listeners.append(self._settings_changed)
         for sock in self._sockets:

@@ -20,6 +20,7 @@ class NameServerLink(asyncio.Protocol):
     def __init__(self, address: str, on_lost: Callable[[], None]) -> None:
         self.address = address
         self.local: tuple[str, int] = ("127.0.0.1", 0)
+        self.peer: tuple[str, int] = ("", 0)
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
@@ -70,8 +71,9 @@ class NameServerLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._decoder = FrameDecoder()
-        name = transport.get_extra_info("sockname")
-        self.local = (str(name[0]), int(name[1]))
+        local, peer = (transport.get_extra_info(name) for name in ("sockname", "peername"))
+        self.local = (str(local[0]), int(local[1]))
+        self.peer = (str(peer[0]), int(peer[1]))
 
     def data_received(self, data: bytes) -> None:
         for codec, header, body in self._decoder.feed(data):

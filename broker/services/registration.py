@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -34,12 +35,19 @@ class Registration:
     """Keeps every name server of `namesrvAddr` informed."""
 
     def __init__(
-        self, settings: Settings, clock: Clock, topics: Topics, addresses: Addresses
+        self,
+        settings: Settings,
+        clock: Clock,
+        topics: Topics,
+        addresses: Addresses,
+        own_ports: Collection[int] = (),
     ) -> None:
+        """`own_ports`: where this process is a name server itself, which needs no registration."""
         self._settings = settings
         self._clock = clock
         self._topics = topics
         self._addresses = addresses
+        self._own_ports = own_ports
         self._wake = asyncio.Event()
         self._failing: set[str] = set()
         self._stopping = False
@@ -54,9 +62,7 @@ class Registration:
 
     async def run(self) -> None:
         """Register now and again, until cancelled."""
-        if not self.links:
-            return
-        while True:
+        while self.links:
             self._wake.clear()
             await self.register()
             low, high = _PERIOD_BOUNDS_S
@@ -71,6 +77,13 @@ class Registration:
     async def register(self) -> None:
         """Tell all name servers at the same time; those that fail are logged and tried again."""
         await asyncio.gather(*(self._register_with(link) for link in self.links))
+        for link in [link for link in self.links if self._is_ourselves(link)]:
+            log.info("a name server is this process itself", name_server=link.address)
+            self.links.remove(link)
+            link.close()
+
+    def _is_ourselves(self, link: NameServerLink) -> bool:
+        return link.peer[0] == link.local[0] and link.peer[1] in self._own_ports
 
     async def stop(self) -> None:
         """Tell all name servers that we go."""
@@ -81,6 +94,8 @@ class Registration:
         timeout = self._settings.register_broker_timeout_mills / 1000
         try:
             await link.connect(timeout)
+            if self._is_ourselves(link):
+                return
             if not self._settings.force_register and not await self._is_changed(link, timeout):
                 return
             answer = await link.request(self._registration(link), timeout)

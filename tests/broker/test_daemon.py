@@ -1,5 +1,6 @@
 """The broker as a process: ready line, signals, systemd, and a newcomer's mistakes."""
 
+import asyncio
 import json
 import os
 import signal
@@ -83,6 +84,27 @@ def test_the_name_service_alone(tmp_path: Path) -> None:
                 assert broker.stop() == 0
                 assert wire.request(105, {"topic": "TBW102"}).code == 17
         assert names.stop() == 0
+
+
+async def test_a_broker_does_not_register_with_itself(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    given = {"namesrvListenPort": port, "namesrvAddr": f"localhost:{port};127.0.0.1:{port}"}
+    given |= {"storePathRootDir": tmp_path, "metricsExporterType": "DISABLE"}
+    app = AppBroker(load_settings(None, SMALL | given, {}))
+    await app.start()
+    try:
+        registration = app._registration
+        assert registration is not None
+        for _ in range(500):
+            if not registration.links:
+                break
+            await asyncio.sleep(0.01)
+        assert registration.links == []
+        brokers = [broker.to_json() for broker in app.broker.names.names.brokers("here:1")]
+        assert [broker["brokerAddrs"] for broker in brokers] == [{0: "here:1"}]
+    finally:
+        await app.stop()
 
 
 def test_a_settings_file_of_apaches_name_server_is_understood(tmp_path: Path) -> None:
