@@ -205,9 +205,13 @@ class Clean:
     async def run(self, worker: Worker) -> None:
         await self._clock.sleep(FIRST_DELAY_S)
         while True:
-            chosen = self.choose()
-            if chosen is not None:
-                await worker.run(self.remove, chosen)
-            for derived in self.choose_derived():
-                await worker.run(self.remove, derived)
+            chosen = None
+            try:
+                chosen = self.choose()
+                if chosen is not None:
+                    await worker.run(self.remove, chosen)
+                for derived in self.choose_derived():
+                    await worker.run(self.remove, derived)
+            except OSError as error:
+                log.error("expired files could not be looked for", reason=str(error))
             await self._clock.sleep(self.pause(chosen is not None))

@@ -122,29 +122,43 @@ def make_folder(disk: Disk, path: str) -> None:
 
 
 class RealFile:
-    __slots__ = ("_closing", "_descriptor", "_map", "_view", "path", "size")
+    """A file that is opened when it is first used: a store has more files than are ever read."""
 
-    def __init__(self, path: str, descriptor: int, size: int) -> None:
+    __slots__ = ("_closed", "_closing", "_descriptor", "_map", "_view", "path", "size")
+
+    def __init__(self, path: str, size: int, descriptor: int = -1) -> None:
         self.path = path
         self.size = size
         self._descriptor = descriptor
-        self._closing = threading.Lock()  # a file is not closed under a sync, nor mapped twice
+        self._closed = False
+        # A file is not closed under a sync, nor opened or mapped twice by two threads.
+        self._closing = threading.RLock()
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
+
+    def _open(self) -> int:
+        if self._descriptor < 0:
+            with self._closing:
+                if self._closed:
+                    raise OSError(errno.EBADF, "the file was closed", self.path)
+                if self._descriptor < 0:
+                    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+                    self._descriptor = os.open(self.path, flags)
+        return self._descriptor
 
     def view(self) -> memoryview:
         view = self._view
         if view is None:
             with self._closing:  # the thread that populates may come at the same moment
                 if self._view is None:
-                    self._map = mmap.mmap(self._descriptor, self.size)
+                    self._map = mmap.mmap(self._open(), self.size)
                     self._view = memoryview(self._map)
                 view = self._view
         return view
 
     def allocate(self, start: int, length: int) -> None:
         if length > 0:
-            os.posix_fallocate(self._descriptor, start, length)
+            os.posix_fallocate(self._open(), start, length)
 
     def populate(self, start: int, length: int) -> None:
         view = self.view()
@@ -161,31 +175,32 @@ class RealFile:
 
     def sync(self) -> None:
         with self._closing:
-            if self._descriptor >= 0:  # else it was removed while the sync was on its way
-                os.fdatasync(self._descriptor)
+            if not self._closed:  # else it was removed while the sync was on its way
+                os.fdatasync(self._open())
 
     def cut(self, length: int) -> None:
-        os.ftruncate(self._descriptor, length)
-        os.ftruncate(self._descriptor, self.size)
+        os.ftruncate(self._open(), length)
+        os.ftruncate(self._open(), self.size)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while rest:
-            written = os.pwrite(self._descriptor, rest, position)
+            written = os.pwrite(self._open(), rest, position)
             position += written
             rest = rest[written:]
 
     def read(self, position: int, length: int) -> bytes:
-        return os.pread(self._descriptor, length, position)
+        return os.pread(self._open(), length, position)
 
     def is_cached(self, position: int, length: int) -> bool:
-        return page_cache.is_cached(self._descriptor, position, length)
+        return page_cache.is_cached(self._open(), position, length)
 
     def close(self) -> None:
         # Views that were handed out keep the memory mapped; the last of them unmaps it.
         self._view = None
         self._map = None
         with self._closing:
+            self._closed = True
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
@@ -219,11 +234,10 @@ class RealDisk:
             os.close(descriptor)
             os.unlink(path)
             raise
-        return RealFile(path, descriptor, size)
+        return RealFile(path, size, descriptor)
 
     def open(self, path: str) -> RealFile:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        return RealFile(path, descriptor, os.fstat(descriptor).st_size)
+        return RealFile(path, os.stat(path, follow_symlinks=False).st_size)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

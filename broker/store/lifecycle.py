@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -187,13 +186,13 @@ class StoreLifecycle:
             if sync_failed and not self.queue_flush.failed:
                 self.disk.write_small(layout.abort, b"%d" % os.getpid())
         except OSError as error:
-            self._unlock()
+            self._give_up()
             raise StoreError(
                 f"the store in {layout.root} cannot be opened: {error}; check who may read and "
                 f"write there, and the disk"
             ) from error
         except StoreError:
-            self._unlock()
+            self._give_up()
             raise
         self.refusals.clear(Cause.SHUT_DOWN)
         if self.settings.broker_role == "SLAVE":
@@ -218,6 +217,11 @@ class StoreLifecycle:
                 f"{path}): stop it, or give this one another storePathRootDir"
             ) from error
 
+    def _give_up(self) -> None:
+        self._close_files()
+        self._maker.stop()
+        self._unlock()
+
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
@@ -240,15 +244,22 @@ class StoreLifecycle:
         if self.commit is not None:
             runs["store.commit"] = self.commit.run()
         self._tasks = [asyncio.create_task(run, name=name) for name, run in runs.items()]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A coroutine that ends by an error must not end in silence."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a coroutine of the store failed", task=task.get_name(), exc_info=error)
+            self._fence(f"{task.get_name()} failed ({error!r}); see the log, then restart")
 
     async def stop(self) -> None:
         """Take no more puts; dispatch, commit and flush all; checkpoint; unlock."""
         self._refuse_all()
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         self._maker.stop()
         if self.commit is not None:
@@ -300,9 +311,12 @@ class StoreLifecycle:
                 self.disk.syncdir(layout.root)
         else:
             log.warning("the stop is not clean: the next start checks the log", path=layout.abort)
+        self._close_files()
+        self._unlock()
+
+    def _close_files(self) -> None:
         self.commit_log.files.close()
         self.queue_table.close()
         if self.index is not None:
             self.index.close()
         self.checkpoint.close()
-        self._unlock()

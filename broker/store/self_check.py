@@ -58,5 +58,8 @@ class SelfCheck:
     async def run(self) -> None:
         await self._clock.sleep(FIRST_S)
         while True:
-            self.step()
+            try:
+                self.step()
+            except OSError as error:
+                log.error("self-check", problem=str(error))
             await self._clock.sleep(INTERVAL_S)

@@ -34,12 +34,13 @@ class Worker:
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             loop, future, call, argument = item
+            result = failure = None
             try:
                 result = call(argument)
             except BaseException as error:  # handed to the one who waits
-                loop.call_soon_threadsafe(_fail, future, error)
-            else:
-                loop.call_soon_threadsafe(_answer, future, result)
+                failure = error
+            if not loop.is_closed():  # else nobody waits any more
+                loop.call_soon_threadsafe(_answer, future, result, failure)
 
     def stop(self) -> None:
         """Return when the call under way has ended."""
@@ -49,11 +50,10 @@ class Worker:
             self._thread = None
 
 
-def _answer(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
+def _answer(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+    if future.done():
+        return
+    if failure is None:
         future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+    else:
+        future.set_exception(failure)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.clock import Clock, VirtualClock
+from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import Arrival, PutStatus
 from aerobee.broker.store.settings import StoreSettings
@@ -214,3 +215,35 @@ async def test_the_self_check_names_what_is_wrong(tmp_path: Path) -> None:
     (problem,) = store.self_check.step()
     assert str(path) in problem and "removed" in problem
     store.close()
+
+
+async def test_a_coroutine_that_fails_fences_the_store_with_its_name(tmp_path: Path) -> None:
+    store = make(tmp_path)
+
+    def broken() -> bool:
+        raise ValueError("planted")
+
+    await store.start()
+    store.reput.step = broken  # type: ignore[method-assign]
+    assert store.put([message()])[0].ok
+    await until(lambda: store.refusals.current is not None)
+    reason = store.put([message()])[0].reason
+    assert "store.reput failed" in reason and "planted" in reason
+    await store.stop()
+    assert (tmp_path / "abort").exists()
+    again = make(tmp_path)
+    assert len(read_all(again)) == 1
+    again.close()
+
+
+def test_a_start_that_is_refused_leaves_nothing_open(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.put([message()])
+    store.close()
+    path = tmp_path / "commitlog" / ("0" * 20)
+    path.write_bytes(b"short")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            make(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
