@@ -18,6 +18,8 @@ WORKDIR /var/lib/aerobee
 VOLUME /var/lib/aerobee
 EXPOSE 9876 10909 10911 5557
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s CMD ["aerobee", "ping"]
+# A broker answers on 10911, a name server alone on 9876.
+HEALTHCHECK --interval=10s --timeout=5s CMD \
+    aerobee ping --count 1 --url mq://127.0.0.1:10911 || aerobee ping --count 1 --url mq://127.0.0.1:9876
 ENTRYPOINT ["aerobee"]
 CMD ["broker"]

@@ -1,4 +1,4 @@
-"""What a user gets from `pip install`: the wheel and the sdist hold what they should, and it runs."""
+"""What a user gets from `pip install`: wheel and sdist hold what they should, and it runs."""
 
 from __future__ import annotations
 

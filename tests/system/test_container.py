@@ -49,7 +49,7 @@ def test_it_runs_hardened_answers_its_healthcheck_and_stops_by_sigterm(image: st
     podman("healthcheck", "run", "one")
     podman("exec", "one", "aerobee", "send", "Greetings", "hello")
     found = podman(
-        "exec", "one", "aerobee", "consume", "Greetings", "--group=g", "--from=first", "--max=1",
+        "exec", "one", "aerobee", "consume", "Greetings", "--group=g", "--count=1",
         "--json",
     )  # fmt: skip
     assert json.loads(found.splitlines()[-1])["body"] == "hello"
@@ -74,12 +74,12 @@ def test_two_masters_and_a_name_service_serve_clients_in_their_network(image: st
         sets = [word for setting in settings for word in ("--set", setting)]
         start(name, image, "broker", *sets, options=options)
         wait_log(name, "ready broker=")
-    client = ("run", "--rm", *options, "-e", f"AEROBEE_NAMESRV={ip}:9876", image)
+    client = ("run", "--rm", *options, "-e", f"AEROBEE_URL=mq://{ip}:9876", image)
     brokers = json.loads(podman(*client, "cluster", "brokers", "--json"))
     assert {row["broker"] for row in brokers} == {"broker-a", "broker-b"}
     for number in range(8):
         podman(*client, "send", "Orders", f"order-{number}")
-    found = podman(*client, "consume", "Orders", "--group=g", "--from=first", "--max=8", "--json")
+    found = podman(*client, "consume", "Orders", "--group=g", "--count=8", "--json")
     bodies = {json.loads(line)["body"] for line in found.splitlines() if line.startswith("{")}
     assert bodies == {f"order-{number}" for number in range(8)}
 
@@ -91,11 +91,9 @@ def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:
         ports = ("-p", "20911:10911", "-p", "29876:9876")
         start("mapped", image, "broker", "--set", advertised, options=ports)
         wait_log("mapped", "ready broker=")
-        namesrv = ("--namesrv", f"{outside.host_address}:29876")
-        outside.run(aerobee, "send", "Mapped", "through the wall", *namesrv)
-        found = outside.run(
-            aerobee, "consume", "Mapped", "--group=g", "--from=first", "--max=1", "--json", *namesrv
-        )
+        url = ("--url", f"mq://{outside.host_address}:29876")
+        outside.run(aerobee, "send", "Mapped", "through the wall", *url)
+        found = outside.run(aerobee, "consume", "Mapped", "--group=g", "--count=1", "--json", *url)
         assert "through the wall" in found
         # the same broker serves a client inside, by its own address
         inside = podman(
