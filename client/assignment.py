@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.client import order_locks, positions
+from aerobee.client.background import every
 from aerobee.client.core import Core
 from aerobee.client.errors import AerobeeError, BrokerError, Misuse, NoRoute
 from aerobee.client.message import RETRY_PREFIX, timestamp_ms
@@ -74,14 +75,18 @@ class Assignment:
             await self._core.routes.refresh(TEMPLATE_TOPIC)  # to know at least the brokers
         await self._check_sql()
         await self._core.presence.join_consumer(self._consumer.group, self.describe)
-        await self._rebalance()
+        await self._rebalance(first=True)
         self._tasks = [
             asyncio.create_task(self._keep_balanced(), name=f"rebalance {self._consumer.group}"),
-            asyncio.create_task(self._keep_committing(), name=f"commit {self._consumer.group}"),
+            asyncio.create_task(
+                every(self._consumer.options.commit_interval, self._commit_all),
+                name=f"commit {self._consumer.group}",
+            ),
         ]
         if self._consumer.orderly:
+            renewing = every(order_locks.RENEW_SECONDS, self._renew_locks)
             name = f"locks {self._consumer.group}"
-            self._tasks.append(asyncio.create_task(self._keep_locks(), name=name))
+            self._tasks.append(asyncio.create_task(renewing, name=name))
 
     async def _check_sql(self) -> None:
         """A broker refuses a wrong expression here, not later in silence."""
@@ -172,14 +177,20 @@ class Assignment:
             self._wanted.clear()
             await self._rebalance()
 
-    async def _rebalance(self) -> None:
+    async def _rebalance(self, *, first: bool = False) -> None:
+        """Look at every topic; only the first time a refusal is the caller's to see."""
         self._incomplete = False
         for topic in self.subscriptions:
             try:
                 await self._rebalance_topic(topic)
             except AerobeeError as error:
+                if first and not error.retriable:
+                    raise
                 self._incomplete = True
                 log.warning("group %s, topic %s: %s", self._consumer.group, topic, error)
+            except Exception:
+                self._incomplete = True
+                log.exception("group %s, topic %s", self._consumer.group, topic)
 
     async def _route(self, topic: str) -> Route | None:
         cached = self._core.routes.cached(topic)
@@ -298,10 +309,8 @@ class Assignment:
 
     # -- offsets and locks, from time to time
 
-    async def _keep_committing(self) -> None:
-        while True:
-            await asyncio.sleep(self._consumer.options.commit_interval)
-            await self.commit(confirm=False)
+    async def _commit_all(self) -> None:
+        await self.commit(confirm=False)
 
     async def commit(self, *, confirm: bool) -> None:
         await self._commit(self.process_queues, confirm=confirm)
@@ -318,12 +327,10 @@ class Assignment:
         for row in process_queues:
             row.committed = offsets.get(row.queue, row.committed)
 
-    async def _keep_locks(self) -> None:
-        while True:
-            await asyncio.sleep(order_locks.RENEW_SECONDS)
-            locked = await order_locks.lock(self._core, self._consumer.group, list(self._queues))
-            for queue, process_queue in list(self._queues.items()):
-                if queue in locked:
-                    process_queue.locked_until = order_locks.expiry()
-                else:
-                    self.drop(process_queue)
+    async def _renew_locks(self) -> None:
+        locked = await order_locks.lock(self._core, self._consumer.group, list(self._queues))
+        for queue, process_queue in list(self._queues.items()):
+            if queue in locked:
+                process_queue.locked_until = order_locks.expiry()
+            else:
+                self.drop(process_queue)

@@ -14,13 +14,14 @@ from typing import Final, Self, overload
 
 from aerobee.client import positions, query
 from aerobee.client.admin import Admin
+from aerobee.client.background import every
 from aerobee.client.consumer import Consumer, Start
 from aerobee.client.core import Core
 from aerobee.client.errors import Closed, Misuse
 from aerobee.client.from_broker import answer_broker
 from aerobee.client.message import Message, Receipt, timestamp_ms
 from aerobee.client.options import ConsumerOptions
-from aerobee.client.presence import Presence
+from aerobee.client.presence import HEARTBEAT_SECONDS, Presence
 from aerobee.client.producer import BUFFER_BYTES, BufferedProducer, Producer
 from aerobee.client.pulling import Pulled
 from aerobee.client.remoting import Remoting
@@ -89,8 +90,8 @@ class Client:
             await self.close()
             raise
         self._tasks = [
-            asyncio.create_task(presence.keep_beating(), name="aerobee heartbeats"),
-            asyncio.create_task(self._keep_routes(), name="aerobee routes"),
+            asyncio.create_task(every(HEARTBEAT_SECONDS, presence.beat), name="heartbeats"),
+            asyncio.create_task(every(ROUTE_SECONDS, self._renew_routes), name="routes"),
         ]
         return self
 
@@ -105,18 +106,14 @@ class Client:
                 return
         raise errors[0]
 
-    async def _keep_routes(self) -> None:
-        while True:
-            await asyncio.sleep(ROUTE_SECONDS)
-            before = {topic: self._core.routes.cached(topic) for topic in self._core.routes.topics}
-            await self._core.routes.refresh_all()
-            changed = any(
-                self._core.routes.cached(topic) != route for topic, route in before.items()
-            )
-            if changed:
-                await self._core.presence.beat()
-                for consumer in self._core.consumers.values():
-                    consumer.request_rebalance()
+    async def _renew_routes(self) -> None:
+        routes = self._core.routes
+        before = {topic: routes.cached(topic) for topic in routes.topics}
+        await routes.refresh_all()
+        if any(routes.cached(topic) != route for topic, route in before.items()):
+            await self._core.presence.beat()
+            for consumer in self._core.consumers.values():
+                consumer.request_rebalance()
 
     async def close(self) -> None:
         """Close what is still open of it: consumers drain and leave their groups."""

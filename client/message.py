@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping
@@ -149,9 +150,9 @@ def key_text(key: str | Iterable[str]) -> str:
 
 def timestamp_ms(moment: datetime | float | int) -> int:
     """Milliseconds of a datetime (one without a zone is local time) or of Unix seconds."""
-    if isinstance(moment, datetime):
-        return round(moment.timestamp() * 1000)
-    return round(moment * 1000)
+    # Cut, not rounded, as the broker cuts its own time: what is stored now is not before now.
+    seconds = moment.timestamp() if isinstance(moment, datetime) else moment
+    return math.floor(seconds * 1000)
 
 
 def _time(ms: int) -> datetime:

@@ -79,11 +79,6 @@ class Presence:
         except AerobeeError as error:
             log.warning("no heartbeat to %s: %s", address, error)
 
-    async def keep_beating(self) -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            await self.beat()
-
     def _heartbeat(self) -> Command:
         body = {
             "clientID": self.client_id,

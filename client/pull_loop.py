@@ -53,6 +53,10 @@ async def read_queue(consumer: Consumer, process_queue: ProcessQueue) -> None:
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX, pause * 2)
             continue
+        except Exception:
+            log.exception("the answer to a pull of %s cannot be used", queue)
+            await asyncio.sleep(PAUSE_MAX)
+            continue
         pause = 0.1
         broker_number = pulled.suggested_broker
         if pulled.status is PullStatus.OFFSET_MOVED:

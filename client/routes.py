@@ -86,6 +86,15 @@ class Routes:
         self._routes: dict[str, Route] = {}
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
+        self._ever: set[str] = set()
+
+    def was_there(self, topic: str) -> bool:
+        """Whether the topic has had a route before."""
+        return topic in self._ever
+
+    def forget(self, topic: str) -> None:
+        """Ask for its route anew when it is needed next."""
+        self._routes.pop(topic, None)
 
     @property
     def broker_addresses(self) -> set[str]:
@@ -178,6 +187,7 @@ class Routes:
         route = parse_route(topic, answer.body)
         self._brokers.update(route.addresses)
         self._routes[topic] = route
+        self._ever.add(topic)
         return route
 
     async def name_request(self, command: Command) -> Command:

@@ -233,6 +233,7 @@ class Sender:
         pause = 0.02
         while tries < ATTEMPTS and (left := deadline - loop.time()) > 0:
             queue: MessageQueue | None = None
+            asked = False
             try:
                 async with asyncio.timeout(left):
                     route = await self._routes.for_sending(topic)
@@ -241,6 +242,7 @@ class Sender:
                     connection = await self._remoting.connection(address)
                     await connection.drain(left)
                 tries += 1
+                asked = True
                 command = self._remoting.sign(build(queue, connection))
                 answer = await connection.ask(command, deadline - loop.time())
             except TimeoutError:
@@ -249,17 +251,21 @@ class Sender:
             except (Misuse, Closed):
                 raise
             except AerobeeError as error:
-                unknown = error if is_outcome_unknown(error) and tries else unknown
+                unknown = error if asked and is_outcome_unknown(error) else unknown
                 last = error
-                if isinstance(error, NoRoute) and not error.retriable:
-                    raise
+                if isinstance(error, NoRoute) and not tries and not self._routes.was_there(topic):
+                    raise  # a topic that never had a route will not get one by waiting
             else:
                 if answer.code in STORED_CODES:
                     self._sick.pop(queue.broker_name, None)
+                    if not route.created:
+                        self._routes.forget(topic)  # it is there now: ask for its own route
                     return Stored(queue, answer, connection)
                 last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
                 if answer.code not in RETRY_CODES:
                     break
+            if tries >= ATTEMPTS:
+                break
             if queue is not None:
                 failed.add(queue.broker_name)
                 self._sick[queue.broker_name] = loop.time() + SICK_SECONDS

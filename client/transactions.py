@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Self
 
 from aerobee.client.connection import Connection
-from aerobee.client.errors import AerobeeError
+from aerobee.client.errors import AerobeeError, Misuse
 from aerobee.client.message import Message, Receipt
 from aerobee.client.presence import Presence
 from aerobee.client.remoting import Remoting
@@ -70,6 +70,8 @@ class TransactionProducer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
+        if self.group in self._checks:
+            raise Misuse(f"this client already has transactions of group {self.group!r}")
         await self._sender.prepare(self.topic)
         self._checks[self.group] = self
         await self._presence.join_producer(self.group)

@@ -118,8 +118,8 @@ def install_service(root: Path, as_json: bool) -> None:
 class _Elsewhere(click.Group):
     """A group whose commands another package brings."""
 
-    def __init__(self, *arguments: Any, module: str = "", what: str = "", **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, name: str, *, module: str, what: str, help: str) -> None:
+        super().__init__(name, help=help)
         self._module = module
         self._what = what
 
@@ -127,7 +127,7 @@ class _Elsewhere(click.Group):
         if find_spec(self._module) is None:
             raise Failure(f"this installation has no {self._what}")
         try:
-            found: click.Group = import_module(self._module).cli
+            found: click.Group = getattr(import_module(self._module), str(self.name))
         except ImportError as error:
             raise Failure(f"{self._what} cannot be loaded: {error}") from None
         return found

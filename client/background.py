@@ -1,0 +1,19 @@
+"""Work that goes on in the background for as long as its owner lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+log = logging.getLogger("aerobee.client")
+
+
+async def every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Do the work again and again; a failure is told and does not end it."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Exception:
+            log.exception("background work failed; it is tried again in %g s", seconds)
