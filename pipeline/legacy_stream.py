@@ -1,9 +1,8 @@
 """The stream reader for Spark 4.1, whose API has no limits and does not say where the stream is.
 
-Spark 4.1 calls `initialOffset` for a new query, and `partitions(start, start)` with the last known
-offset for one that restarts; so the reader knows its place before it is asked for `latestOffset`.
-Only Trigger.AvailableNow asks earlier: then the answer is the end of the whole run, without a
-limit, because Spark 4.1 runs such a query in one batch.
+For a query that restarts, Spark 4.1 calls `partitions(start, start)` with the last known offset
+before anything else; a reader that is asked for `latestOffset` first belongs to a new query. A run
+with Trigger.AvailableNow is one batch there, which ends at the limit when there is one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,7 @@ class LegacyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def latestOffset(self) -> Table:
         if self.position is None:
-            return to_json(self.stream.available())
+            self.position = self.stream.initial()
         self.stream.show_progress(self.position)
         rows_max = self.stream.options["maxOffsetsPerTrigger"]
         return to_json(self.stream.next_end(self.position, rows_max))

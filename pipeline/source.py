@@ -3,6 +3,7 @@
 Everything here runs on the driver or is pickled to the tasks, so readers hold plain values only.
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -95,7 +96,8 @@ def arrow_schema_of(schema: StructType) -> Any:
     """The exact Arrow schema that Spark expects of the batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    takes_zone = "timezone" in inspect.signature(to_arrow_schema).parameters  # not in Spark 4.1
+    return to_arrow_schema(schema, timezone="UTC") if takes_zone else to_arrow_schema(schema)
 
 
 @dataclass

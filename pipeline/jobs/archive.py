@@ -34,9 +34,10 @@ def archive(spark: Any, job: Archive) -> int:
         spark.readStream.format("aerobee")
         .option("namesrv", job.namesrv)
         .option("startingOffsets", job.starting)
-        .option("maxOffsetsPerTrigger", job.rows_per_batch)
         .option("failOnDataLoss", str(job.fail_on_data_loss).lower())
     )
+    if job.every or stream_limits_known():  # else the limit would end the run, not the batch
+        reader = reader.option("maxOffsetsPerTrigger", job.rows_per_batch)
     if job.group:
         reader = reader.option("groupId", job.group)
     chosen = ("subscribe", job.topics) if job.topics else ("subscribePattern", job.pattern or ".*")
@@ -47,6 +48,13 @@ def archive(spark: Any, job: Archive) -> int:
     else:
         writer = writer.trigger(availableNow=True)
     return follow_query(_start(spark, writer, job), "archive")
+
+
+def stream_limits_known() -> bool:
+    """Whether Spark tells a reader its limits: from 4.2 on."""
+    from pyspark.sql.datasource import DataSourceStreamReader
+
+    return hasattr(DataSourceStreamReader, "getDefaultReadLimit")
 
 
 def _start(spark: Any, writer: Any, job: Archive) -> Any:

@@ -21,6 +21,7 @@ from aerobee.pipeline.rows import OutRow
 from aerobee.pipeline.sender import BatchSender
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.protocol import properties
+from aerobee.protocol.ids import UniqueIds
 
 
 def session_config() -> dict[str, str]:
@@ -42,13 +43,14 @@ def session_config() -> dict[str, str]:
 def produce(
     namesrv: str, topic: str, bodies: Iterable[bytes], *, tag: str = "", queue_id: int | None = None
 ) -> None:
-    """Stores the bodies; with their key k<body>."""
+    """Stores the bodies as a client would, with a unique id and the key k<body>."""
+    ids = UniqueIds()
     with Cluster(Access((namesrv,))) as cluster:
         sender = BatchSender(cluster, "test-producer", 16 * 1024)
         for body in bodies:
-            pairs = {"KEYS": "k" + body[:20].decode(errors="replace")} | (
-                {"TAGS": tag} if tag else {}
-            )
+            pairs = {"UNIQ_KEY": ids.next(), "KEYS": "k" + body[:20].decode(errors="replace")}
+            if tag:
+                pairs["TAGS"] = tag
             sender.add(OutRow(topic, queue_id, 0, body, properties.encode(pairs)))
         sender.finish()
 
