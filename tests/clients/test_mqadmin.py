@@ -140,7 +140,7 @@ def test_a_group_at_work_is_shown_from_all_sides(admin: Admin, topic: str) -> No
     namesrv = admin.broker.namesrv
     before = ends(admin, topic)
     java.producer(namesrv, f"p{topic}", group=f"P{topic}")
-    java.send(f"p{topic}", topic, 4)
+    sent = java.send(f"p{topic}", topic, 4)
     java.consumer(namesrv, f"c{topic}", group, topic)
     java.wait_messages(f"c{topic}", before + 4)
 
@@ -151,7 +151,12 @@ def test_a_group_at_work_is_shown_from_all_sides(admin: Admin, topic: str) -> No
 
     wait_for(committed, timeout=40, what="the consumer's commit")
     assert any(row[0] == group and row[1] == "1" for row in admin.table("consumerProgress"))
-    assert "CONSUME_PASSIVELY" in admin.run("consumerConnection", "-g", group)
+    connections = admin.table("consumerConnection", "-g", group)
+    assert ["ConsumeType:", "CONSUME_PASSIVELY"] in connections
+    client_id = connections[0][0]
+    where = ("-t", topic) if java.version.startswith("5") else ()
+    direct = ("-i", sent[0]["offsetId"], "-g", group, "-d", client_id)
+    assert "CR_SUCCESS" in admin.run("queryMsgById", *where, *direct)
     status = admin.run("consumerStatus", "-g", group)
     assert "Rebalance OK" in status
     assert "Same subscription in the same group" in status
