@@ -1,0 +1,133 @@
+"""The parts of the SDK that need no broker (addresses, errors, strategies), and its doors."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aerobee
+from aerobee import BrokerBusy, BrokerError, MessageQueue, Misuse, TopicNotFound
+from aerobee.client.errors import refusal
+from aerobee.client.message import delay_level
+from aerobee.client.rebalance import STRATEGIES, fixed, strategy_of
+from aerobee.client.remoting import Credentials
+from aerobee.client.url import parse_url
+from aerobee.protocol.command import Command
+from aerobee.testing import EmbeddedBroker
+
+
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("mq://localhost", ["localhost:9876"]),
+        ("mq://a:1,b:2", ["a:1", "b:2"]),
+        ("mq://a:1;b", ["a:1", "b:9876"]),
+        ("mq://[::1]:99/", ["[::1]:99"]),
+        ("mq://[::1]", ["[::1]:9876"]),
+    ],
+)
+def test_addresses_are_read(url, servers):
+    assert parse_url(url) == (servers, None)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a", "mq://a:port", "mq://:1", "mq://k@a:1", "mq://a:70000"]
+)
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(Misuse):
+        parse_url(url)
+
+
+def test_the_environment_names_the_default(monkeypatch):
+    monkeypatch.setenv("AEROBEE_URL", "mq://elsewhere:1")
+    assert parse_url(None)[0] == ["elsewhere:1"]
+    monkeypatch.delenv("AEROBEE_URL")
+    assert parse_url(None)[0] == ["127.0.0.1:9876"]
+
+
+def test_credentials_sign_as_rocketmq_does():
+    _, credentials = parse_url("mq://RocketMQ:12345678@a:1")
+    assert credentials == Credentials("RocketMQ", "12345678")
+    ext = {"consumerGroup": "g1", "queueId": "0", "topic": "TopicTest"}
+    command = Command(11, ext, b"body")
+    credentials.sign(command)
+    assert command.ext["Signature"] == "nVsCcu9agMUhgOrTIdCqS4938qk="
+
+
+def test_refusals_have_their_class_code_and_hint():
+    error = refusal(17, "no topic", what="a send")
+    assert isinstance(error, TopicNotFound) and not error.retriable
+    assert error.code == 17 and error.remark == "no topic" and "topic create" in error.hint
+    assert isinstance(refusal(2, None, what="x"), BrokerBusy)
+    assert refusal(2, None, what="x").retriable
+    unknown = refusal(4711, "what?", what="x")
+    assert type(unknown) is BrokerError and "4711" in str(unknown)
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.sampled_from(sorted(STRATEGIES)))
+def test_every_queue_has_exactly_one_reader(queue_count, member_count, name):
+    queues = [MessageQueue("t", "b", number) for number in range(queue_count)]
+    members = sorted(f"10.0.0.{number}@{number}" for number in range(member_count))
+    split = [strategy_of(name)(me, queues, members) for me in members]
+    assert sorted(queue for mine in split for queue in mine) == queues
+    assert strategy_of(name)("a stranger", queues, members) == []
+    if name != "consistent hash":
+        sizes = [len(mine) for mine in split]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_fixed_choice_and_an_unknown_strategy():
+    queues = [MessageQueue("t", "b", number) for number in range(4)]
+    assert fixed(queues[1:2])("me", queues, ["me"]) == queues[1:2]
+    with pytest.raises(Misuse, match="averagely"):
+        strategy_of("fairly")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level"), [(0, 1), (1, 1), (1.1, 2), (5, 2), (59, 5), (7200, 18), (99999, 18)]
+)
+def test_delays_are_rounded_up_to_a_level(seconds, level):
+    assert delay_level(seconds) == level
+
+
+def test_every_public_name_can_be_imported():
+    for name in aerobee.__all__:
+        assert getattr(aerobee, name) is not None
+    assert "connect" in dir(aerobee)
+    with pytest.raises(AttributeError):
+        aerobee.nothing  # noqa: B018
+
+
+def test_importing_the_package_imports_neither_sdk_nor_broker():
+    code = "import sys, aerobee; print([m for m in sys.modules if m.startswith('aerobee.')])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+async def test_an_embedded_broker_starts_in_50_ms():
+    times = []
+    for _ in range(8):
+        begun = time.perf_counter()
+        broker = EmbeddedBroker()
+        await broker.start()
+        times.append(time.perf_counter() - begun)
+        await broker.stop()
+    assert min(times) <= 0.05, times
+
+
+async def test_an_embedded_broker_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    async with EmbeddedBroker() as broker, broker.connect() as mq:
+        await mq.send("orders", b"x")
+        assert list(tmp_path.iterdir()) == [broker.folder]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_given_folder_keeps_the_store_for_the_next_broker(tmp_path):
+    async with EmbeddedBroker(tmp_path) as broker, broker.connect() as mq:
+        receipt = await mq.send("orders", b"kept")
+    async with EmbeddedBroker(tmp_path) as broker, broker.connect() as mq:
+        assert (await mq.message(receipt.message_id, topic="orders")).body == b"kept"
