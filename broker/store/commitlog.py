@@ -16,7 +16,7 @@ from aerobee.broker.store.allocate import FileMaker
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.crc import crc32, crc32_large
 from aerobee.broker.store.disk import Disk
-from aerobee.broker.store.limits import limits_of, with_properties
+from aerobee.broker.store.limits import limits_of, record_size_max, with_properties
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.queue_table import QueueTable
@@ -28,9 +28,7 @@ from aerobee.protocol.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
     CRC_MASK,
-    CRC_PROPERTY_SIZE,
     HEAD_V4,
-    HEAD_V4_SIZE,
     MAGIC_V1,
     Message,
     encode_record,
@@ -114,12 +112,11 @@ class CommitLog:
                 file = self._file_with_room(0)
                 index = self._append_run(messages, index, file, now_ms, results, facts)
                 if index < len(messages):
-                    if file.wrote:
+                    refused = self.limits.check_room(messages[index])
+                    if refused is None:
                         self._end_file(file)
                     else:  # not even an empty file has room for it
-                        message = messages[index]
-                        what = f"the message to {message.topic}"
-                        results.append(self.limits.too_big(what, len(message.body)))
+                        results.append(refused)
                         index += 1
             except LogFull as error:
                 status = PutStatus.CREATE_MAPEDFILE_FAILED
@@ -135,11 +132,7 @@ class CommitLog:
         refused = [result for m in messages if (result := self.limits.check(m)) is not None]
         if refused:
             return refused[0]
-        extra = HEAD_V4_SIZE + 24 + 3 + CRC_PROPERTY_SIZE + 1
-        size = sum(
-            extra + len(m.body) + len(m.topic.encode()) + len(m.properties.encode())
-            for m in messages
-        )
+        size = sum(map(record_size_max, messages))
         if size + BLANK_SIZE > self.files.file_size:
             return self.limits.too_big(f"the batch of {len(messages)} messages", size)
         try:

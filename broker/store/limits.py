@@ -9,9 +9,16 @@ from aerobee.broker.store.queue_table import is_safe_topic
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.properties import PROPERTIES_SIZE_MAX
-from aerobee.protocol.record import BLANK_SIZE, CRC_PROPERTY_SIZE, TOPIC_SIZE_MAX_V1, Message
+from aerobee.protocol.record import (
+    BLANK_SIZE,
+    CRC_PROPERTY_SIZE,
+    HEAD_V4_SIZE,
+    TOPIC_SIZE_MAX_V1,
+    Message,
+)
 
 TOPIC_SIZE_MAX: Final = 255  # a topic is a folder's name
+HEAD_SIZE_MAX: Final = HEAD_V4_SIZE + 2 * 12 + 2 + 2  # IPv6 hosts, V2, properties' length
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
 
 
@@ -47,11 +54,24 @@ class Limits:
             return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
         return None
 
+    def check_room(self, message: Message) -> RefusedPut | None:
+        """The refusal of a message that even an empty file might not have room for."""
+        size = record_size_max(message)
+        if size + BLANK_SIZE <= self.file_size:
+            return None
+        return self.too_big(f"the message to {message.topic}", size)
+
     def too_big(self, what: str, size: int) -> RefusedPut:
         limit = min(self.body_size, self.file_size - BLANK_SIZE)
         setting = "maxMessageSize" if size > self.body_size else "mappedFileSizeCommitLog"
         reason = f"{what} takes {size} bytes; the limit is {limit} ({setting})"
         return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
+
+
+def record_size_max(message: Message) -> int:
+    """What its record takes at most, whatever its form."""
+    texts = len(message.topic.encode()) + len(message.properties.encode())
+    return HEAD_SIZE_MAX + len(message.body) + texts + CRC_PROPERTY_SIZE + 1
 
 
 def limits_of(settings: StoreSettings) -> Limits:
