@@ -42,7 +42,7 @@ def test_the_unit_passes_systemds_own_checks(machine: Machine) -> None:
 def test_it_is_ready_when_systemctl_start_returns(machine: Machine) -> None:
     machine.shell(f"systemctl start {SERVICE}")
     assert property_of(machine, "ActiveState") == "active"
-    assert "10911" in property_of(machine, "StatusText")
+    assert property_of(machine, "StatusText").startswith("serving")
     machine.shell(f"{AEROBEE} send Greetings hello")
     found = machine.shell(f"{AEROBEE} consume Greetings --group g --count 1 --json")
     assert "hello" in found
