@@ -75,7 +75,7 @@ def test_an_idle_node_consumer_gets_a_new_message_at_once(
     node.send(producer, topic, 8)
     messages = node.wait_messages(consumer, 12)[4:]
     node.stop(producer, consumer)
-    assert max(message["at"] - message["stored"] for message in messages) < 1000
+    assert max(message["at"] - message["stored"] for message in messages) < 2000
 
 
 def test_tag_and_sql_filters_work_for_node(broker: Broker, node: NodeClient, topic: str) -> None:
@@ -110,7 +110,7 @@ def test_a_message_that_node_refuses_comes_again(
     first, again = node.wait_messages(consumer, 2, timeout=30)
     node.stop(producer, consumer)
     assert (first["times"], again["times"]) == (0, 1)
-    assert again["at"] - first["at"] >= 10_000 - 150
+    assert again["at"] - first["at"] >= 3000 - 150  # the delay of level 3
 
 
 def test_node_consumers_share_keep_their_place_and_broadcast(

@@ -6,6 +6,7 @@ server and broker on free ports of 127.0.0.1. The clients and mqadmin are in ``j
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -15,8 +16,9 @@ from peers.tools import build_once, free_port, need_tools, wait_for
 from peers.wire import has_route
 
 PROJECT = Path(__file__).parent / "java"
-SERVER_VERSIONS = {"4.9.8": "4.9.7", "5.5.0": "5.5.0"}  # no 4.9.8 server was ever published
-VERSIONS = tuple(SERVER_VERSIONS)
+SERVER_VERSIONS = {"4.9.8": "4.9.7"}  # of clients that have no server of the same number
+# TEST_JAVA_CLIENTS=4.7.1,5.3.3 tries others; the driver needs 4.7 or newer.
+VERSIONS = tuple(os.environ.get("TEST_JAVA_CLIENTS", "4.9.8,5.5.0").split(","))
 
 _OPENS = ("sun.nio.ch", "java.nio", "java.lang", "java.util", "jdk.internal.ref")
 # Small and equal to what the tests give an Aerobee broker, so that folders can be exchanged.
@@ -30,7 +32,10 @@ STORE_SIZES = {
 def build(version: str) -> str:
     """The class path of the peers with the clients, tools and servers of this version."""
     need_tools("java", "javac", "mvn")
-    versions = [f"-Dclient.version={version}", f"-Dserver.version={SERVER_VERSIONS[version]}"]
+    versions = [
+        f"-Dclient.version={version}",
+        f"-Dserver.version={SERVER_VERSIONS.get(version, version)}",
+    ]
     target = PROJECT / "target" / version
     build_once(
         [["mvn", "-q", "-B", *versions, "package"]],
