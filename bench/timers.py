@@ -78,7 +78,7 @@ def timed(call: Callable[[], object]) -> float:
 def run_ticks(
     store: MessageStore, timers: Timers, clock: HandClock
 ) -> tuple[list[float], list[tuple[float, int]]]:
-    """Ticks of 100 ms: the times of those in which nothing fired, times and counts of the others."""
+    """Ticks of 100 ms: times of those in which nothing fired; times and counts of the others."""
     clock.at_ms += 60_000
     idle, busy = [], []
     for _ in range(TICKS):

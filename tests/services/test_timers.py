@@ -8,6 +8,7 @@ from services.services_world import START_MS, HandClock, World
 
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol import properties as props
 
 
@@ -242,3 +243,85 @@ def test_the_wheel_file_has_upstreams_length_and_takes_little_disk(world: World)
     state = (world.root / "timerwheel").stat()
     assert state.st_size == 38_707_200 and state.st_blocks * 512 < 1 << 20
     assert (world.root / "timerlog" / "00000000000000000000").stat().st_size == 104_857_600
+
+
+def unchain(root: Path, count: int) -> None:
+    """As a Java broker of another precision would have chained them."""
+    with (root / "timerlog" / "00000000000000000000").open("r+b") as file:
+        for number in range(count):
+            file.seek(number * 52 + 4)
+            file.write((-1).to_bytes(8, "big", signed=True))
+
+
+def test_chains_of_another_precision_are_written_anew_once(world: World) -> None:
+    for number in range(50):
+        deliver_at(world, START_MS + 60_000 + 40 * number, b"%d" % number)
+    world.run_timers()
+    world.stop()
+    unchain(world.root, 50)
+    (world.root / "config" / "timerProgress").unlink()
+    world.open()
+    end = world.timers.log.end
+    assert world.timers.pending == 50 and end == 100 * 52
+    world.stop()
+    world.open()
+    assert world.timers.pending == 50 and world.timers.log.end == end
+    assert len(run_until(world, START_MS + 63_000)) == 50
+
+
+def test_the_timer_log_goes_on_in_a_next_file_and_drops_the_first_when_its_records_are_gone(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "store", mapped_file_size_timer_log=4096)
+    for number in range(200):
+        deliver_at(world, START_MS + 1_000 + 10 * number, b"%d" % number)
+    world.run_timers()
+    folder = world.root / "timerlog"
+    names = sorted(path.name for path in folder.iterdir())
+    assert names[:2] == ["00000000000000000000", "00000000000000004096"] and len(names) == 3
+    assert (folder / names[0]).read_bytes()[78 * 52 + 12 : 78 * 52 + 16].hex() == "cbd43194"
+    world.reopen_after_kill()
+    assert world.timers.pending == 200
+    assert len(run_until(world, START_MS + 4_000)) == 200
+    assert world.timers.log.drop_before(world.store.max_physical_offset) == 2
+    assert sorted(path.name for path in folder.iterdir()) == names[2:]
+    world.close_quietly()
+
+
+def test_a_full_disk_delays_a_timer_and_loses_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        deliver_at(world, START_MS + 1_000, b"%d" % number)
+    world.run_timers()
+    put = world.store.put
+    refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+    monkeypatch.setattr(world.store, "put", lambda messages: [refused for _ in messages])
+    world.advance(1)
+    assert world.timers.step(world.clock.now_ms()) == world.clock.now_ms() + 100
+    monkeypatch.setattr(
+        world.store, "put", lambda messages: put(messages[:5]) + [refused for _ in messages[5:]]
+    )
+    world.timers.step(world.clock.now_ms())
+    monkeypatch.undo()
+    world.advance(0.1)
+    world.run_timers()
+    assert sorted(world.bodies("T")) == sorted(b"%d" % number for number in range(20))
+
+
+def test_overdue_timers_that_cannot_be_stored_are_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        deliver_at(world, START_MS + 1_000 + 1_000 * (number % 2), b"%d" % number)
+    world.advance(1.5)  # half of them are due before they are read
+    refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+    monkeypatch.setattr(world.store, "put", lambda messages: [refused for _ in messages])
+    assert world.timers.step(world.clock.now_ms()) == world.clock.now_ms() + 100
+    monkeypatch.undo()
+    world.reopen_after_kill()
+    world.run_timers()
+    assert world.bodies("T") == [b"0", b"2", b"4"]
+    world.advance(1)
+    world.run_timers()
+    assert world.bodies("T") == [b"0", b"2", b"4", b"1", b"3", b"5"]

@@ -1,0 +1,179 @@
+"""Order locks, the groups' filters and their file, progress files, recall handles, put hooks."""
+
+from pathlib import Path
+
+import pytest
+from services.services_world import START_MS, HandClock, World
+
+from aerobee.broker.services import put_hooks, recall_handle
+from aerobee.broker.services.consumer_group import ConsumerGroup
+from aerobee.broker.services.filters import (
+    DEAD_KEPT_MS,
+    Filters,
+    properties_matcher,
+    record_matcher,
+    record_properties,
+)
+from aerobee.broker.services.order_locks import OrderLocks
+from aerobee.broker.services.progress_file import ProgressFile
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.subscriptions import build_subscription
+from aerobee.protocol import fastjson
+from aerobee.protocol.fastjson import MessageQueue
+from aerobee.protocol.ids import encode_host
+from aerobee.protocol.record import Message, encode_record
+
+QUEUE = MessageQueue("T", "b", 0)
+
+
+def test_a_lock_is_kept_by_refreshing_and_lost_by_silence() -> None:
+    clock = HandClock()
+    locks = OrderLocks(clock)
+    assert locks.lock("g", "one", [QUEUE]) == [QUEUE]
+    assert locks.lock("g", "two", [QUEUE]) == [] and locks.has_live("g")
+    clock.at_ms += 60_000
+    assert locks.lock("g", "two", [QUEUE]) == []
+    clock.at_ms += 1
+    assert locks.lock("g", "two", [QUEUE]) == [QUEUE]
+    assert locks.table("g") == {QUEUE: "two"}
+    clock.at_ms += 60_001
+    assert not locks.has_live("g") and locks.table("g") == {}
+
+
+def test_only_the_owner_gives_a_lock_up() -> None:
+    locks = OrderLocks(HandClock())
+    locks.lock("g", "one", [QUEUE])
+    locks.unlock("g", "two", [QUEUE])
+    assert locks.has_live("g")
+    locks.unlock("g", "one", [QUEUE])
+    assert not locks.has_live("g")
+    assert locks.lock("other", "two", [QUEUE]) == [QUEUE]
+
+
+def group_with(*subscriptions: tuple[str, str, str, int]) -> ConsumerGroup:
+    group = ConsumerGroup("g")
+    for topic, expression, kind, version in subscriptions:
+        group.subscriptions[topic] = build_subscription(topic, expression, kind, version)
+    return group
+
+
+def test_a_groups_filter_lives_with_its_members_and_is_kept_for_a_day(tmp_path: Path) -> None:
+    clock = HandClock()
+    path = tmp_path / "consumerFilter.json"
+    filters = Filters(str(path), clock)
+    filters.group_changed("g", group_with(("T", "a > 5", "SQL92", 7), ("U", "x", "TAG", 7)))
+    known = filters.get("T", "g")
+    assert known is not None and not known.dead and filters.get("U", "g") is None
+    filters.group_changed("g", None)
+    assert known.dead
+    filters.stop()
+    entry = fastjson.loads(path.read_bytes())["filterDataByTopic"]["T"]
+    assert entry["topic"] == "T"
+    kept = entry["groupFilterData"]["g"]
+    assert kept["expression"] == "a > 5" and kept["dead"] is True and kept["clientVersion"] == 7
+    clock.at_ms += DEAD_KEPT_MS - 1
+    again = Filters(str(path), clock)
+    again.load()
+    assert again.get("T", "g") is not None
+    clock.at_ms += 1
+    late = Filters(str(path), clock)
+    late.load()
+    assert late.get("T", "g") is None
+
+
+def test_a_live_filter_counts_as_dead_after_a_load_until_the_heartbeat(tmp_path: Path) -> None:
+    clock = HandClock()
+    filters = Filters(str(tmp_path / "f.json"), clock)
+    filters.group_changed("g", group_with(("T", "a > 5", "SQL92", 7)))
+    filters.stop()
+    again = Filters(str(tmp_path / "f.json"), clock)
+    again.load()
+    known = again.get("T", "g")
+    assert known is not None and known.dead
+    again.group_changed("g", group_with(("T", "a > 5", "SQL92", 7)))
+    assert not known.dead
+
+
+def test_a_pull_needs_a_filter_that_is_known_and_new_enough(tmp_path: Path) -> None:
+    filters = Filters(str(tmp_path / "f.json"), HandClock())
+    with pytest.raises(Refused) as caught:
+        filters.for_pull("T", "g", 1)
+    assert caught.value.code == 27
+    filters.group_changed("g", group_with(("T", "a > 5", "SQL92", 7)))
+    with pytest.raises(Refused) as caught:
+        filters.for_pull("T", "g", 8)
+    assert caught.value.code == 28
+    filters.for_pull("T", "g", 7)
+    filters.group_changed("g", group_with(("T", "a >", "SQL92", 9)))  # wrong: let it be reported
+    with pytest.raises(Refused) as caught:
+        filters.for_pull("T", "g", 9)
+    assert caught.value.code == 27
+
+
+@pytest.mark.parametrize("ipv6", [False, True])
+@pytest.mark.parametrize("topic", ["T", "t" * 200])
+def test_the_properties_of_a_record_are_found_without_decoding_it(ipv6: bool, topic: str) -> None:
+    host = encode_host("::1" if ipv6 else "127.0.0.1", 9)
+    message = Message(topic, 0, b"body", "a\x017\x02", born_host=host, store_host=host)
+    record = memoryview(encode_record(message, 1, 2, 3))
+    assert record_properties(record) == "a\x017\x02"
+    assert record_matcher("a > 5")(record) and not record_matcher("a > 8")(record)
+    assert properties_matcher("a = 7")("a\x017\x02")
+
+
+def test_progress_is_believed_only_if_whole_and_of_a_log_that_is_still_there(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "p"
+    progress = ProgressFile(str(path))
+    assert progress.read(100) is None
+    progress.write([1, 2, 3], 100)
+    progress.write([4, 5], 200)
+    assert progress.read(200) == [4, 5] and progress.read(199) is None
+    progress.close()
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    assert progress.read(200) is None
+    path.write_bytes(data[:10])
+    assert progress.read(200) is None
+
+
+def test_a_recall_handle_is_upstreams() -> None:
+    handle = recall_handle.encode("T", "broker-a", "1700000000000", "7F0001")
+    assert handle == "djEgVCBicm9rZXItYSAxNzAwMDAwMDAwMDAwIDdGMDAwMQ=="
+    assert recall_handle.decode(handle) == ("T", "broker-a", 1700000000000, "7F0001")
+    assert recall_handle.decode(handle.rstrip("=")).unique_key == "7F0001"
+
+
+@pytest.mark.parametrize("handle", ["", "x", "djIgVCBiIDEgdQ==", "djEgVCBiIHggdQ==", "ÿ"])
+def test_what_is_no_handle_is_refused(handle: str) -> None:
+    with pytest.raises(ValueError, match="recall handle is invalid"):
+        recall_handle.decode(handle)
+
+
+@pytest.mark.parametrize(
+    ("properties", "sys_flag", "wanted"),
+    [
+        ("KEYS\x01k\x02", 0, False),
+        ("DELAY\x013\x02", 0, True),
+        ("TIMER_DELAY_SEC\x013\x02", 0, True),
+        ("TRAN_MSG\x01true\x02", 0, True),
+        ("", 4, True),
+    ],
+)
+def test_most_messages_need_no_hook(properties: str, sys_flag: int, wanted: bool) -> None:
+    assert put_hooks.needed(properties, sys_flag) is wanted
+
+
+def test_a_delivered_timer_is_not_timed_again(world: World) -> None:
+    message = world.message("T", TIMER_OUT_MS="5", TIMER_DELIVER_MS=str(START_MS + 10_000))
+    assert world.hooks.apply(message).topic == "T"
+
+
+def test_the_handle_of_a_timer_names_its_exact_time(world: World) -> None:
+    message = world.hooks.apply(world.message("T", TIMER_DELAY_MS="1234", UNIQ_KEY="u"))
+    handle = world.hooks.recall_handle(message)
+    assert handle is not None
+    assert recall_handle.decode(handle) == ("T", "broker-a", START_MS + 1234, "u")
+    assert world.hooks.recall_handle(world.message("T", UNIQ_KEY="u")) is None
