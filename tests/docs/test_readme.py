@@ -1,0 +1,110 @@
+"""Every snippet of the README runs as it is written, against a real broker."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from peers.aerobee_broker import AerobeeBroker
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+NAMESRV = "127.0.0.1:9876"
+AUTO = ("-o", "asyncio_mode=auto")
+
+
+def blocks(language: str, containing: str) -> str:
+    """The one block of this language with this text in it."""
+    (found,) = [text for kind, text in BLOCKS if kind == language and containing in text]
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AerobeeBroker]:
+    with AerobeeBroker(tmp_path_factory.mktemp("readme")) as running:
+        yield running
+
+
+def run(command: list[str], broker: AerobeeBroker | None = None, cwd: Path | None = None) -> str:
+    url = {"AEROBEE_URL": f"mq://{broker.namesrv}"} if broker is not None else {}
+    done = subprocess.run(
+        command,
+        env={**os.environ, **url},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout}"
+    return done.stdout
+
+
+def test_the_first_message_from_python(broker: AerobeeBroker, tmp_path: Path) -> None:
+    program = tmp_path / "first.py"
+    program.write_text(blocks("python", "asyncio.run(main())"))
+    assert "one coffee" in run([sys.executable, str(program)], broker)
+
+
+def test_the_shell_commands(broker: AerobeeBroker) -> None:
+    outputs = []
+    for line in blocks("sh", "aerobee send").splitlines():
+        command = line.replace("aerobee", str(Path(sys.executable).with_name("aerobee")), 1)
+        outputs.append(run(["sh", "-c", command], broker))
+    assert "one cake" in outputs[1]
+    assert "one cake" in outputs[2]
+    assert "orders" in outputs[3]
+
+
+def test_the_test_with_the_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_reminder.py").write_text(blocks("python", "aerobee_broker"))
+    output = run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *AUTO], cwd=tmp_path
+    )
+    assert "1 passed" in output
+
+
+def test_the_two_commands_are_targets_of_the_makefile() -> None:
+    for command in re.findall(r"^(make [\w-]+)", blocks("sh", "make run"), re.MULTILINE):
+        run([*command.split(), "-n"], cwd=ROOT)
+
+
+@pytest.mark.apache
+def test_the_first_message_from_java(broker: AerobeeBroker, tmp_path: Path) -> None:
+    from peers.apache import build
+
+    snippet = blocks("java", "DefaultMQProducer").replace(NAMESRV, broker.namesrv)
+    imports = (
+        "org.apache.rocketmq.client.producer.DefaultMQProducer",
+        "org.apache.rocketmq.client.producer.SendResult",
+        "org.apache.rocketmq.common.message.Message",
+    )
+    source = "".join(f"import {name};\n" for name in imports)
+    source += (
+        f"class First {{ public static void main(String[] a) throws Exception {{\n{snippet}}} }}"
+    )
+    (tmp_path / "First.java").write_text(source)
+    class_path = f"{tmp_path}:{build('5.5.0')}"
+    run(["javac", "-cp", class_path, str(tmp_path / "First.java")])
+    home = f"-Duser.home={tmp_path}"
+    assert "SEND_OK" in run(["java", home, "-cp", class_path, "First"])
+
+
+@pytest.mark.spark
+def test_the_spark_snippet(broker: AerobeeBroker, tmp_path: Path) -> None:
+    run([str(Path(sys.executable).with_name("aerobee")), "send", "orders", "row"], broker)
+    program = tmp_path / "rows.py"
+    program.write_text(
+        "import os, sys\n"
+        "os.environ['PYSPARK_PYTHON'] = sys.executable\n"
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        + blocks("python", "# spark").replace(NAMESRV, broker.namesrv)
+    )
+    assert "|key" in run([sys.executable, str(program)], broker).replace(" ", "")
