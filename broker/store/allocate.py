@@ -17,6 +17,7 @@ from aerobee.broker.store.layout import offset_name
 
 log = structlog.get_logger("aerobee.store")
 
+POPULATE_FROM = 64 * 1024 * 1024  # smaller files are those of tests and embedded brokers
 POPULATE_STEP = 8 * 1024 * 1024
 WARM_STEP = 16 * 1024 * 1024  # of a file that is in use already
 
@@ -26,7 +27,7 @@ class FileMaker:
         self._disk = disk
         self._folder = folder
         self._size = size
-        self._populate = populate
+        self._populate = populate and size >= POPULATE_FROM
         self._stopping = False
         self._ahead = 0
         self._requests = 0

@@ -24,7 +24,7 @@ from aerobee.broker.store.recovery_plan import (
     plan_recovery,
 )
 from aerobee.broker.store.reput import Reput
-from aerobee.broker.store.scan import NOTHING_HERE, check_record, scan_records
+from aerobee.broker.store.scan import NOTHING_HERE, check_record, scan_records, skim_records
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.record import CorruptRecord
 
@@ -173,6 +173,8 @@ class Recovery:
         newest = self._log.last_store_timestamp
         check_crc = self._settings.check_crc_on_recover
         dispatch_from = plan.dispatch_from if plan.dispatch_from >= 0 else self._log.max_offset
+        if check_crc:
+            position, newest = self._skim(file, position, dispatch_from, newest, plan)
         records = scan_records(file.view, file.start, position, file.size, check_crc=check_crc)
         total = self._log.max_offset - plan.scan_from
         try:
@@ -189,6 +191,21 @@ class Recovery:
             self._log.last_store_timestamp = newest
             if facts:
                 self._reput.dispatch_walked(facts)
+
+    def _skim(
+        self, file: MappedFile, position: int, dispatch_from: int, newest: int, plan: Plan
+    ) -> tuple[int, int]:
+        """Check the records that are not dispatched the quick way, as far as it goes."""
+        end = min(dispatch_from - file.start, file.size)
+        total = self._log.max_offset - plan.scan_from
+        while True:
+            before = position
+            position, newest = skim_records(
+                file.view, file.start, position, end, newest, TELL_RECORDS
+            )
+            if position == before:
+                return position, newest
+            self._tell(file.start + position - plan.scan_from, total)
 
     def _note_damage(self, file: MappedFile, error: CorruptRecord, durable_to: int) -> None:
         self.found_damage = True
