@@ -105,7 +105,8 @@ def make_broker(settings: Settings, clock: Clock) -> Broker:
     broker.escape = lambda message: broker.store.put([message])[0]
     broker.names = _name_service(broker)
     broker.clients.on_group_change.append(broker.filters.group_changed)
-    broker.store.add_arrival_listener(broker.long_polling.arrived)
+    broker.store.add_arrival_listener(broker.long_polling.arrived, broker.long_polling.waits_at)
+    broker.long_polling.on_change = broker.store.listening_changed
     return broker
 
 

@@ -45,6 +45,7 @@ class LongPolling:
         holds_max: int = HOLDS_MAX,
     ) -> None:
         self.rerun = rerun
+        self.on_change: Callable[[str, int], None] | None = None  # first or last hold of a queue
         self.holds_max = holds_max
         self._clock = clock
         self._by_queue: dict[tuple[str, int], dict[Hold, None]] = {}
@@ -63,12 +64,21 @@ class LongPolling:
         """How many pulls wait at this queue."""
         return len(self._by_queue.get((topic, queue_id), ()))
 
+    def waits_at(self, topic: str, queue_id: int) -> bool:
+        """Whether a pull waits at this queue."""
+        return (topic, queue_id) in self._by_queue
+
     def hold(self, hold: Hold, seconds: float) -> bool:
         """Keep a pull for so long; False when there are too many already."""
         if self._count >= self.holds_max or self._stopped:
             return False
         tick = hold.tick = int((self._clock.monotonic() + seconds) / TICK_S) + 1
-        self._by_queue.setdefault((hold.topic, hold.queue_id), {})[hold] = None
+        holds = self._by_queue.get((hold.topic, hold.queue_id))
+        if holds is None:
+            holds = self._by_queue[hold.topic, hold.queue_id] = {}
+            if self.on_change is not None:
+                self.on_change(hold.topic, hold.queue_id)
+        holds[hold] = None
         self._by_owner.setdefault(hold.owner, {})[hold] = None
         due = self._by_tick.get(tick)
         if due is None:
@@ -125,8 +135,8 @@ class LongPolling:
             self.rerun(holds)
 
     def _remove(self, hold: Hold) -> None:
-        queue = (hold.topic, hold.queue_id)
-        _take_out(self._by_queue, queue, hold)
+        if _take_out(self._by_queue, (hold.topic, hold.queue_id), hold) and self.on_change:
+            self.on_change(hold.topic, hold.queue_id)
         _take_out(self._by_owner, hold.owner, hold)
         due = self._by_tick.get(hold.tick)
         if due is not None:
@@ -153,9 +163,12 @@ class LongPolling:
             self._arm()
 
 
-def _take_out(table: dict[Any, dict[Hold, None]], key: Hashable, hold: Hold) -> None:
+def _take_out(table: dict[Any, dict[Hold, None]], key: Hashable, hold: Hold) -> bool:
+    """Whether the key has gone with its last hold."""
     holds = table.get(key)
-    if holds is not None:
-        holds.pop(hold, None)
-        if not holds:
-            del table[key]
+    if holds is None:
+        return False
+    holds.pop(hold, None)
+    if not holds:
+        del table[key]
+    return not holds

@@ -73,7 +73,9 @@ class Schedule:
         self._levels = sorted(known.union(range(1, len(self._delays_ms) + 1)))
 
     async def start(self) -> None:
-        self._store.add_arrival_listener(self._arrived)
+        self._store.add_arrival_listener(
+            self._arrived, lambda topic, _queue_id: topic == SCHEDULE_TOPIC
+        )
         self._tasks = [
             asyncio.create_task(self._run(), name="schedule"),
             asyncio.create_task(self.file.run(self._flush_s), name="schedule-offsets"),

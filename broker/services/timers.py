@@ -154,7 +154,9 @@ class Timers:
             self._read_second = max(self._read_second, self._clock.now_ms() // 1000)
 
     async def start(self) -> None:
-        self._store.add_arrival_listener(self._arrived)
+        self._store.add_arrival_listener(
+            self._arrived, lambda topic, _queue_id: topic == TIMER_TOPIC
+        )
         self._tasks = [
             asyncio.create_task(self._run(), name="timers"),
             asyncio.create_task(

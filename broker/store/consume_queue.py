@@ -40,6 +40,7 @@ class ConsumeQueue:
         "flushed_bytes",
         "is_schedule",
         "key_hash",
+        "listened",
         "max_offset",
         "max_physical_offset",
         "min_offset",
@@ -70,6 +71,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.is_schedule = is_schedule
+        self.listened = False  # whether somebody wants to be told of what arrives here
         self.ext = ext
         self.ext_writable = ext_writable
         self.plain_tags = not is_schedule and not ext_writable  # the code is simply that of TAGS

@@ -112,8 +112,18 @@ class MessageStore(StoreLifecycle):
         else:
             callback(PutStatus.PUT_OK)
 
-    def add_arrival_listener(self, callback: ArrivalListener) -> None:
+    def add_arrival_listener(
+        self, callback: ArrivalListener, wants: Callable[[str, int], bool] | None = None
+    ) -> None:
+        """Call back after each dispatch with what arrived in the queues that `wants` is true for
+        (None: in all). Others' queues may be among them. When what it wants of a queue changes,
+        `listening_changed` must be called."""
         self.reput.listeners.append(callback)
+        self.queue_table.add_wanted(wants)
+
+    def listening_changed(self, topic: str, queue_id: int) -> None:
+        """A listener has begun or ceased to want a queue's arrivals."""
+        self.queue_table.listening_changed(topic, queue_id)
 
     # -- reading
 

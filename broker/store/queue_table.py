@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.consume_queue_ext import ConsumeQueueExt
@@ -19,7 +19,7 @@ def is_safe_topic(topic: str) -> bool:
 
 
 class QueueTable:
-    __slots__ = ("_counters", "_disk", "_has_ext", "_settings", "_unsynced", "table")
+    __slots__ = ("_counters", "_disk", "_has_ext", "_settings", "_unsynced", "_wanted", "table")
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class QueueTable:
         self._counters = counters
         self._unsynced = unsynced
         self._has_ext = False
+        self._wanted: list[Callable[[str, int], bool] | None] = []
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -60,6 +61,7 @@ class QueueTable:
                 self._settings.enable_consume_queue_ext,
             )
             self.table[topic, queue_id] = queue
+            self.listening_changed(topic, queue_id)
         return queue
 
     def _ext_of(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
@@ -77,6 +79,20 @@ class QueueTable:
             self._counters,
             self._unsynced,
         )
+
+    # -- who wants to be told of arrivals
+
+    def add_wanted(self, wants: Callable[[str, int], bool] | None) -> None:
+        """Somebody listens to the queues for which `wants` is true; None: to all."""
+        self._wanted.append(wants)
+        for topic, queue_id in self.table:
+            self.listening_changed(topic, queue_id)
+
+    def listening_changed(self, topic: str, queue_id: int) -> None:
+        """Ask again whether anybody wants this queue's arrivals."""
+        queue = self.table.get((topic, queue_id))
+        if queue is not None:
+            queue.listened = any(wants is None or wants(topic, queue_id) for wants in self._wanted)
 
     def load(self) -> None:
         """Open the queues that the directory has."""

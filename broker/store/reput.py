@@ -163,7 +163,7 @@ class Reput:
                     queue.max_physical_offset = offset + size
                 else:
                     queue.put(queue_offset, offset, size, code)
-                if arrivals is not None:
+                if arrivals is not None and queue.listened:
                     arrivals.append(
                         Arrival(
                             queue.topic,
