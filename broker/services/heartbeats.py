@@ -1,7 +1,7 @@
 """A heartbeat's body, read as every client writes it: enums as names or numbers, null lists,
 numbers as texts, keys that are not there."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aerobee.broker.services.config_file import as_bool, as_int
@@ -50,7 +50,6 @@ class Heartbeat:
     consumers: tuple[ConsumerData, ...] = ()
     fingerprint: int = 0
     without_subscriptions: bool = False
-    problems: list[str] = field(default_factory=list)
 
 
 def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:

@@ -46,7 +46,7 @@ SYSTEM_GROUPS: Final = (
 )
 
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-_UNSAFE_AS_FOLDER: Final = re.compile(r"[/\\\0]|\.{1,2}\Z")
+_SEPARATORS: Final = re.compile(r"[/\\\0]")
 
 
 def topic_problem(name: str) -> str | None:
@@ -71,7 +71,7 @@ def _problem(kind: str, name: str, size_max: int) -> str | None:
 
 def is_safe_as_folder(name: str) -> bool:
     """Whether a name from a config file, perhaps of another broker's rules, stays in its folder."""
-    return bool(name) and not _UNSAFE_AS_FOLDER.match(name) and not re.search(r"[/\\\0]", name)
+    return name not in ("", ".", "..") and not _SEPARATORS.search(name)
 
 
 def is_retry_topic(topic: str) -> bool:

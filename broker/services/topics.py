@@ -14,6 +14,7 @@ from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.topic_config import (
     INHERIT,
     READ,
+    UNIT_SUB_FLAG,
     WRITE,
     TopicConfig,
     topic_from_json,
@@ -146,7 +147,7 @@ class Topics:
             count,
             template.perm & ~INHERIT,
             template.topic_filter_type,
-            2 if unit_sub else 0,
+            UNIT_SUB_FLAG if unit_sub else 0,
         )
         self.put(config)
         return config
@@ -196,7 +197,12 @@ class Topics:
             )
         count = max(1, min(queue_nums, self._settings.max_queue_nums))
         config = TopicConfig(
-            name, count, count, _READ_WRITE, topic_sys_flag=2 if unit else 0, order=order
+            name,
+            count,
+            count,
+            _READ_WRITE,
+            topic_sys_flag=UNIT_SUB_FLAG if unit else 0,
+            order=order,
         )
         self.put(config)
         return config
