@@ -79,7 +79,7 @@ class BrokerProcess:
             "namesrvListenPort": str(self.namesrv_port),
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        return [str(Path(sys.executable).with_name("aerobee")), "broker", *sets]
+        return [sys.executable, "-m", "aerobee.broker", *sets]
 
     def _apache(self) -> list[str]:
         version = _APACHE_VERSIONS[self.kind]

@@ -1,0 +1,77 @@
+"""`make bench-quick`: has the hot path become slower? CPU per message beside the recorded figures.
+
+The minimum of many short rounds is little disturbed by neighbours; dividing it by the CPU time of a
+fixed piece of Python, measured in the same run, takes most of the machine's own speed out as well.
+
+    python -m bench.quick [--record]     exit 1 when a figure lost more than a quarter
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+RECORDED = Path(__file__).parent / "results" / "quick.json"
+ALLOWED = 1.25
+_ROW = re.compile(r"^((?:send|pull) +\w+) +total +([\d.]+)", re.MULTILINE)
+
+
+def yardstick() -> float:
+    """CPU microseconds of a fixed mix of what a hot path does: pack, slice, join, checksum."""
+    pack = struct.Struct(">iqi").pack
+    body = bytes(1024)
+
+    def mix() -> int:
+        parts = [pack(number, number, number) + body[:64] for number in range(64)]
+        return zlib.crc32(b"".join(parts))
+
+    best = float("inf")
+    for _ in range(2000):
+        began = time.process_time_ns()
+        mix()
+        best = min(best, (time.process_time_ns() - began) / 1000)
+    return best
+
+
+def measure() -> dict[str, float]:
+    """Each row of bench/hotpath.py, in yardsticks per message."""
+    unit = yardstick()
+    command = [sys.executable, str(Path(__file__).parent / "hotpath.py"), "--rounds", "60"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=110).stdout
+    print(output)
+    rows = {" ".join(name.split()): float(us) for name, us in _ROW.findall(output)}
+    if not rows:
+        raise SystemExit(f"bench/hotpath.py printed no figures:\n{output}")
+    unit = min(unit, yardstick())
+    print(f"yardstick: {unit:.2f} us")
+    return {name: us / unit for name, us in rows.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--record", action="store_true", help="keep these figures to compare with")
+    record = parser.parse_args().record
+    figures = measure()
+    if record or not RECORDED.exists():
+        RECORDED.parent.mkdir(exist_ok=True)
+        RECORDED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+        print(f"recorded in {RECORDED}")
+        return 0
+    recorded: dict[str, float] = json.loads(RECORDED.read_text())
+    slower = 0
+    for name, value in figures.items():
+        ratio = value / recorded.get(name, value)
+        slower += ratio > ALLOWED
+        print(f"{name:16} {ratio:5.2f} of the recorded{'   SLOWER' if ratio > ALLOWED else ''}")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
