@@ -1,0 +1,85 @@
+"""A store's files as a table: a stopped broker's, a running one's, and folders that are none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peers.aerobee_broker import AerobeeBroker
+from pyspark.sql import DataFrame, SparkSession
+from spark.helpers import create_topic, numbers, produce, topic_rows
+
+
+@pytest.fixture
+def filled(own_broker: Callable[..., AerobeeBroker]) -> AerobeeBroker:
+    """Two topics over several log files."""
+    broker = own_broker(mappedFileSizeCommitLog="65536")
+    for topic in ("red", "blue"):
+        create_topic(broker.broker, topic, 2)
+        produce(broker.namesrv, topic, [row + b"." * 200 for row in numbers(500)], tag=topic)
+    return broker
+
+
+def load(spark: SparkSession, **options: Any) -> DataFrame:
+    return spark.read.format("aerobee").options(**options).load()
+
+
+def test_the_files_hold_what_the_broker_gives_and_more_splits_change_nothing(
+    spark: SparkSession, filled: AerobeeBroker
+) -> None:
+    columns = ["value", "topic", "partition", "offset", "tags", "messageId", "storeHost"]
+    expected = sorted(
+        str(row) for t in ("red", "blue") for row in topic_rows(filled.namesrv, t, columns)
+    )
+    filled.stop()
+    for more in ({}, {"minPartitions": 20}, {"splitBytes": 10_000}):
+        frame = load(spark, path=str(filled.store), **more).select(*columns)
+        rows = [row.asDict() | {"value": bytes(row.value)} for row in frame.collect()]
+        assert sorted(map(str, rows)) == expected
+    assert load(spark, path=str(filled.store), minPartitions=20).rdd.getNumPartitions() >= 20
+
+
+def test_topics_tags_and_times_prune_what_is_read(
+    spark: SparkSession, filled: AerobeeBroker
+) -> None:
+    time.sleep(0.05)
+    middle = round(time.time() * 1000)
+    produce(filled.namesrv, "red", numbers(70), tag="late")
+    filled.kill()
+    path = str(filled.store)
+    assert load(spark, path=path, subscribe="red").count() == 570
+    assert load(spark, path=path, subscribePattern="b.*").count() == 500
+    assert load(spark, path=path, tags="late || blue").count() == 570
+    assert load(spark, path=path, startingTimestamp=middle).count() == 70
+    assert load(spark, path=path, endingTimestamp=middle).count() == 1000
+    whole = load(spark, path=path).rdd.getNumPartitions()
+    assert load(spark, path=path, startingTimestamp=middle).rdd.getNumPartitions() < whole
+    pushed = load(spark, path=path, pushdown=True).where("topic = 'red' and tags = 'late'")
+    assert pushed.count() == 70
+
+
+def test_a_running_brokers_files_can_be_read(spark: SparkSession, filled: AerobeeBroker) -> None:
+    assert load(spark, path=str(filled.store)).count() == 1000
+    sealed = load(spark, path=str(filled.store), sealedOnly=True).count()
+    assert 0 < sealed < 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({}, "holds no commitlog file"),
+        ({"startingOffsets": "earliest"}, "startingOffsets has no meaning for a read by path"),
+        ({"namesrv": "h:1"}, "namesrv has no meaning for a read by path"),
+        ({"sql": "a = 1"}, "sql has no meaning for a read by path"),
+        ({"subscribe": "a", "subscribePattern": "a"}, "not both"),
+    ],
+)
+def test_wrong_options_are_refused(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(Exception) as raised:
+        load(spark, path=str(tmp_path), **options).count()
+    assert complaint in str(raised.value)
