@@ -14,7 +14,8 @@ import msgspec
 
 from aerobee.client.errors import AerobeeError, Unconfirmed
 from aerobee.client.message import Outgoing, Receipt
-from aerobee.client.sender import Sender, Stored, receipt
+from aerobee.client.outgoing import Stored, receipt
+from aerobee.client.sender import Sender
 
 BATCH_BYTES: Final = 256 * 1024
 BATCH_COUNT: Final = 1024

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from aerobee.client.admin_types import Broker, Member, QueueLag, QueueStats
 from aerobee.client.core import Core
-from aerobee.client.errors import AerobeeError, BrokerError, Misuse, NotFound
+from aerobee.client.errors import BrokerError, Misuse, NotFound
 from aerobee.client.message import DLQ_PREFIX, RETRY_PREFIX, timestamp_ms
 from aerobee.client.routes import PERM_READ, PERM_WRITE
 from aerobee.protocol import fastjson
@@ -33,50 +33,6 @@ SYSTEM_GROUPS: Final = frozenset(
         *("SELF_TEST_GROUP", "CID_ONSAPI_PULL", "CID_RMQ_SYS_SYNC_BROKER_MEMBER"),
     )
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """A broker of the cluster, by number: 0 is the master."""
-
-    name: str
-    cluster: str
-    number: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLag:
-    """How far a group has come in one queue. `offset` is -1 where nothing is kept."""
-
-    queue: MessageQueue
-    max_offset: int
-    offset: int
-    consumed_at: datetime | None
-
-    @property
-    def lag(self) -> int:
-        return self.max_offset - self.offset if self.offset >= 0 else self.max_offset
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """The ends of one queue."""
-
-    queue: MessageQueue
-    min_offset: int
-    max_offset: int
-    updated_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A client of a group as a broker sees it."""
-
-    client_id: str
-    address: str
-    language: str
-    version: int
 
 
 class Admin:
@@ -383,13 +339,9 @@ class Admin:
         loop = asyncio.get_running_loop()
         connection = await self._core.remoting.connection(address)
         begun = loop.time()
-        try:
-            await connection.request(
-                Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}),
-                self._core.timeout,
-            )
-        except AerobeeError:
-            raise
+        await connection.request(
+            Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}), self._core.timeout
+        )
         return loop.time() - begun
 
 

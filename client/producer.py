@@ -11,7 +11,8 @@ from typing import Final, Self
 from aerobee.client.accumulator import BATCH_BYTES, Accumulator, Delivery
 from aerobee.client.errors import Closed, Misuse, SendsFailed
 from aerobee.client.message import Receipt
-from aerobee.client.sender import Body, Sender, receipt
+from aerobee.client.outgoing import receipt
+from aerobee.client.sender import Body, Sender
 
 BUFFER_BYTES: Final = 32 << 20
 

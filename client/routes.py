@@ -92,9 +92,9 @@ class Routes:
         """Whether the topic has had a route before."""
         return topic in self._ever
 
-    def forget(self, topic: str) -> None:
-        """Ask for its route anew when it is needed next."""
-        self._routes.pop(topic, None)
+    def refresh_soon(self, topic: str) -> None:
+        """Renew the route in the background; until then the old one serves."""
+        self._question(topic)
 
     @property
     def broker_addresses(self) -> set[str]:
@@ -159,12 +159,15 @@ class Routes:
 
     async def refresh(self, topic: str) -> Route:
         """Ask the name servers; those who ask together share one question."""
+        return await asyncio.shield(self._question(topic))
+
+    def _question(self, topic: str) -> asyncio.Task[Route]:
         task = self._asking.get(topic)
         if task is None:
             task = asyncio.create_task(self._ask(topic), name=f"route of {topic}")
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._asked(topic, done))
-        return await asyncio.shield(task)
+        return task
 
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
         self._asking.pop(topic, None)

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from aerobee.client import message as messages
 from aerobee.client.connection import Connection
@@ -20,7 +20,8 @@ from aerobee.client.errors import (
     Unconfirmed,
     refusal,
 )
-from aerobee.client.message import Outgoing, Receipt, durability_of
+from aerobee.client.message import Outgoing, Receipt
+from aerobee.client.outgoing import Delayed, Stored, receipt
 from aerobee.client.remoting import Remoting, is_outcome_unknown
 from aerobee.client.routes import AUTO_CREATE_QUEUES, TEMPLATE_TOPIC, Route, Routes
 from aerobee.protocol import ids
@@ -35,40 +36,9 @@ BODY_SIZE_MAX: Final = 4 << 20
 STORED_CODES: Final = frozenset((0, 10, 11, 12))
 RETRY_CODES: Final = frozenset((1, 2, 14, 16, 17, 204, 205, 1500))
 ATTEMPTS: Final = 3
-FIRST_5X: Final = 413  # the version number from which brokers have timers
 SICK_SECONDS: Final = 2.0
 
 Body = bytes | bytearray | memoryview
-
-
-class Delayed(Outgoing, gc=False, eq=False):
-    """A message for later: how that is said depends on the broker."""
-
-    delay_ms: int | None = None
-    deliver_ms: int | None = None
-
-    def timing(self, connection: Connection) -> str:
-        if self.deliver_ms is None and self.delay_ms is None:
-            return ""
-        if not connection.is_aerobee:
-            seconds = (
-                self.delay_ms / 1000
-                if self.delay_ms is not None
-                else (self.deliver_ms or 0) / 1000 - time.time()
-            )
-            if connection.peer_version < FIRST_5X or seconds in messages.DELAY_LEVELS:
-                return props.encode({props.DELAY: str(messages.delay_level(seconds))})
-        if self.delay_ms is not None:
-            return props.encode({props.TIMER_DELAY_MS: str(self.delay_ms)})
-        return props.encode({props.TIMER_DELIVER_MS: str(self.deliver_ms)})
-
-
-class Stored(NamedTuple):
-    """A broker's answer that it has stored what was sent."""
-
-    queue: MessageQueue
-    answer: Command
-    connection: Connection
 
 
 class Sender:
@@ -81,6 +51,7 @@ class Sender:
         self._ids = ids.UniqueIds()
         self._turns = itertools.count()
         self._sick: dict[str, float] = {}
+        self._queue_counts: dict[str, int] = {}
 
     # -- building
 
@@ -228,54 +199,67 @@ class Sender:
         deadline = loop.time() + timeout
         failed: set[str] = set()
         unknown: AerobeeError | None = None
-        last: AerobeeError | None = None
+        last: AerobeeError = RequestTimeout(f"no connection for {topic!r} within {timeout:g} s")
         tries = 0
         pause = 0.02
-        while tries < ATTEMPTS and (left := deadline - loop.time()) > 0:
-            queue: MessageQueue | None = None
+        while (left := deadline - loop.time()) > 0:
             asked = False
             try:
-                async with asyncio.timeout(left):
-                    route = await self._routes.for_sending(topic)
-                    queue = self._choose(route, order_key, failed)
-                    address = self._routes.address(queue.broker_name)
-                    connection = await self._remoting.connection(address)
-                    await connection.drain(left)
-                tries += 1
+                queue, connection = await self._reach(topic, order_key, failed, left)
                 asked = True
+                tries += 1
                 command = self._remoting.sign(build(queue, connection))
                 answer = await connection.ask(command, deadline - loop.time())
             except TimeoutError:
-                last = last or RequestTimeout(f"no connection for topic {topic!r} in {timeout:g} s")
                 break
             except (Misuse, Closed):
                 raise
             except AerobeeError as error:
-                unknown = error if asked and is_outcome_unknown(error) else unknown
                 last = error
+                if asked:
+                    unknown = error if is_outcome_unknown(error) else unknown
+                    self._avoid(queue.broker_name, failed)
                 if isinstance(error, NoRoute) and not tries and not self._routes.was_there(topic):
                     raise  # a topic that never had a route will not get one by waiting
             else:
                 if answer.code in STORED_CODES:
-                    self._sick.pop(queue.broker_name, None)
-                    if not route.created:
-                        self._routes.forget(topic)  # it is there now: ask for its own route
                     return Stored(queue, answer, connection)
                 last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
                 if answer.code not in RETRY_CODES:
                     break
+                self._avoid(queue.broker_name, failed)
             if tries >= ATTEMPTS:
                 break
-            if queue is not None:
-                failed.add(queue.broker_name)
-                self._sick[queue.broker_name] = loop.time() + SICK_SECONDS
             await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
             pause *= 2
             await self._renew(topic, deadline)
         if unknown is not None:
             text = f"nobody knows whether message {message_id} for {topic!r} was stored: {unknown}"
             raise Unconfirmed(text, message_id=message_id, topic=topic) from unknown
-        raise last or RequestTimeout(f"a message for {topic!r} was not sent within {timeout:g} s")
+        raise last
+
+    async def _reach(
+        self, topic: str, order_key: str | None, failed: set[str], seconds: float
+    ) -> tuple[MessageQueue, Connection]:
+        """A queue and an open connection to its broker; one that fails is avoided for a while."""
+        async with asyncio.timeout(seconds):
+            route = await self._routes.for_sending(topic)
+            if not route.created:
+                self._routes.refresh_soon(topic)  # the first message creates it
+            queue = self._choose(route, order_key, failed)
+            try:
+                address = self._routes.address(queue.broker_name)
+                connection = await self._remoting.connection(address)
+                await connection.drain(seconds)
+            except BaseException:
+                self._avoid(queue.broker_name, failed)
+                raise
+            return queue, connection
+
+    def _avoid(self, broker: str, failed: set[str]) -> None:
+        """Not this broker again for this message, nor for others for a while."""
+        failed.add(broker)
+        self._sick[broker] = asyncio.get_running_loop().time() + SICK_SECONDS
 
     async def _renew(self, topic: str, deadline: float) -> None:
         """Ask for the route again: the topic may have moved, or be there only now."""
@@ -295,8 +279,9 @@ class Sender:
         if order_key is None:
             return None
         route = self._routes.cached(topic)
-        count = len(route.write_queues()) if route is not None else 0
-        return abs(java_hash(order_key)) % (count or 1)
+        if route is not None:
+            self._queue_counts[topic] = len(route.write_queues())
+        return abs(java_hash(order_key)) % (self._queue_counts.get(topic) or 1)
 
     def _choose(self, route: Route, order_key: str | None, failed: set[str]) -> MessageQueue:
         queues = route.write_queues()
@@ -305,26 +290,9 @@ class Sender:
         turn = next(self._turns)
         if failed or self._sick:
             now = asyncio.get_running_loop().time()
-            healthy = [
-                queue
-                for queue in queues
-                if queue.broker_name not in failed and self._sick.get(queue.broker_name, 0) < now
-            ]
+            self._sick = {broker: until for broker, until in self._sick.items() if until > now}
+            avoided = failed | self._sick.keys()
+            healthy = [queue for queue in queues if queue.broker_name not in avoided]
             if healthy:
                 return healthy[turn % len(healthy)]
         return queues[turn % len(queues)]
-
-
-def receipt(message: Outgoing, stored: Stored, index: int = 0) -> Receipt:
-    """The receipt of a message, of the one at `index` when a batch was stored."""
-    ext = stored.answer.ext
-    offset_ids = ext.get("msgId", "").split(",")
-    return Receipt(
-        message.topic,
-        message.message_id,
-        stored.queue._replace(queue_id=int(ext.get("queueId", stored.queue.queue_id))),
-        int(ext.get("queueOffset", -1)) + index,
-        offset_ids[index] if index < len(offset_ids) else "",
-        durability_of(stored.answer.code, stored.connection.flush_mode, message.durable),
-        ext.get("recallHandle") or None,
-    )

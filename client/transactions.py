@@ -14,9 +14,10 @@ from typing import Self
 from aerobee.client.connection import Connection
 from aerobee.client.errors import AerobeeError, Misuse
 from aerobee.client.message import Message, Receipt
+from aerobee.client.outgoing import Stored, receipt
 from aerobee.client.presence import Presence
 from aerobee.client.remoting import Remoting
-from aerobee.client.sender import Body, Sender, Stored, receipt
+from aerobee.client.sender import Body, Sender
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.ids import parse_offset_message_id

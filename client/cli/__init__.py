@@ -29,7 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "ping": ("cluster", "ping", "Measure how fast name servers and brokers answer."),
     "bench": ("benchmark", "bench", "Send and consume at full speed, and say how fast that was."),
     "doctor": ("doctor", "doctor", "Find the usual troubles and say the remedy."),
-    "store": ("daemons", "store", "Look into a store folder: stat, verify, dump."),
+    "store": ("store", "store", "Look into a store folder: stat, verify, dump."),
     "config": ("daemons", "config", "List every setting with default, unit and meaning."),
     "pipeline": ("daemons", "pipeline", "Run the Spark pipeline's jobs."),
     "install-service": ("daemons", "install_service", "Install the broker as a systemd service."),

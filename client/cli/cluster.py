@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from aerobee.client.admin import Broker
+from aerobee.client.admin_types import Broker
 from aerobee.client.cli.base import UNREACHED, Failure
 from aerobee.client.cli.common import Asked, connected
 from aerobee.client.cli.output import print_done, print_json, print_rows

@@ -139,12 +139,6 @@ class _Elsewhere(click.Group):
         return self._group().get_command(ctx, name)
 
 
-store = _Elsewhere(
-    "store",
-    module="aerobee.broker.store.inspect_cli",
-    what="store tools",
-    help="Look into a store folder of Aerobee or RocketMQ: stat, verify, dump.",
-)
 pipeline = _Elsewhere(
     "pipeline",
     module="aerobee.pipeline.cli",

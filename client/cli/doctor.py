@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import click
 
-from aerobee.client.admin import Broker
+from aerobee.client.admin_types import Broker
 from aerobee.client.cli.base import FAILED, Failure, json_option
 from aerobee.client.cli.common import run_loop
 from aerobee.client.cli.output import print_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from aerobee.client.admin import QueueLag
+from aerobee.client.admin_types import QueueLag
 from aerobee.client.cli.common import MOMENT, Asked, connected
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client

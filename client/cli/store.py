@@ -1,0 +1,192 @@
+"""`aerobee store`: look into a store folder of Aerobee or RocketMQ, without ever changing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from aerobee.client.cli.base import FAILED, Failure, json_option
+from aerobee.client.cli.common import MOMENT
+from aerobee.client.cli.output import body_text, cell, print_json, print_rows, progress
+
+SHOWN = 20  # problems for people; --json has all
+
+
+@click.group()
+def store() -> None:
+    """Look into a store folder of Aerobee or RocketMQ: stat, verify, dump."""
+
+
+def _directory(command: Callable[..., Any]) -> Callable[..., Any]:
+    place = click.Path(exists=True, file_okay=False)
+    for decorate in (
+        json_option,
+        click.option("--commitlog", type=place, help="The log's folder elsewhere."),
+        click.argument("directory", metavar="DIR", type=place),
+    ):
+        command = decorate(command)
+    return command
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    from aerobee.broker.store.errors import StoreError
+
+    try:
+        yield
+    except StoreError as error:
+        raise Failure(str(error), FAILED) from None
+    except OSError as error:
+        raise Failure(f"{error.filename or 'the store'}: {error.strerror or error}") from None
+
+
+def _open(directory: str, commitlog: str | None) -> Any:
+    from aerobee.broker.store.inspect_files import open_directory
+
+    return open_directory(directory, commitlog or "")
+
+
+def _moment(ms: int | None) -> str:
+    return cell(datetime.fromtimestamp(ms / 1000).astimezone()) if ms else "-"
+
+
+@store.command()
+@_directory
+def stat(directory: str, commitlog: str | None, as_json: bool) -> None:
+    """What DIR holds: topics, queues, offsets, times and sizes."""
+    with _failures():
+        from aerobee.broker.store.inspect_stat import stat as stat_store
+
+        found = stat_store(_open(directory, commitlog))
+    if as_json:
+        print_json(found)
+        return
+    log = found["commitlog"]
+    click.echo(f"{found['directory']}: {_state(found['stopped_cleanly'])}")
+    for name in ("commitlog", "consumequeue", "index"):
+        part = found[name]
+        click.echo(
+            f"  {name:<13}{part['files']:>6} files {part['bytes']:>16,} bytes, "
+            f"{part['bytes_on_disk']:,} on disk"
+        )
+    click.echo(
+        f"  log from {log['begin_offset']} to {log['end_offset']}, stored "
+        f"{_moment(log['first_stored'])} to {_moment(log['last_stored'])}"
+    )
+    rows = [
+        row
+        | {"first_stored": _moment(row["first_stored"]), "last_stored": _moment(row["last_stored"])}
+        for row in found["queues"]
+    ]
+    print_rows(rows, as_json=False, empty="no queues")
+    for text in found["problems"]:
+        click.echo(f"problem: {text}")
+
+
+def _state(stopped_cleanly: bool) -> str:
+    return "stopped cleanly" if stopped_cleanly else "in use, or not stopped cleanly"
+
+
+@store.command()
+@_directory
+def verify(directory: str, commitlog: str | None, as_json: bool) -> int:
+    """Whether every record, queue entry and index entry of DIR agrees; exit code 1 if not."""
+    with _failures():
+        from aerobee.broker.store.inspect_files import kept_at_rest
+        from aerobee.broker.store.inspect_verify import verify as verify_store
+
+        with kept_at_rest(directory):
+            opened = _open(directory, commitlog)
+            with progress("verify", opened.log_bytes, hidden=as_json) as tell:
+                report = verify_store(opened, tell)
+    if as_json:
+        print_json(
+            {
+                "sound": not report.problems,
+                "records": report.records,
+                "queue_entries": report.queue_entries,
+                "index_entries": report.index_entries,
+                "log_begin": report.log_begin,
+                "log_end": report.log_end,
+                "stopped_cleanly": report.stopped_cleanly,
+                "problems": report.problems,
+                "notes": report.notes,
+            }
+        )
+        return FAILED if report.problems else 0
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    counted = (
+        f"{report.records:,} records, {report.queue_entries:,} queue entries, "
+        f"{report.index_entries:,} index entries"
+    )
+    if not report.problems:
+        click.echo(f"sound: {counted}")
+        return 0
+    click.echo(f"NOT SOUND: {counted}; first: {report.problems[0]}")
+    for problem in report.problems[1:SHOWN]:
+        click.echo(f"  then: {problem}")
+    return FAILED
+
+
+@store.command()
+@_directory
+@click.option("-t", "--topic", help="Messages of this topic.")
+@click.option("-q", "--queue", type=int, help="... of this queue.")
+@click.option("--offset", type=int, help="From this queue offset on.")
+@click.option("--to-offset", type=int, help="Before this queue offset.")
+@click.option("--since", type=MOMENT, help="Stored at or after: a time, Unix seconds, 15m, 2h.")
+@click.option("--until", type=MOMENT, help="Stored before.")
+@click.option("-k", "--key", help="With this key, or unique key.")
+@click.option("-n", "--limit", type=int, help="At most so many.")
+def dump(
+    directory: str,
+    commitlog: str | None,
+    as_json: bool,
+    topic: str | None,
+    queue: int | None,
+    offset: int | None,
+    to_offset: int | None,
+    since: datetime | None,
+    until: datetime | None,
+    key: str | None,
+    limit: int | None,
+) -> None:
+    """Messages of DIR, one a line, as text or (--json) JSON."""
+    with _failures():
+        from aerobee.broker.store.inspect_dump import Wanted, select, work_of
+        from aerobee.broker.store.inspect_dump import as_json as json_of
+
+        opened = _open(directory, commitlog)
+        wanted = Wanted(topic, queue, offset, to_offset, _ms(since), _ms(until), key)
+        work = work_of(opened, wanted)
+        with progress("dump", work, hidden=not work) as tell:
+            for message in islice(select(opened, wanted, tell), limit):
+                if as_json:
+                    click.echo(json.dumps(json_of(message), ensure_ascii=False))
+                else:
+                    click.echo(_line(message))
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1000)
+
+
+def _line(message: Any) -> str:
+    pairs = message.property_map()
+    words = [
+        _moment(message.store_timestamp),
+        f"{message.topic}/{message.queue_id}",
+        str(message.queue_offset),
+        message.message_id,
+        f"tag={pairs.get('TAGS', '-')}",
+        f"keys={pairs.get('KEYS', '-')}",
+        body_text(bytes(message.body)),
+    ]
+    return "  ".join(words)
