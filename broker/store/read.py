@@ -23,6 +23,7 @@ from aerobee.protocol.record import CorruptRecord
 
 log = structlog.get_logger("aerobee.store")
 
+_NO_BYTES = memoryview(b"")
 _memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -79,52 +80,53 @@ class Reader:
         matches: Callable[[int], bool] | None,
         matches_record: Callable[[memoryview], bool] | None,
     ) -> None:
-        """Take records for the entries; neighbours in the log become one view."""
+        """Take records for the entries; neighbours in the log become one view. One long loop
+        without calls: this is where a pull spends its time."""
         file: MappedFile | None = None
+        view = _NO_BYTES
         file_start = file_end = 0  # the readable range of `file`
-        run_start = run_end = -1
+        run_start = run_end = -1  # neighbours that are not yet a view
         next_offset = result.next_offset
         count = total = 0
         gone = False
+        add_view, add_span = result.views.append, result.spans.append
         for offset, size, code in ENTRY.iter_unpack(entries):
             if size == BLANK_ENTRY_SIZE or (matches is not None and not matches(code)):
                 next_offset += 1
                 continue
             end = offset + size
             if offset < file_start or end > file_end:
-                if run_end > run_start and file is not None:
-                    self._close_run(result, file, run_start, run_end)
-                    run_start = run_end = -1
+                if file is not None and run_end > run_start:
+                    add_view(view[run_start - file_start : run_end - file_start])
+                    add_span((file, run_start - file_start, run_end - run_start))
+                run_start = run_end = -1
                 file = self._log.find_readable(offset)
                 if file is None or end > file.start + file.readable or not self._hold(result, file):
                     file, file_start, file_end, gone = None, 0, 0, True
                     next_offset += 1
                     continue
+                view = file.view
                 file_start, file_end = file.start, file.start + file.readable
             if count and (count >= max_count or total + size > max_bytes):
                 break
-            assert file is not None
             if matches_record is not None and not matches_record(
-                file.view[offset - file_start : end - file_start]
+                view[offset - file_start : end - file_start]
             ):
                 next_offset += 1
                 continue
             if offset != run_end:
-                if run_end > run_start:
-                    self._close_run(result, file, run_start, run_end)
+                if file is not None and run_end > run_start:
+                    add_view(view[run_start - file_start : run_end - file_start])
+                    add_span((file, run_start - file_start, run_end - run_start))
                 run_start = offset
             run_end = end
             next_offset += 1
             count += 1
             total += size
-        if run_end > run_start and file is not None:
-            self._close_run(result, file, run_start, run_end)
+        if file is not None and run_end > run_start:
+            add_view(view[run_start - file_start : run_end - file_start])
+            add_span((file, run_start - file_start, run_end - run_start))
         self._finish(result, next_offset, count, total, gone)
-
-    def _close_run(self, result: ReadResult, file: MappedFile, start: int, end: int) -> None:
-        position = start - file.start
-        result.views.append(file.view[position : position + end - start])
-        result.spans.append((file, position, end - start))
 
     def _hold(self, result: ReadResult, file: MappedFile) -> bool:
         if file in result.held:
