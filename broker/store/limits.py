@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aerobee.broker.store.queue_table import is_safe_topic
-from aerobee.broker.store.results import PutStatus, RefusedPut
+from aerobee.broker.store.results import AppendStatus, PutStatus, RefusedPut
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.properties import PROPERTIES_SIZE_MAX
 from aerobee.protocol.record import (
@@ -51,7 +51,8 @@ class Limits:
                 f"the properties of a message to {message.topic} are {props_size} bytes; the limit "
                 f"is {self.properties_size}: send fewer or shorter properties"
             )
-            return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+            exceeded = AppendStatus.PROPERTIES_SIZE_EXCEEDED
+            return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason, exceeded)
         return None
 
     def check_room(self, message: Message) -> RefusedPut | None:
@@ -65,7 +66,8 @@ class Limits:
         limit = min(self.body_size, self.file_size - BLANK_SIZE)
         setting = "maxMessageSize" if size > self.body_size else "mappedFileSizeCommitLog"
         reason = f"{what} takes {size} bytes; the limit is {limit} ({setting})"
-        return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
+        exceeded = AppendStatus.MESSAGE_SIZE_EXCEEDED
+        return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason, exceeded)
 
 
 def record_size_max(message: Message) -> int:

@@ -30,6 +30,17 @@ class PutStatus(IntEnum):
     WHEEL_TIMER_NOT_ENABLE = 15
 
 
+class AppendStatus(IntEnum):
+    """What became of a message at the log itself. END_OF_FILE is never an answer: the message is
+    then appended to the next file."""
+
+    PUT_OK = 0
+    END_OF_FILE = 1
+    MESSAGE_SIZE_EXCEEDED = 2
+    PROPERTIES_SIZE_EXCEEDED = 3
+    UNKNOWN_ERROR = 4
+
+
 class PutResult:
     """One message's fate; offsets and time are meaningful when `ok`, `reason` when not."""
 
@@ -37,6 +48,7 @@ class PutResult:
 
     # Only a refused put and a batch have these of their own: a plain put stays cheap to make.
     reason: str = ""
+    append_status: AppendStatus = AppendStatus.PUT_OK
     physical_offsets: Sequence[int] | None = None
 
     def __init__(
@@ -69,11 +81,17 @@ class PutResult:
 class RefusedPut(PutResult):
     """A message that was not stored, and why."""
 
-    __slots__ = ("reason",)
+    __slots__ = ("append_status", "reason")
 
-    def __init__(self, status: PutStatus, reason: str) -> None:
+    def __init__(
+        self,
+        status: PutStatus,
+        reason: str,
+        append_status: AppendStatus = AppendStatus.UNKNOWN_ERROR,
+    ) -> None:
         super().__init__(status)
         self.reason = reason
+        self.append_status = append_status
 
 
 class BatchPut(PutResult):

@@ -1,0 +1,326 @@
+"""`aerobee store`: what a directory holds, damage of every kind, messages by every handle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from aerobee.broker.store.inspect_files import open_directory
+from aerobee.broker.store.inspect_verify import verify
+from aerobee.client.cli.base import Failure
+from aerobee.client.cli.store import store as store_command
+from store.conftest import ManualClock, OpenStore, dispatch, message
+
+TOPICS = ("Orders", "Größe")
+COUNT = 600
+
+
+@pytest.fixture
+def folder(tmp_path: Path, open_store: OpenStore, clock: ManualClock) -> Path:
+    """A cleanly stopped store with several files of each kind."""
+    store = open_store()
+    for number in range(COUNT):
+        clock.time_ms += 250
+        text = f"KEYS\x01k{number} all\x02UNIQ_KEY\x01U{number:08d}\x02TAGS\x01t{number % 3}\x02"
+        body = b"\xff\x00" if number == 7 else b"body %d " % number + b"x" * 200
+        topic = TOPICS[number % 2]
+        store.put([message(topic, number // 2 % 2, body, properties=text, born_timestamp=number)])
+    dispatch(store)
+    store.close()
+    return tmp_path / "store"
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(store_command, list(words), standalone_mode=False)
+    if isinstance(result.exception, Failure):
+        return result.exception.status, result.exception.message
+    if result.exception is not None:
+        raise result.exception
+    return int(result.return_value or 0), result.output
+
+
+def problems(folder: Path) -> list[str]:
+    return [str(each) for each in verify(open_directory(str(folder)), lambda _: None).problems]
+
+
+def files(folder: Path, part: str) -> list[Path]:
+    return sorted(path for path in (folder / part).rglob("*") if path.is_file())
+
+
+def change(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def content(folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_verify_finds_a_store_with_several_files_of_each_kind_sound(folder: Path) -> None:
+    assert len(files(folder, "commitlog")) > 2
+    assert len(files(folder, "consumequeue")) > 8
+    assert len(files(folder, "index")) > 2
+    before = content(folder)
+    status, text = run("verify", str(folder), "--json")
+    found = json.loads(text)
+    assert status == 0 and found["sound"] and not found["problems"] and not found["notes"]
+    assert (found["records"], found["queue_entries"], found["index_entries"]) == (
+        COUNT,
+        COUNT,
+        COUNT * 3,
+    )
+    run("stat", str(folder))
+    run("dump", str(folder), "--json")
+    assert content(folder) == before
+
+
+def entry_at(folder: Path, number: int) -> tuple[Path, int]:
+    """Where the entry of a queue is: 50 in a file."""
+    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[number // 50]
+    return path, number % 50 * 20
+
+
+def damage_body(folder: Path) -> Path:
+    path = files(folder, "commitlog")[1]
+    change(path, 200, b"?")
+    return path
+
+
+def damage_size(folder: Path) -> Path:
+    path = files(folder, "commitlog")[0]
+    change(path, 0, struct.pack(">i", 77))
+    return path
+
+
+def damage_end(folder: Path) -> Path:
+    """The last record: nothing follows it, but its queue entry points to it."""
+    path = files(folder, "commitlog")[-1]
+    change(path, path.read_bytes().rindex(b"body"), b"BODY")
+    return path
+
+
+def damage_blank(folder: Path) -> Path:
+    path = files(folder, "commitlog")[0]
+    change(path, path.read_bytes().rindex(b"\xcb\xd4\x31\x94"), bytes(4))
+    return path
+
+
+def damage_entry_offset(folder: Path) -> Path:
+    path, position = entry_at(folder, 60)
+    offset = struct.unpack_from(">q", path.read_bytes(), position)[0]
+    change(path, position, struct.pack(">q", offset + 1))
+    return path
+
+
+def damage_entry_size(folder: Path) -> Path:
+    path, position = entry_at(folder, 61)
+    change(path, position + 8, struct.pack(">i", 5))
+    return path
+
+
+def damage_entry_code(folder: Path) -> Path:
+    path, position = entry_at(folder, 62)
+    change(path, position + 12, struct.pack(">q", 5))
+    return path
+
+
+def damage_entry_zero(folder: Path) -> Path:
+    path, position = entry_at(folder, 63)
+    change(path, position, bytes(20))
+    return path
+
+
+def damage_last_entry(folder: Path) -> Path:
+    """An entry too few: the log knows better."""
+    path, position = entry_at(folder, COUNT // 4 - 1)
+    change(path, position, bytes(20))
+    return files(folder, "commitlog")[-1]
+
+
+def damage_index_offset(folder: Path) -> Path:
+    path = files(folder, "index")[1]
+    change(path, 40 + 100 * 4 + 5 * 20 + 4, struct.pack(">q", 1))
+    return path
+
+
+def damage_index_hash(folder: Path) -> Path:
+    path = files(folder, "index")[0]
+    change(path, 40 + 100 * 4 + 5 * 20, struct.pack(">i", 123))
+    return path
+
+
+def damage_index_chain(folder: Path) -> Path:
+    path = files(folder, "index")[0]
+    change(path, 40 + 100 * 4 + 300 * 20 + 16, struct.pack(">i", 300))
+    return path
+
+
+def damage_index_slot(folder: Path) -> Path:
+    path = files(folder, "index")[0]
+    change(path, 40 + 7 * 4, struct.pack(">i", 1))
+    return path
+
+
+def damage_index_time(folder: Path) -> Path:
+    path = files(folder, "index")[0]
+    change(path, 40 + 100 * 4 + 300 * 20 + 12, struct.pack(">i", 9_999))
+    return path
+
+
+def damage_index_missing(folder: Path) -> Path:
+    files(folder, "index")[1].unlink()
+    return folder / "commitlog"
+
+
+def damage_length(folder: Path) -> Path:
+    path = files(folder, "commitlog")[-1]
+    with path.open("r+b") as file:
+        file.truncate(1000)
+    return path
+
+
+def damage_hole(folder: Path) -> Path:
+    gone, after = files(folder, "commitlog")[1:3]
+    gone.unlink()
+    return after
+
+
+def damage_foreign(folder: Path) -> Path:
+    path = folder / "consumequeue" / TOPICS[0] / "1" / "notes.txt"
+    path.write_text("mine")
+    return path
+
+
+DAMAGES = [value for name, value in globals().items() if name.startswith("damage_")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+def test_verify_names_the_first_bad_place(folder: Path, damage: Callable[[Path], Path]) -> None:
+    assert problems(folder) == []
+    path = damage(folder)
+    status, text = run("verify", str(folder))
+    assert status == 1
+    assert "NOT SOUND" in text
+    assert str(path) in text.partition("\n")[0], text
+
+
+def test_verify_goes_on_behind_a_damaged_record(folder: Path) -> None:
+    damage_body(folder)
+    found = verify(open_directory(str(folder)), lambda _: None)
+    assert found.records == COUNT - 1
+    assert found.problems[0].text == "record: the record does not match its checksum"
+
+
+def test_after_a_kill_the_newest_records_may_lack_entries(
+    tmp_path: Path, open_store: OpenStore
+) -> None:
+    store = open_store()
+    store.put([message(body=b"dispatched")])
+    dispatch(store)
+    store.put([message(body=b"not yet")])
+    store.flush.step()
+    found = verify(open_directory(str(tmp_path / "store")), lambda _: None)
+    assert found.problems == []
+    assert found.records == 2 and found.queue_entries == 1
+    assert not found.stopped_cleanly and "not clean" in found.notes[0]
+
+
+def test_a_topic_deleted_and_made_anew_is_sound(tmp_path: Path, open_store: OpenStore) -> None:
+    store = open_store()
+    store.put([message(body=b"%d" % number) for number in range(10)])
+    dispatch(store)
+    store.delete_topic("T")
+    store.put([message(body=b"%d" % number) for number in range(3)])
+    store.put([message("Gone")])
+    dispatch(store)
+    store.delete_topic("Gone")
+    store.close()
+    found = verify(open_directory(str(tmp_path / "store")), lambda _: None)
+    assert found.problems == []
+    assert found.records == 14 and found.queue_entries == 3
+    assert "Gone" in found.notes[0]
+
+
+def test_verify_of_a_store_in_use_is_refused(tmp_path: Path, open_store: OpenStore) -> None:
+    open_store().put([message()])
+    status, text = run("verify", str(tmp_path / "store"))
+    assert status == 1 and "in use by a broker" in text
+
+
+def test_verify_sees_the_lock_of_another_process(folder: Path) -> None:
+    code = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+b');"
+        "fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); print('held', flush=True); sys.stdin.read()"
+    )
+
+    command = [sys.executable, "-c", code, str(folder / "lock")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        status, text = run("verify", str(folder))
+        other.kill()
+    assert status == 1 and "in use by a broker" in text
+
+
+def test_stat_says_ranges_times_and_sizes(folder: Path, clock: ManualClock) -> None:
+    status, text = run("stat", str(folder), "--json")
+    found = json.loads(text)
+    assert status == 0 and found["stopped_cleanly"]
+    queue = next(
+        row for row in found["queues"] if (row["topic"], row["queue_id"]) == (TOPICS[0], 1)
+    )
+    assert (queue["min_offset"], queue["max_offset"], queue["messages"]) == (0, 150, 150)
+    assert queue["last_stored"] == clock.time_ms - 250
+    assert found["commitlog"]["last_stored"] == clock.time_ms
+    assert found["commitlog"]["files"] == len(files(folder, "commitlog"))
+    assert found["commitlog"]["end_offset"] == found["checkpoint"]["dispatched_offset"]
+    assert [row["slots"] for row in found["index"]["index_files"]] == [100] * 5
+    plain = run("stat", str(folder))[1]
+    assert "Größe" in plain and "stopped cleanly" in plain
+
+
+def dumped(folder: Path, *words: str) -> list[Any]:
+    status, text = run("dump", str(folder), "--json", *words)
+    assert status == 0
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_dump_finds_messages_by_every_handle(folder: Path, clock: ManualClock) -> None:
+    rows = dumped(folder)
+    assert len(rows) == COUNT and rows[8]["body"] == "body 8 " + "x" * 200
+    assert rows[7]["body_base64"] == "/wA="
+    assert rows[8]["properties"] == {"KEYS": "k8 all", "UNIQ_KEY": "U00000008", "TAGS": "t2"}
+    assert [row["physical_offset"] for row in dumped(folder, "-t", "Orders", "-k", "k8")] == [
+        rows[8]["physical_offset"]
+    ]
+    assert dumped(folder, "-k", "U00000008") == dumped(folder, "-t", "Orders", "-k", "U00000008")
+    assert len(dumped(folder, "-t", "Orders", "-k", "all")) == COUNT // 2
+    assert dumped(folder, "-t", "Größe", "-k", "k8") == []
+    part = dumped(folder, "-t", "Größe", "-q", "1", "--offset", "40", "--to-offset", "60")
+    assert [row["queue_offset"] for row in part] == list(range(40, 60))
+    since = str((clock.time_ms - 1000) / 1000)
+    assert [row["born"] for row in dumped(folder, "--since", since)] == list(range(595, 600))
+    assert len(dumped(folder, "--until", since)) == COUNT - 5
+    assert len(dumped(folder, "-n", "3")) == 3
+    text = run("dump", str(folder), "-t", "Orders", "-q", "0", "-n", "1")[1]
+    assert "Orders/0" in text and "keys=k0 all" in text and "body 0 xxx" in text
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    status, text = run("stat", str(tmp_path))
+    assert status == 1 and "is not a store directory" in text
