@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from aerobee.broker.clock import Clock
+from aerobee.broker.store.system_calls import data_sync
 from aerobee.broker.store.wake import Wake
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Checkpoints:
             if os.fstat(fd).st_size < _PAGE:
                 os.ftruncate(fd, _PAGE)
             os.pwrite(fd, self.encode(), 0)
-            os.fdatasync(fd)
+            data_sync(fd)
         finally:
             os.close(fd)
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aerobee.broker.store.layout import offset_name, parse_offset_name
+from aerobee.broker.store.system_calls import data_sync
 
 UNIT: Final = Struct(">iqiqiqiiq")
 UNIT_SIZE: Final = UNIT.size
@@ -113,7 +114,7 @@ class TimerLog:
         while self._unsynced:
             fd = self._fds.get(self._unsynced.pop())
             if fd is not None:
-                os.fdatasync(fd)
+                data_sync(fd)
 
     def drop_before(self, min_physical_offset: int) -> int:
         """Remove files all of whose records are gone from the store; how many."""

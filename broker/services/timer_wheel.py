@@ -10,6 +10,8 @@ import os
 from struct import Struct
 from typing import Final, NamedTuple
 
+from aerobee.broker.store.system_calls import data_sync
+
 SLOTS: Final = 2 * 7 * 24 * 3600
 SLOT: Final = Struct(">qqqii")
 _EMPTY: Final = -1
@@ -69,7 +71,7 @@ class TimerWheel:
         return second if second < end else None
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        data_sync(self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:

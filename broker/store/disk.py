@@ -4,7 +4,7 @@
 here knows what the files mean, and nothing else in the store calls `os` for its files.
 
 Three rules of the real disk are kept in this file alone:
-- data is made durable with `os.fdatasync`, never with `mmap.flush` (which keeps the GIL);
+- data is made durable with `fdatasync`, never with `mmap.flush` (which keeps the GIL);
 - blocks are allocated before they are written through a map (a hole on a full disk is a SIGBUS);
 - pages are populated through ctypes, because `mmap.madvise` keeps the GIL as well.
 """
@@ -24,6 +24,7 @@ from typing import Protocol
 import structlog
 
 from aerobee.broker.store import page_cache
+from aerobee.broker.store.system_calls import IS_LINUX, allocate_blocks, data_sync
 
 log = structlog.get_logger("aerobee.store")
 
@@ -163,13 +164,13 @@ class RealFile:
 
     def allocate(self, start: int, length: int) -> None:
         if length > 0:
-            os.posix_fallocate(self._open(), start, length)
+            allocate_blocks(self._open(), start, length)
 
     def populate(self, start: int, length: int) -> None:
         view = self.view()
         first = start - start % mmap.PAGESIZE
         length = min(start + length, self.size) - first
-        if length <= 0:
+        if length <= 0 or not IS_LINUX:
             return
         anchor = ctypes.c_char.from_buffer(view, first)
         try:
@@ -188,7 +189,7 @@ class RealFile:
         except FileNotFoundError:
             return  # it was not needed and is gone already
         try:
-            os.fdatasync(descriptor)
+            data_sync(descriptor)
         except OSError as error:
             log.warning("a file made ahead could not be written", path=self.path, reason=str(error))
         finally:
@@ -197,7 +198,7 @@ class RealFile:
     def sync(self) -> None:
         with self._closing:
             if not self._closed:  # else it was removed while the sync was on its way
-                os.fdatasync(self._open())
+                data_sync(self._open())
 
     def cut(self, length: int) -> None:
         os.ftruncate(self._open(), length)
