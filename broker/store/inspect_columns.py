@@ -1,0 +1,89 @@
+"""The records of a log as columns of numbers, so that queues and index can be checked in bulk."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerobee.broker.store.index_service import hash_keys
+from aerobee.broker.store.inspect_files import QueueKey, RestFile
+from aerobee.broker.store.scan import Scanned
+from aerobee.protocol import properties
+from aerobee.protocol.java_hash import java_hash, tags_code
+from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+
+KEY_BATCH: Final = 4096
+
+
+class Columns:
+    """The records of the log as columns, and the keys of each."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[bytes, int], int] = {}
+        self._prefixes: dict[bytes, int] = {}
+        self._rows = array("q")  # offset, size, queue's number, queue offset, code, time
+        self._keys: list[str] = []
+        self._key_prefixes: list[int] = []
+        self._key_offsets: list[int] = []
+        self._hashes: list[NDArray[Any]] = []
+        self._hashed_offsets: list[NDArray[Any]] = []
+
+    def add(self, file: RestFile, record: Scanned) -> None:
+        end = record.physical_offset - file.start + record.size
+        text = str(file.view[record.properties_position : end], "utf-8", "replace")
+        transaction = record.sys_flag & TRANSACTION_MASK
+        queue = self._numbers.setdefault((record.topic, record.queue_id), len(self._numbers))
+        in_queue = not transaction & TRANSACTION_PREPARED
+        code = tags_code(properties.get(text, properties.TAGS))
+        self._rows.extend(
+            (
+                record.physical_offset,
+                record.size,
+                queue,
+                record.queue_offset if in_queue else -1,
+                code,
+                record.store_timestamp,
+            )
+        )
+        if transaction != TRANSACTION_ROLLBACK:
+            self._add_keys(record.topic, record.physical_offset, text)
+
+    def _add_keys(self, topic: bytes, offset: int, text: str) -> None:
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            prefix = java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFFFFFF
+            self._prefixes[topic] = prefix
+        unique = properties.get(text, properties.UNIQ_KEY)
+        words = (properties.get(text, properties.KEYS) or "").split(" ")
+        for key in (unique, *words) if unique else words:
+            if key:
+                self._keys.append(key)
+                self._key_prefixes.append(prefix)
+                self._key_offsets.append(offset)
+        if len(self._keys) >= KEY_BATCH:
+            self._hash_waiting()
+
+    def _hash_waiting(self) -> None:
+        if self._keys:
+            self._hashes.append(np.asarray(hash_keys(self._keys, self._key_prefixes), np.int64))
+            self._hashed_offsets.append(np.asarray(self._key_offsets, np.int64))
+            self._keys, self._key_prefixes, self._key_offsets = [], [], []
+
+    def rows(self) -> NDArray[Any]:
+        return np.frombuffer(self._rows, np.int64).reshape(-1, 6)
+
+    def queues(self) -> dict[QueueKey, int]:
+        return {
+            (topic.decode("utf-8", "replace"), queue_id): number
+            for (topic, queue_id), number in self._numbers.items()
+        }
+
+    def keys(self) -> NDArray[Any]:
+        """(offset, hash) of every key."""
+        self._hash_waiting()
+        if not self._hashes:
+            return np.empty((0, 2), np.int64)
+        return np.column_stack((np.concatenate(self._hashed_offsets), np.concatenate(self._hashes)))

@@ -1,0 +1,138 @@
+"""Messages out of a store directory at rest: by topic, queue, offset, time or key."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from aerobee.broker.store.inspect_files import (
+    BLANK_ENTRY_SIZE,
+    QueueKey,
+    RestFile,
+    RestStore,
+    Tell,
+    queue_entries,
+    record_at,
+    walk_log,
+)
+from aerobee.broker.store.inspect_index import find_by_key
+from aerobee.broker.store.scan import Scanned
+from aerobee.protocol import properties
+from aerobee.protocol.ids import decode_host
+from aerobee.protocol.record import CorruptRecord, StoredMessage, decode_record
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages; what is None does not matter. Offsets and times: from, to (not included)."""
+
+    topic: str | None = None
+    queue_id: int | None = None
+    offset_from: int | None = None
+    offset_to: int | None = None
+    time_from: int | None = None
+    time_to: int | None = None
+    key: str | None = None
+
+    def takes(self, record: Scanned) -> bool:
+        return (
+            (self.topic is None or record.topic == self.topic.encode())
+            and (self.queue_id is None or record.queue_id == self.queue_id)
+            and (self.offset_from is None or record.queue_offset >= self.offset_from)
+            and (self.offset_to is None or record.queue_offset < self.offset_to)
+            and (self.time_from is None or record.store_timestamp >= self.time_from)
+            and (self.time_to is None or record.store_timestamp < self.time_to)
+        )
+
+
+def select(store: RestStore, wanted: Wanted, tell: Tell) -> Iterator[StoredMessage]:
+    """The messages wanted: through the index by key and topic, through the queues by queue, else
+    in the log's order."""
+    if wanted.topic is not None and wanted.key is not None and store.index:
+        places = _by_key(store, wanted.topic, wanted.key)
+    elif wanted.topic is not None and wanted.queue_id is not None:
+        places = _by_queue(store, (wanted.topic, wanted.queue_id), wanted)
+    else:
+        places = walk_log(store, _skip_damage(store), tell, check_crc=False)
+    for file, record in places:
+        if wanted.takes(record):
+            message = decode_record(file.view, record.physical_offset - file.start)
+            if wanted.key is None or _has_key(message, wanted.key):
+                yield message
+
+
+def work_of(store: RestStore, wanted: Wanted) -> int:
+    """The bytes that `select` will read of the log; 0 when it goes straight to the messages."""
+    straight = wanted.topic is not None and (
+        (wanted.key is not None and bool(store.index)) or wanted.queue_id is not None
+    )
+    return 0 if straight else store.log_bytes
+
+
+def _has_key(message: StoredMessage, key: str) -> bool:
+    found = message.property_map()
+    return found.get(properties.UNIQ_KEY) == key or key in found.get(properties.KEYS, "").split(" ")
+
+
+def _by_key(store: RestStore, topic: str, key: str) -> Iterator[tuple[RestFile, Scanned]]:
+    for offset in sorted(set(find_by_key(store, topic, key))):
+        found = record_at(store, offset)
+        if found is not None:
+            yield found
+
+
+def _by_queue(
+    store: RestStore, key: QueueKey, wanted: Wanted
+) -> Iterator[tuple[RestFile, Scanned]]:
+    files = store.queues.get(key, [])
+    first = files[0].start // 20 if files else 0
+    entries = queue_entries(files)
+    begin = max((wanted.offset_from or 0) - first, 0)
+    end = len(entries) if wanted.offset_to is None else max(wanted.offset_to - first, 0)
+    for number in range(begin, min(end, len(entries))):
+        offset, size, _ = entries[number].tolist()
+        if size <= 0:
+            return
+        found = record_at(store, offset) if size != BLANK_ENTRY_SIZE else None
+        if found is not None:
+            yield found
+
+
+def _skip_damage(store: RestStore) -> Any:
+    """Go on after a record that is not sound with the next file; the rest of its file is lost."""
+
+    def on_damage(file: RestFile, error: CorruptRecord) -> int | None:
+        later = [each.start for each in store.log if each.start > error.position]
+        return next((start for start in later if record_at(store, start)), None)
+
+    return on_damage
+
+
+def as_json(message: StoredMessage) -> dict[str, Any]:
+    """All of a message; the body as text, or base64 where it is none."""
+    pairs = message.property_map()
+    pairs.pop(properties.CRC32, None)
+    row: dict[str, Any] = {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "physical_offset": message.physical_offset,
+        "size": message.size,
+        "message_id": message.message_id,
+        "stored": message.store_timestamp,
+        "born": message.born_timestamp,
+        "born_host": "{}:{}".format(*decode_host(message.born_host)),
+        "store_host": "{}:{}".format(*decode_host(message.store_host)),
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "reconsume_times": message.reconsume_times,
+        "properties": pairs,
+    }
+    body = bytes(message.body)
+    try:
+        row["body"] = body.decode()
+    except UnicodeDecodeError:
+        row["body_base64"] = base64.b64encode(body).decode()
+    return row

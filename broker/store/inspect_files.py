@@ -1,0 +1,257 @@
+"""A store directory at rest, to be looked at and never changed: every file is mapped read-only.
+
+Sizes come from the files themselves, so a directory needs no settings to be read, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerobee.broker.store import disk
+from aerobee.broker.store.checkpoint import StoreCheckpoint, decode_checkpoint
+from aerobee.broker.store.errors import StoreError, StoreLocked
+from aerobee.broker.store.layout import Layout, parse_offset_name
+from aerobee.broker.store.scan import Scanned, check_record, scan_records
+from aerobee.protocol.record import CorruptRecord
+
+QueueKey = tuple[str, int]
+Tell = Callable[[int], None]  # bytes that were read
+ENTRY_TYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
+TELL_BYTES: Final = 4 * 1024 * 1024
+
+
+class Problem(NamedTuple):
+    """A place where the directory does not agree with itself."""
+
+    path: str
+    position: int  # in the file; -1: the file itself
+    text: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}{f' at byte {self.position}' if self.position >= 0 else ''}: {self.text}"
+        )
+
+
+class RestFile:
+    """One file; it is mapped when its content is first asked for."""
+
+    __slots__ = ("_view", "allocated", "path", "size", "start")
+
+    def __init__(self, path: str, start: int) -> None:
+        facts = os.stat(path)
+        self.path = path
+        self.start = start
+        self.size = facts.st_size
+        self.allocated = facts.st_blocks * 512
+        self._view: memoryview | None = None
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    @property
+    def view(self) -> memoryview:
+        if self._view is None:
+            self._view = memoryview(b"")
+            if self.size:
+                with open(self.path, "rb") as file:
+                    self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return self._view
+
+    def data_end(self) -> int:
+        """The end of what was ever written, as far as the file system knows: holes are not read."""
+        end = 0
+        with open(self.path, "rb") as file:
+            try:
+                while end < self.size:
+                    begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
+                    end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # that one says: only holes from here on
+                    return self.size
+        return min(end, self.size)
+
+
+@dataclass(slots=True)
+class RestStore:
+    """What a directory holds."""
+
+    root: str
+    log: list[RestFile] = field(default_factory=list)
+    queues: dict[QueueKey, list[RestFile]] = field(default_factory=dict)
+    units: dict[QueueKey, list[RestFile]] = field(default_factory=dict)  # consumequeue_ext
+    index: list[RestFile] = field(default_factory=list)
+    checkpoint: StoreCheckpoint = field(default_factory=StoreCheckpoint)
+    stopped_cleanly: bool = True
+    problems: list[Problem] = field(default_factory=list)  # of names and lengths
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(file.size for file in self.log)
+
+    def log_file(self, physical_offset: int) -> RestFile | None:
+        for file in self.log:
+            if file.start <= physical_offset < file.end:
+                return file
+        return None
+
+
+def open_directory(root: str, commitlog: str = "") -> RestStore:
+    """List a store directory; StoreError when it is none."""
+    root = os.path.abspath(os.path.expanduser(root))
+    layout = Layout(root, commitlog or os.path.join(root, "commitlog"))
+    if not os.path.isdir(layout.commitlog):
+        raise StoreError(
+            f"{root} is not a store directory: it has no commitlog folder; give the folder that "
+            f"storePathRootDir names, and --commitlog if storePathCommitLog is another"
+        )
+    store = RestStore(root)
+    store.log = _stream(layout.commitlog, store.problems)
+    for folder, table in (
+        (layout.consumequeue, store.queues),
+        (layout.consumequeue_ext, store.units),
+    ):
+        for key, path in _queue_folders(folder):
+            table[key] = _stream(path, store.problems)
+    names = _names(layout.index)
+    store.index = [
+        RestFile(os.path.join(layout.index, name), 0) for name in names if name.isdigit()
+    ]
+    if os.path.exists(layout.checkpoint):
+        with open(layout.checkpoint, "rb") as page:
+            store.checkpoint = decode_checkpoint(page.read(4096))
+    store.stopped_cleanly = not os.path.exists(layout.abort)
+    return store
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def _queue_folders(folder: str) -> Iterator[tuple[QueueKey, str]]:
+    for topic in _names(folder):
+        for name in _names(os.path.join(folder, topic)):
+            if name.isascii() and name.isdigit():
+                yield (topic, int(name)), os.path.join(folder, topic, name)
+
+
+def _stream(folder: str, problems: list[Problem]) -> list[RestFile]:
+    """The files of a stream: of one length, and each beginning where the one before ends."""
+    files: list[RestFile] = []
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        start = parse_offset_name(name)
+        if start is None:
+            problems.append(Problem(path, -1, "a foreign file among those of the store"))
+            continue
+        file = RestFile(path, start)
+        if files and file.size != files[0].size:
+            text = f"{file.size} bytes long, {files[0].path} has {files[0].size}"
+            problems.append(Problem(path, -1, text))
+        if files and file.start != files[-1].end:
+            text = f"a hole in the stream: {files[-1].path} ends at {files[-1].end}"
+            problems.append(Problem(path, -1, text))
+        files.append(file)
+    return files
+
+
+@contextmanager
+def kept_at_rest(root: str) -> Iterator[None]:
+    """Hold the directory while the block lasts, or StoreLocked when a broker has it."""
+    path = os.path.realpath(os.path.join(os.path.expanduser(root), "lock"))
+    if path in disk._locked_here:
+        raise _locked(root)
+    if not os.path.exists(path):
+        yield
+        return
+    with open(path, "rb") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            raise _locked(root) from error
+        yield
+
+
+def _locked(root: str) -> StoreLocked:
+    return StoreLocked(
+        f"{root} is in use by a broker: stop it first, or look at a copy of the directory"
+    )
+
+
+def queue_entries(files: list[RestFile]) -> NDArray[Any]:
+    """The entries of a queue, from its first file's start to the last byte ever written."""
+    pieces = []
+    for number, file in enumerate(files):
+        size = file.size if number + 1 < len(files) else file.data_end()
+        count = min(-(-size // ENTRY_TYPE.itemsize), file.size // ENTRY_TYPE.itemsize)
+        pieces.append(np.frombuffer(file.view, ENTRY_TYPE, count))
+    return np.concatenate(pieces) if pieces else np.empty(0, ENTRY_TYPE)
+
+
+def walk_log(
+    store: RestStore,
+    on_damage: Callable[[RestFile, CorruptRecord], int | None],
+    tell: Tell,
+    *,
+    start: int = 0,
+    check_crc: bool = True,
+) -> Iterator[tuple[RestFile, Scanned]]:
+    """Every sound record in order. Where one is not, `on_damage` says at which offset to go on;
+    None: the log ends there."""
+    offset = max(start, store.log[0].start) if store.log else 0
+    while (file := store.log_file(offset)) is not None:
+        told = position = offset - file.start
+        try:
+            records = scan_records(file.view, file.start, position, file.size, check_crc=check_crc)
+            for record in records:
+                yield file, record
+                position = record.physical_offset + record.size - file.start
+                if position - told >= TELL_BYTES:
+                    tell(position - told)
+                    told = position
+            tell(file.size - told)
+            offset = file.end
+        except CorruptRecord as error:
+            goes_on = on_damage(file, error)
+            if goes_on is None:
+                return
+            tell(goes_on - file.start - told)
+            offset = goes_on
+
+
+def record_at(store: RestStore, physical_offset: int) -> tuple[RestFile, Scanned] | None:
+    """The record that stands at an offset; None when none does."""
+    file = store.log_file(physical_offset)
+    if file is None:
+        return None
+    position = physical_offset - file.start
+    try:
+        return file, check_record(file.view, file.start, position, file.size - position, False)
+    except CorruptRecord:
+        return None
+
+
+def log_end(store: RestStore) -> int:
+    """The end of the sound records, found in the last file that has any."""
+    for file in reversed(store.log):
+        end = file.start
+        try:
+            for record in scan_records(file.view, file.start, 0, file.size, check_crc=False):
+                end = record.physical_offset + record.size
+        except CorruptRecord:
+            if end == file.start:
+                continue  # made ahead of need, or nothing in it is sound
+        return end
+    return store.log[0].start if store.log else 0

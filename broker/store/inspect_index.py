@@ -1,0 +1,165 @@
+"""Index files looked at from outside: how many slots one has, what it finds, whether it agrees.
+
+An index file does not say how many slots and entries it was made for; it follows from where its
+entries stand: entry 0 is empty, entry 1 carries the header's first offset, the last one ends the
+file's written part.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerobee.broker.store.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from aerobee.broker.store.inspect_files import Problem, RestFile, RestStore
+from aerobee.protocol.java_hash import index_hash
+
+_HEADER: Final = struct.Struct(">qqqqii")
+_ENTRY: Final = struct.Struct(">iqii")
+INDEX_ENTRY: Final = np.dtype(
+    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("prev", ">i4")]
+)
+DEFAULT_SLOTS: Final = 5_000_000
+_SEARCH: Final = 4096  # entries that a crash may have left behind the header's count
+
+
+class IndexHeader(NamedTuple):
+    begin_timestamp: int
+    end_timestamp: int
+    begin_offset: int
+    end_offset: int
+    used_slots: int
+    next_number: int  # of the next entry; 1 in an empty file
+
+
+def header_of(file: RestFile) -> IndexHeader:
+    if file.size < HEADER_SIZE:
+        return IndexHeader(0, 0, 0, 0, 0, 1)
+    header = IndexHeader(*_HEADER.unpack_from(file.view, 0))
+    return header._replace(next_number=max(header.next_number, 1))
+
+
+def slots_of(store: RestStore) -> dict[int, int]:
+    """The number of slots of the index files, by their length; 0 where it cannot be told."""
+    found: dict[int, int] = {}
+    for file in store.index:
+        if not found.get(file.size):
+            found[file.size] = _slots(file)
+    return found
+
+
+def _slots(file: RestFile) -> int:
+    header = header_of(file)
+    if header.next_number < 2:
+        return 0
+    end = _written_end(file)
+    words = (file.size - HEADER_SIZE) // SLOT_SIZE
+    candidates = [DEFAULT_SLOTS]
+    for count in range(header.next_number, header.next_number + _SEARCH):
+        # The last entry ends in [end, end + 20): one number of slots fits the file's length.
+        least = (end - HEADER_SIZE - count * ENTRY_SIZE + SLOT_SIZE - 1) // SLOT_SIZE
+        candidates.append(least + (words - least) % (ENTRY_SIZE // SLOT_SIZE))
+    return next((slots for slots in candidates if _fits(file, header, slots)), 0)
+
+
+def _fits(file: RestFile, header: IndexHeader, slots: int) -> bool:
+    start = HEADER_SIZE + slots * SLOT_SIZE
+    if slots <= 0 or start + header.next_number * ENTRY_SIZE > file.size:
+        return False
+    if (file.size - start) % ENTRY_SIZE or any(file.view[start : start + ENTRY_SIZE]):
+        return False
+    key_hash, offset, _, previous = _ENTRY.unpack_from(file.view, start + ENTRY_SIZE)
+    if key_hash < 0 or offset != header.begin_offset or previous != 0:
+        return False
+    slot_values = np.frombuffer(file.view, ">i4", slots, HEADER_SIZE)
+    return int(np.count_nonzero(slot_values)) >= 1 and int(slot_values[key_hash % slots]) > 0
+
+
+def _written_end(file: RestFile) -> int:
+    """The end of the last byte that is not zero."""
+    end = file.data_end()
+    while end > 0:
+        start = max(0, end - (1 << 20))
+        used = np.flatnonzero(np.frombuffer(file.view, np.uint8, end - start, start))
+        if used.size:
+            return start + int(used[-1]) + 1
+        end = start
+    return 0
+
+
+def entries_of(file: RestFile, slots: int) -> NDArray[Any]:
+    """Entries 1.. as the header counts them."""
+    start = HEADER_SIZE + slots * SLOT_SIZE + ENTRY_SIZE
+    count = min(header_of(file).next_number - 1, (file.size - start) // ENTRY_SIZE)
+    return np.frombuffer(file.view, INDEX_ENTRY, max(count, 0), start)
+
+
+def find_by_key(store: RestStore, topic: str, key: str) -> Iterator[int]:
+    """Physical offsets of records that may have the key, newest first."""
+    key_hash = index_hash(topic, key)
+    slots_by_size = slots_of(store)
+    for file in reversed(store.index):
+        slots = slots_by_size[file.size]
+        if slots:
+            entries = entries_of(file, slots)
+            yield from entries["offset"][entries["hash"] == key_hash][::-1].tolist()
+
+
+def check_index_file(file: RestFile, slots: int) -> Iterator[Problem]:
+    """Whether header, slots and chains of one file agree with its entries."""
+    header = header_of(file)
+    if not slots:
+        yield Problem(file.path, 0, "its number of slots cannot be told: the header or first entry")
+        return
+    entries = entries_of(file, slots)
+    start = HEADER_SIZE + slots * SLOT_SIZE + ENTRY_SIZE
+    if len(entries) != header.next_number - 1:
+        yield Problem(
+            file.path, 36, f"the header counts {header.next_number}, more than there is room"
+        )
+        return
+    slot_values = np.frombuffer(file.view, ">i4", slots, HEADER_SIZE).astype(np.int64)
+    hashes = entries["hash"].astype(np.int64)
+    bad = np.flatnonzero(hashes < 0)
+    if bad.size:
+        yield _bad_entry(file, start, bad, "a negative hash")
+        return
+    newest, previous = _chains(hashes % slots, slots)
+    bad = np.flatnonzero(entries["prev"] != previous)
+    if bad.size:
+        number = int(bad[0])
+        found, right = int(entries["prev"][number]), int(previous[number])
+        yield _bad_entry(file, start, bad, f"it goes on at {found}, the one before it is {right}")
+    wrong = np.flatnonzero(slot_values != newest)
+    if wrong.size:
+        slot = int(wrong[0])
+        text = f"slot {slot} says {int(slot_values[slot])}, its newest entry is {int(newest[slot])}"
+        yield Problem(file.path, HEADER_SIZE + slot * SLOT_SIZE, text)
+    used = int(np.count_nonzero(newest))
+    if used != header.used_slots:
+        yield Problem(file.path, 32, f"the header says {header.used_slots} used slots of {used}")
+    if len(entries) and int(entries["offset"][-1]) != header.end_offset:
+        text = f"the header ends at {header.end_offset}, the last entry's record is at "
+        yield Problem(file.path, 24, text + str(int(entries["offset"][-1])))
+
+
+def _chains(slot_numbers: NDArray[Any], slots: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """For entries 1..n by their slots: the newest entry of each slot, and each one's previous."""
+    count = len(slot_numbers)
+    newest = np.zeros(slots, np.int64)
+    previous = np.zeros(count, np.int64)
+    if count:
+        order = np.argsort(slot_numbers, kind="stable")
+        same = slot_numbers[order][1:] == slot_numbers[order][:-1]
+        previous[order[1:][same]] = order[:-1][same] + 1
+        newest[slot_numbers] = np.arange(1, count + 1)  # of equal slots the last stays
+    return newest, previous
+
+
+def _bad_entry(file: RestFile, start: int, bad: NDArray[Any], text: str) -> Problem:
+    number = int(bad[0])
+    return Problem(file.path, start + number * ENTRY_SIZE, f"index entry {number + 1}: {text}")

@@ -1,0 +1,121 @@
+"""What a store directory holds: topics, queues, ranges, times, sizes; reads little of the log."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from aerobee.broker.store.inspect_files import (
+    BLANK_ENTRY_SIZE,
+    QueueKey,
+    RestFile,
+    RestStore,
+    log_end,
+    queue_entries,
+    record_at,
+)
+from aerobee.broker.store.inspect_index import header_of, slots_of
+
+
+def stat(store: RestStore) -> dict[str, Any]:
+    """The whole directory, as JSON has it; times are milliseconds since 1970."""
+    begin = store.log[0].start if store.log else 0
+    end = log_end(store)
+    point = store.checkpoint
+    return {
+        "directory": store.root,
+        "stopped_cleanly": store.stopped_cleanly,
+        "commitlog": {
+            **_files(store.log),
+            "begin_offset": begin,
+            "end_offset": end,
+            "first_stored": _first_time(store),
+            "last_stored": _last_time(store),
+        },
+        "queues": [_queue(store, key, begin) for key in sorted(store.queues)],
+        "consumequeue": _files([file for files in store.queues.values() for file in files]),
+        "index": _files(store.index) | {"index_files": _index(store)},
+        "checkpoint": {
+            "physic_msg_timestamp": point.physic_msg_timestamp,
+            "logics_msg_timestamp": point.logics_msg_timestamp,
+            "index_msg_timestamp": point.index_msg_timestamp,
+            "dispatched_offset": point.dispatched_offset if point.dispatched_offset >= 0 else None,
+        },
+        "problems": [str(problem) for problem in store.problems],
+    }
+
+
+def _files(files: list[RestFile]) -> dict[str, int]:
+    return {
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "bytes_on_disk": sum(file.allocated for file in files),
+    }
+
+
+def _first_time(store: RestStore) -> int | None:
+    found = record_at(store, store.log[0].start) if store.log else None
+    return found[1].store_timestamp if found else None
+
+
+def _last_time(store: RestStore) -> int | None:
+    """The newest of the queues' last records: near enough, and no file has to be scanned."""
+    times = [time for key in store.queues if (time := _times(store, key)[1]) is not None]
+    return max(times, default=None)
+
+
+def _queue(store: RestStore, key: QueueKey, log_begin: int) -> dict[str, Any]:
+    files = store.queues[key]
+    entries = queue_entries(files)
+    first = files[0].start // 20 if files else 0
+    used = entries["size"] > 0
+    end = int(np.flatnonzero(~used)[0]) if not used.all() else len(entries)
+    live = (entries["offset"][:end] >= log_begin) & (entries["size"][:end] != BLANK_ENTRY_SIZE)
+    numbers = np.flatnonzero(live)
+    low, high = _times(store, key)
+    return {
+        "topic": key[0],
+        "queue_id": key[1],
+        "min_offset": first + (int(numbers[0]) if numbers.size else end),
+        "max_offset": first + end,
+        "messages": int(numbers.size),
+        "message_bytes": int(entries["size"][:end][live].sum()),
+        "first_stored": low,
+        "last_stored": high,
+    }
+
+
+def _times(store: RestStore, key: QueueKey) -> tuple[int | None, int | None]:
+    """The store times of a queue's first and last message that the log still has."""
+    entries = queue_entries(store.queues[key])
+    begin = store.log[0].start if store.log else 0
+    live = entries["offset"][
+        (entries["offset"] >= begin) & (entries["size"] > 0) & (entries["size"] != BLANK_ENTRY_SIZE)
+    ]
+    if not live.size:
+        return None, None
+    found = [record_at(store, int(offset)) for offset in (live[0], live[-1])]
+    low, high = (each[1].store_timestamp if each else None for each in found)
+    return low, high
+
+
+def _index(store: RestStore) -> list[dict[str, Any]]:
+    slots_by_size = slots_of(store)
+    rows = []
+    for file in store.index:
+        header = header_of(file)
+        rows.append(
+            {
+                "name": os.path.basename(file.path),
+                "slots": slots_by_size[file.size] or None,
+                "used_slots": header.used_slots,
+                "entries": header.next_number - 1,
+                "begin_offset": header.begin_offset,
+                "end_offset": header.end_offset,
+                "first_stored": header.begin_timestamp or None,
+                "last_stored": header.end_timestamp or None,
+            }
+        )
+    return rows
