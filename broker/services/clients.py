@@ -234,25 +234,39 @@ class Clients:
         self._registered.pop(connection, None)
 
     def expire(self) -> int:
-        """Close the connections of clients that have not been heard of for too long."""
+        """Forget the members not heard of for too long; close connections that have no other."""
         limit = self._clock.monotonic() - self._settings.channel_expired_timeout / 1000
-        members = chain.from_iterable(
-            (
-                *(group.members.values() for group in self._consumers.values()),
-                *(group.values() for group in self._producers.values()),
-            )
+        consumers = [
+            (group.name, member)
+            for group in self._consumers.values()
+            for member in group.members.values()
+            if member.seen_at < limit
+        ]
+        producers = [
+            (name, member)
+            for name, members in self._producers.items()
+            for member in members.values()
+            if member.seen_at < limit
+        ]
+        for name, member in consumers:
+            self._say_silent(name, member)
+            self.unregister_consumer(member.connection, name)
+        for name, member in producers:
+            self._say_silent(name, member)
+            self.unregister_producer(member.connection, name)
+        for connection in {member.connection for _, member in (*consumers, *producers)}:
+            if not any(self._groups_by(connection)):
+                connection.close("no heartbeat")
+        return len(consumers) + len(producers)
+
+    def _say_silent(self, group: str, member: Member) -> None:
+        log.warning(
+            "a client sent no heartbeat and is forgotten",
+            group=group,
+            client_id=member.client_id,
+            peer=member.connection.name,
+            after_ms=self._settings.channel_expired_timeout,
         )
-        silent = {member.connection: member for member in members if member.seen_at < limit}
-        for connection, member in silent.items():
-            log.warning(
-                "a client sent no heartbeat and is forgotten",
-                client_id=member.client_id,
-                peer=connection.name,
-                after_ms=self._settings.channel_expired_timeout,
-            )
-            self.connection_closed(connection)
-            connection.close("no heartbeat")
-        return len(silent)
 
     async def run(self) -> None:
         """Look for silent clients, until cancelled."""

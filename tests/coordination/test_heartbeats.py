@@ -99,6 +99,18 @@ async def test_a_client_without_heartbeats_is_forgotten_and_its_group_told(
         assert ids(await lively.ask(LIST, {"consumerGroup": "g"})) == ["c2"]
 
 
+async def test_a_consumer_that_fell_silent_leaves_its_lively_producer_connected(
+    serving: Serving, peer: Peer
+) -> None:
+    producer = {"clientID": "c1", "producerDataSet": [{"groupName": "pg"}]}
+    await peer.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+    for _ in range(5):
+        await peer.ask(HEART_BEAT, body=producer)
+        await serving.clock.advance(30)
+    assert (await peer.ask(LIST, {"consumerGroup": "g"})).code == 1
+    assert (await peer.ask(204, {"producerGroup": "pg"})).code == 0
+
+
 @pytest.mark.parametrize(
     "changes",
     [
