@@ -1,6 +1,6 @@
 """A million pending timers: what setting one costs, what memory they take, what a tick costs.
 
-    python bench/timers.py [count]
+    python -m bench.timers [count]
 
 The store and the timer service are the broker's own; the clock is set by hand, so that no second of
 waiting is measured. Memory is the process's resident memory without the pages of mapped files.

@@ -23,7 +23,7 @@ def decode(handle: str) -> RecallHandle:
     """The parts of a handle; ValueError when it is none."""
     try:
         raw = urlsafe_b64decode(handle.encode() + b"=" * (-len(handle) % 4))
-        version, topic, broker_name, deliver_ms, unique_key = raw.decode().split(" ")[:5]
+        version, topic, broker_name, deliver_ms, unique_key = raw.decode().split(" ", 4)
         if version != _VERSION:
             raise ValueError(f"version {version}")
         return RecallHandle(topic, broker_name, int(deliver_ms), unique_key)

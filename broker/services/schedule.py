@@ -31,6 +31,7 @@ log = structlog.get_logger("aerobee.schedule")
 BATCH_MAX: Final = 256  # messages of one level put at once, before the next level has its turn
 IDLE_S: Final = 60.0
 RETRY_MS: Final = 100
+FAILED_RETRY_MS: Final = 1000
 
 
 class Schedule:
@@ -101,7 +102,7 @@ class Schedule:
                 due_ms = self.step(self._clock.now_ms())
             except Exception:  # the next round must come, whatever is wrong with this one
                 log.exception("delivering delayed messages failed; trying again")
-                due_ms = self._clock.now_ms() + RETRY_MS
+                due_ms = self._clock.now_ms() + FAILED_RETRY_MS
             wait_s = IDLE_S if due_ms is None else (due_ms - self._clock.now_ms()) / 1000
             if wait_s <= 0:
                 await asyncio.sleep(0)  # more is due: let the others have their turn

@@ -47,6 +47,7 @@ log = structlog.get_logger("aerobee.timers")
 BATCH_MAX: Final = 256  # messages put at once, before the event loop has its turn
 IDLE_S: Final = 60.0
 RETRY_MS: Final = 100
+FAILED_RETRY_MS: Final = 1000
 _BEHIND_S: Final = 3600
 _ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
 
@@ -202,7 +203,7 @@ class Timers:
                 due_ms = self.step(self._clock.now_ms())
             except Exception:  # the next round must come, whatever is wrong with this one
                 log.exception("delivering timers failed; trying again")
-                due_ms = self._clock.now_ms() + RETRY_MS
+                due_ms = self._clock.now_ms() + FAILED_RETRY_MS
             now_ms = self._clock.now_ms()
             if due_ms is None:
                 await self._wake.wait_at_most(self._clock, IDLE_S)

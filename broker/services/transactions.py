@@ -118,6 +118,9 @@ class Transactions:
         return results[-1] if results[-1].ok else results[0]
 
     def _half(self, request: EndRequest) -> StoredMessage:
+        commit = self._store.commit
+        if commit is not None and request.physical_offset >= self._store.committed_offset:
+            commit.step()  # sent a moment ago, it is still in the transient store pool
         half = stored.message_at(self._store, request.physical_offset)
         if half is None or half.topic != TRANSACTION_HALF_TOPIC:
             raise Refused(

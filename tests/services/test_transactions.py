@@ -1,5 +1,7 @@
 """Transactions on a real store: ends, doubles, crashes, upstream's op messages."""
 
+from pathlib import Path
+
 import pytest
 from services.services_world import START_MS, World
 
@@ -190,3 +192,15 @@ def test_transactions_can_be_refused_by_setting(world: World) -> None:
     with pytest.raises(Refused, match="rejectTransactionMessage") as caught:
         half(world)
     assert caught.value.code == 16
+
+
+def test_a_half_message_can_be_ended_while_it_is_in_the_transient_store_pool(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "store", transient_store_pool_enable=True)
+    end(world, half(world))
+    assert world.store.commit is not None
+    world.store.commit.step()
+    world.dispatch()
+    assert world.bodies("T", 1) == [b"x"]
+    world.close_quietly()
