@@ -329,7 +329,8 @@ def test_fields_of_newer_clients_and_nulls_are_no_hindrance(wire: Wire, topic: s
         "oway": "false",
         "lo": "true",
     }
-    more: dict[str, Any] = {"n": None, "ReqT": "0", "__ZONE_NAME": "z"}
+    more: dict[str, Any] = {"n": None, "ReqT": "0", "__ZONE_NAME": "z", "AccessKey": "someone"}
+    more |= {"Signature": "c2lnbmVk", "SecurityToken": "token", "OnsChannel": "CLOUD"}
     answer = wire.request(10, cpp_send(topic, **newer, **more), b"m", remark=None)
     assert answer.code == 0, answer
 
