@@ -155,7 +155,7 @@ def pulls(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
         def one_round(request: bytes = request, times: int = times) -> None:
             for _ in range(times):
                 hot.feed(request)
-            hot.connection._releases.clear()
+            hot.connection._releases_unwritten.clear()
 
         low, middle = measure(one_round, arguments.rounds)
         scale = ROUND_MESSAGES / (times * count)

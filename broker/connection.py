@@ -6,6 +6,7 @@ for, or while too many of its requests wait for the disk.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -99,7 +100,10 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         self._read_paused = False
         self._stopping = False
-        self._releases: list[Callable[[], None]] = []  # of mapped files whose bytes are under way
+        # Of mapped files whose bytes are under way: what to call, and after how many bytes.
+        self._releases: deque[tuple[int, Callable[[], None]]] = deque()
+        self._releases_unwritten: list[Callable[[], None]] = []
+        self._written = 0
         self._asked: dict[int, asyncio.Future[Command]] = {}
         self._last_opaque = 0
         self._frames_seen = 0
@@ -154,9 +158,10 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
         self._feed = None
-        for release in self._releases:
+        for release in (*(each for _, each in self._releases), *self._releases_unwritten):
             release()
         self._releases.clear()
+        self._releases_unwritten.clear()
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(ConnectionClosed(f"client {self.name} went away"))
@@ -183,16 +188,22 @@ class Connection(asyncio.Protocol):
             return
         self.active_at = self._loop.time()
         if len(parts) == 1:
+            self._written += len(parts[0])
             transport.write(parts[0])
         else:
+            self._written += sum(map(len, parts))
             transport.writelines(parts)
+        if self._releases_unwritten:
+            self._releases += [(self._written, each) for each in self._releases_unwritten]
+            self._releases_unwritten.clear()
+            self._release_sent()
 
     def release_when_sent(self, release: Callable[[], None]) -> None:
-        """Call `release` once all that was written so far has left, or the client has gone."""
+        """Call `release` once what is written next has left, or the client has gone."""
         if self.is_closed:
             release()
         else:
-            self._releases.append(release)
+            self._releases_unwritten.append(release)
 
     def waits_begin(self, count: int = 1) -> None:
         """That many requests' answers wait for the disk."""
@@ -327,10 +338,10 @@ class Connection(asyncio.Protocol):
                     self.frame_begun_at = self._loop.time()  # the delay was ours
 
     def _release_sent(self) -> None:
-        if self._transport is not None and self._transport.get_write_buffer_size() == 0:
-            releases, self._releases = self._releases, []
-            for release in releases:
-                release()
+        if self._transport is not None:
+            sent = self._written - self._transport.get_write_buffer_size()
+            while self._releases and self._releases[0][0] <= sent:
+                self._releases.popleft()[1]()
 
     def _refuse(self, error: ProtocolError) -> None:
         log.warning("bytes that are no frame: connection closed", peer=self.name, reason=str(error))

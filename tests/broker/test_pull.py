@@ -107,6 +107,31 @@ async def test_large_answers_are_sent_in_pieces_and_come_whole(
     assert held == {0}
 
 
+async def test_a_reader_that_is_never_idle_does_not_hold_the_files_for_ever(
+    app: AppBroker, client: Client
+) -> None:
+    for _ in range(3):
+        await client.request(310, send_ext("Orders"), bytes(100_000))
+    await until(lambda: app.broker.store.max_offset("Orders", 0) == 3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", app.broker_port, limit=1 << 16)
+    writer.write(encode_frame(Command(11, pull_ext("Orders"))) * 300)  # 90 MB of answers
+    assert app._server is not None
+    [connection] = [each for each in app._server.connections if each.name != _own(client)]
+    most = received = 0
+    while received < 60_000_000:
+        received += len(await asyncio.wait_for(reader.read(1 << 20), 5))
+        most = max(most, len(connection._releases))
+    assert 2 < most < 60  # of the 200 whose answers were sent
+    writer.close()
+    await until(lambda: connection.is_closed)
+    assert {file.holders for file in app.broker.store.commit_log.files.files} == {0}
+
+
+def _own(client: Client) -> str:
+    ip, port = client.writer.get_extra_info("sockname")
+    return f"{ip}:{port}"
+
+
 # --- statuses and next offsets
 
 
