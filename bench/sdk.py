@@ -69,11 +69,17 @@ def java_process(namesrv: str, topic: str, count: int, size: int) -> Figures:
 
 
 def _figures(command: list[str]) -> Figures:
+    before = _children_cpu()
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     pairs = re.findall(r"(send|consume|missing|memory) ([\d.]+)", done.stdout)
-    return {name: float(value) for name, value in pairs}
+    return {name: float(value) for name, value in pairs} | {"cpu": _children_cpu() - before}
+
+
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def measure(pairs: int, count: int, size: int, *, java: bool) -> dict[str, list[Figures]]:
@@ -84,9 +90,11 @@ def measure(pairs: int, count: int, size: int, *, java: bool) -> dict[str, list[
             with tempfile.TemporaryDirectory(prefix="aerobee-bench-") as folder:
                 broker = BrokerProcess(AEROBEE, Path(folder))
                 broker.start()
+                started = broker.cpu_seconds()
                 try:
                     namesrv = f"127.0.0.1:{broker.namesrv_port}"
                     figures = clients[name](namesrv, "bench-sdk", count, size)
+                    figures["broker cpu"] = broker.cpu_seconds() - started
                 finally:
                     broker.stop()
             if figures["missing"]:
@@ -102,15 +110,19 @@ def report(runs: dict[str, list[Figures]], count: int, size: int) -> str:
         f"medians of {len(next(iter(runs.values())))}; nothing lost",
         describe_machine(),
         "",
-        "| | send msg/s | consume msg/s |",
-        "|---|---|---|",
+        "| | send msg/s | consume msg/s | client CPU us | broker CPU us |",
+        "|---|---|---|---|---|",
     ]
     for name, figures in runs.items():
         rates = [
             f"{count / statistics.median(run[what] for run in figures):,.0f}"
             for what in ("send", "consume")
         ]
-        lines.append(f"| {name} | {rates[0]} | {rates[1]} |")
+        costs = [
+            f"{statistics.median(run[what] for run in figures) / count * 1e6:.1f}"
+            for what in ("cpu", "broker cpu")
+        ]
+        lines.append(f"| {name} | {' | '.join(rates + costs)} |")
     return "\n".join(lines)
 
 
