@@ -99,6 +99,7 @@ class Connection(asyncio.Protocol):
         self._feed: Feed | None = None
         self._write_paused = False
         self._read_paused = False
+        self._going_on = False
         self._stopping = False
         # Of mapped files whose bytes are under way: what to call, and after how many bytes.
         self._releases: deque[tuple[int, Callable[[], None]]] = deque()
@@ -132,7 +133,7 @@ class Connection(asyncio.Protocol):
         if answers:
             self.write(answers)
         if feed.kept_back:
-            self._go_on()
+            self._go_on_soon()
         if not feed.partial:
             self.frame_begun_at = 0.0
         elif not self.frame_begun_at or feed.completed != self._frames_seen:
@@ -140,7 +141,7 @@ class Connection(asyncio.Protocol):
             self._frames_seen = feed.completed
         if self._releases:
             self._release_sent()
-        if feed.error is not None:
+        if feed.error is not None and not feed.kept_back:
             self._refuse(feed.error)
 
     def pause_writing(self) -> None:
@@ -149,8 +150,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._go_on()
-        self._update_reading()
+        self._go_on_soon()
 
     def eof_received(self) -> None:
         """The client has closed its side; what is written still goes out."""
@@ -307,14 +307,29 @@ class Connection(asyncio.Protocol):
 
     # --- inside
 
+    def _go_on_soon(self) -> None:
+        """Answer what was kept back as long as the client takes it, a turn of the loop for each
+        share: other clients come in between."""
+        self._update_reading()
+        if not self._going_on and not self._write_paused:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
     def _go_on(self) -> None:
-        """Answer what was kept back, as long as the client takes it."""
+        self._going_on = False
         feed = self._feed
-        while feed is not None and feed.kept_back and not self._write_paused:
+        if feed is None:
+            return
+        if feed.kept_back and not self._write_paused:
             answers = feed.resume()
             if answers:
                 self.write(answers)
-        self._update_reading()
+        if feed.kept_back and not self._write_paused:
+            self._go_on_soon()
+        else:
+            self._update_reading()
+            if feed.error is not None and not feed.kept_back:
+                self._refuse(feed.error)
         if self._releases:
             self._release_sent()
 

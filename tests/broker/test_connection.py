@@ -288,6 +288,32 @@ async def test_a_client_that_does_not_read_is_not_read_from(app: AppBroker) -> N
     await writer.close()
 
 
+async def test_a_greedy_reader_leaves_others_their_turns(app: AppBroker) -> None:
+    client = await Client.connect(app)
+    for _ in range(10):
+        await client.request(310, send_ext("Large"), bytes(200_000))
+    await until(lambda: app.broker.store.max_offset("Large", 0) == 10)
+    progress = []
+
+    def greedy() -> None:
+        with socket.create_connection(("127.0.0.1", app.broker_port)) as sock:
+            sock.sendall(encode_frame(Command(11, pull_ext("Large"))) * 200)  # 400 MB of answers
+            received = 0
+            while received < 400_000_000:
+                received += len(sock.recv(1 << 20))
+                progress.append(received)
+
+    reading = asyncio.create_task(asyncio.to_thread(greedy))
+    between = 0
+    while not reading.done():
+        before = len(progress)
+        assert (await client.request(310, send_ext("Large", 1), b"x")).code == 0
+        between += 0 < before and not reading.done()
+    await reading
+    assert between > 3
+    await client.close()
+
+
 async def _drain(sock: socket.socket, count: int) -> None:
     """Read until that many answers have come; all of them must."""
     loop = asyncio.get_running_loop()
