@@ -1,8 +1,8 @@
 """Bytes of one connection in, answers out: all frames of a read together.
 
 Plain sends are gathered and put into the store in one call, with one clock and one lock; their
-answers come from templates. Pulls are answered in place. Everything else is decoded in full and
-handed to the dispatcher. A class with the same `feed` can be compiled and take this one's place.
+answers come from templates. Pulls are answered in place. Everything else goes the general way.
+A class with the same `feed` can be compiled and take this one's place.
 """
 
 from collections.abc import Sequence
@@ -15,89 +15,23 @@ import structlog
 from aerobee.broker.answers import LENGTH_PREFIXES, send_answers
 from aerobee.broker.broker import Broker
 from aerobee.broker.connection import Connection, Part
-from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher, Request
+from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher
+from aerobee.broker.general_feed import ANSWERS_MAX, GeneralFeed
 from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, flush_failed_text
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
 from aerobee.broker.store.results import PutResult, PutStatus, RefusedPut
-from aerobee.protocol.codecs import ProtocolError, decode_command
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
-from aerobee.protocol.frame import FrameDecoder, RawFrame, encode_frame
+from aerobee.protocol.frame import RawFrame, encode_frame
 from aerobee.protocol.ids import encode_host, offset_message_id
 from aerobee.protocol.record import TRANSACTION_MASK, Message
 
 log = structlog.get_logger("aerobee.hot_path")
 
-ANSWERS_MAX: Final = 4 << 20  # bytes of answers made before the client has taken the first
 JOIN_MAX: Final = 64 << 10  # up to here one buffer is cheaper to write than many
 
 # Codec, opaque, queue id, flag of the frame, whether the answer waits for the disk.
 Mark = tuple[int, int, int, int, bool]
-
-
-class GeneralFeed:
-    """Every frame the general way: what a name server alone needs, and the hot path's rest."""
-
-    def __init__(self, connection: Connection, dispatcher: Dispatcher, frame_size_max: int) -> None:
-        self.connection = connection
-        self.error: ProtocolError | None = None
-        self.completed = 0
-        self.kept_back: Sequence[RawFrame] = ()
-        self._decoder = FrameDecoder(frame_size_max)
-        self._dispatch = dispatcher.dispatch
-
-    @property
-    def partial(self) -> bool:
-        return self._decoder.pending > 0
-
-    @property
-    def header_missing(self) -> bool:
-        return self._decoder.header_missing
-
-    def feed(self, data: bytes) -> Sequence[Part]:
-        frames = self._decoder.feed(data)
-        self.error = self._decoder.error
-        if self.kept_back:
-            self.kept_back = [*self.kept_back, *frames]
-            return ()
-        self.completed += len(frames)
-        return self._answer(frames) if frames else ()
-
-    def resume(self) -> Sequence[Part]:
-        frames, self.kept_back = self.kept_back, ()
-        return self._answer(frames)
-
-    def _answer(self, frames: Sequence[RawFrame]) -> Sequence[Part]:
-        out: list[Part] = []
-        size = 0
-        for index, frame in enumerate(frames):
-            size += self._general(frame, out)
-            if size > ANSWERS_MAX:
-                self.kept_back = frames[index + 1 :]
-                break
-            if self.error is not None:
-                break
-        return (b"".join(out),) if out else ()
-
-    def _general(self, frame: RawFrame, out: list[Part]) -> int:
-        """Decode one frame in full and have it answered; how many bytes of answer there are."""
-        try:
-            command = decode_command(*frame)
-        except ProtocolError as error:
-            self.error = error
-            return 0
-        connection = self.connection
-        if command.flag & RESPONSE_FLAG:
-            connection.answered(command)
-            return 0
-        connection.language = command.language
-        connection.version = command.version
-        answer = self._dispatch(Request(command, connection, connection.active_at))
-        if answer is None:
-            return 0
-        encoded = encode_frame(answer)
-        out.append(encoded)
-        return len(encoded)
 
 
 class HotPath(GeneralFeed):
@@ -131,7 +65,7 @@ class HotPath(GeneralFeed):
                 break
             size += self._other(frames[index], out)
             index += 1
-            if self.error is not None:
+            if self._broken:
                 break
             if size > ANSWERS_MAX:
                 self.kept_back = frames[index:]

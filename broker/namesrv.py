@@ -7,8 +7,8 @@ import structlog
 from aerobee.broker.addresses import join
 from aerobee.broker.clock import Clock
 from aerobee.broker.dispatch import Dispatcher
+from aerobee.broker.general_feed import GeneralFeed
 from aerobee.broker.handlers import name_service
-from aerobee.broker.hot_path import GeneralFeed
 from aerobee.broker.listening import limits_of, open_name_service_socket
 from aerobee.broker.server import Server
 from aerobee.broker.services.kv_config import KvConfig

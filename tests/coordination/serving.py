@@ -12,6 +12,7 @@ from aerobee.broker.addresses import Addresses
 from aerobee.broker.broker import Broker
 from aerobee.broker.clock import VirtualClock
 from aerobee.broker.dispatch import Dispatcher, Handler
+from aerobee.broker.general_feed import GeneralFeed
 from aerobee.broker.handlers import (
     admin_broker,
     admin_consumers,
@@ -24,7 +25,6 @@ from aerobee.broker.handlers import (
     offsets,
     queries,
 )
-from aerobee.broker.hot_path import GeneralFeed
 from aerobee.broker.server import Server, bind
 from aerobee.broker.services.clients import Clients
 from aerobee.broker.services.groups import Groups
