@@ -62,6 +62,8 @@ class FileMaker:
         if self._disk.exists(path):  # left over by a `take` that failed half-way
             self._disk.unlink(path)
         file = self._disk.create(path, self._size)
+        if not self._populate:  # else its pages come ahead of the writing, in large steps
+            file.use_randomly()
         try:
             file.allocate(0, self._size)
             self._disk.syncdir(self._folder)

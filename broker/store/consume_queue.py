@@ -81,7 +81,7 @@ class ConsumeQueue:
         self.topic_field = bytes([length]) + self.topic_bytes if length <= 127 else b""
         self.key_hash = java_hash(topic + "#") & 0xFFFFFFFF
         self.files = MappedFileQueue(
-            disk, folder, file_size, "mappedFileSizeConsumeQueue", counters, unsynced
+            disk, folder, file_size, "mappedFileSizeConsumeQueue", counters, unsynced, random=True
         )
         self.assigned = 0
         self.max_offset = 0

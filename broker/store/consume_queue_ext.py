@@ -53,7 +53,13 @@ class ConsumeQueueExt:
         unsynced: set[str],
     ) -> None:
         self.files = MappedFileQueue(
-            disk, folder, file_size, "mappedFileSizeConsumeQueueExt", counters, unsynced
+            disk,
+            folder,
+            file_size,
+            "mappedFileSizeConsumeQueueExt",
+            counters,
+            unsynced,
+            random=True,
         )
         self.end = 0  # of the last unit, in the stream
         self.flushed = 0

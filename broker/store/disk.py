@@ -53,6 +53,10 @@ class DiskFile(Protocol):
     def view(self) -> memoryview:
         """The whole file as writable shared memory; the same object every time."""
 
+    def use_randomly(self) -> None:
+        """Before the first `view`: touching a byte shall bring in its page alone. Without it the
+        kernel reads ahead, which makes the first store into a fresh file cost a millisecond."""
+
     def allocate(self, start: int, length: int) -> None:
         """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
 
@@ -130,13 +134,14 @@ def make_folder(disk: Disk, path: str) -> None:
 class RealFile:
     """A file that is opened when it is first used: a store has more files than are ever read."""
 
-    __slots__ = ("_closed", "_closing", "_descriptor", "_map", "_view", "path", "size")
+    __slots__ = ("_closed", "_closing", "_descriptor", "_map", "_random", "_view", "path", "size")
 
     def __init__(self, path: str, size: int, descriptor: int = -1) -> None:
         self.path = path
         self.size = size
         self._descriptor = descriptor
         self._closed = False
+        self._random = False
         # A file is not closed under a sync, nor opened or mapped twice by two threads.
         self._closing = threading.RLock()
         self._map: mmap.mmap | None = None
@@ -152,12 +157,17 @@ class RealFile:
                     self._descriptor = os.open(self.path, flags)
         return self._descriptor
 
+    def use_randomly(self) -> None:
+        self._random = True
+
     def view(self) -> memoryview:
         view = self._view
         if view is None:
             with self._closing:  # the thread that populates may come at the same moment
                 if self._view is None:
                     self._map = mmap.mmap(self._open(), self.size)
+                    if self._random:
+                        self._map.madvise(mmap.MADV_RANDOM)
                     self._view = memoryview(self._map)
                 view = self._view
         return view

@@ -68,7 +68,9 @@ class IndexService:
                 continue
             if length != size:
                 raise WrongFileSize(path, length, size, "maxHashSlotNum/maxIndexNum")
-            mapped = MappedFile(self._disk.open(path), 0, self._counters)
+            opened = self._disk.open(path)
+            opened.use_randomly()
+            mapped = MappedFile(opened, 0, self._counters)
             file = IndexFile(mapped, self._slots, self._entries)
             file.load()
             self.files.append(file)
@@ -85,6 +87,7 @@ class IndexService:
             name = index_name(now_ms)
         path = os.path.join(self._folder, name)
         made = self._disk.create(path, index_file_size(self._slots, self._entries))
+        made.use_randomly()
         file = IndexFile(MappedFile(made, 0, self._counters), self._slots, self._entries)
         try:
             if last is not None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import structlog
 
-from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.disk import Disk, DiskFile
 from aerobee.broker.store.errors import StoreError, WrongFileSize
 from aerobee.broker.store.layout import offset_name, parse_offset_name
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
@@ -21,6 +21,7 @@ class MappedFileQueue:
 
     __slots__ = (
         "_folder_made",
+        "_random",
         "_unsynced",
         "counters",
         "disk",
@@ -38,6 +39,8 @@ class MappedFileQueue:
         setting: str,
         counters: MappingCounters,
         unsynced: set[str],
+        *,
+        random: bool = False,
     ) -> None:
         self.disk = disk
         self.folder = folder
@@ -47,6 +50,7 @@ class MappedFileQueue:
         self.files: list[MappedFile] = []
         # Folders whose new entries are not yet on disk: synced before the checkpoint says so.
         self._unsynced = unsynced
+        self._random = random  # entries are looked up, not read from end to end
         self._folder_made = False
 
     @property
@@ -76,7 +80,7 @@ class MappedFileQueue:
                     self.disk.unlink(path)
                     continue
                 raise WrongFileSize(path, length, self.file_size, self.setting)
-            file = MappedFile(self.disk.open(path), start, self.counters)
+            file = self._mapped(self.disk.open(path), start)
             file.set_positions(file.size)
             file.allocated = file.size
             self.files.append(file)
@@ -97,10 +101,15 @@ class MappedFileQueue:
             self._unsynced.update(self.disk.makedirs(self.folder))
             self._folder_made = True
         path = os.path.join(self.folder, offset_name(start))
-        file = MappedFile(self.disk.create(path, self.file_size), start, self.counters)
+        file = self._mapped(self.disk.create(path, self.file_size), start)
         self._unsynced.add(self.folder)
         self.files.append(file)
         return file
+
+    def _mapped(self, file: DiskFile, start: int) -> MappedFile:
+        if self._random:
+            file.use_randomly()
+        return MappedFile(file, start, self.counters)
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds this byte of the stream."""

@@ -65,6 +65,9 @@ class SimFile:
         self.size = len(inode.current)
         self._view = memoryview(inode.current)
 
+    def use_randomly(self) -> None:
+        """Memory has no read-ahead."""
+
     def view(self) -> memoryview:
         return self._view
 
