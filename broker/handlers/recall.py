@@ -55,7 +55,7 @@ def recall(broker: Broker, request: Request) -> Command | None:
         props.encode(
             {
                 props.TAGS: _TAG,
-                props.TIMER_DEL_UNIQKEY: f"{handle.topic}+{handle.unique_key}",
+                props.TIMER_DEL_UNIQKEY: handle.unique_key,  # as 5.5 writes it
                 props.UNIQ_KEY: handle.unique_key,
                 props.TIMER_DELIVER_MS: str(handle.deliver_ms),
                 props.PGROUP: header.producer_group,

@@ -9,7 +9,7 @@ import structlog
 from aerobee.broker.services.filters import record_properties
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog
-from aerobee.broker.services.timer_messages import deliver_time
+from aerobee.broker.services.timer_messages import deliver_time, recalled_key
 from aerobee.broker.services.timer_slot import TimerSlot
 from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
 from aerobee.broker.store.results import ReadResult, ReadStatus
@@ -109,7 +109,7 @@ class Enqueue:
         noted: list[tuple[int, int, int, str | None]] = []
         window_ms = self._roll_window_ms()
         for timer in timers:
-            recall = props.get(timer.properties, props.TIMER_DEL_UNIQKEY)
+            recall = recalled_key(timer.properties)
             magic, deliver_ms = _leg(timer.deliver_ms, now_ms, window_ms)
             second = max((deliver_ms - 1) // 1000, read_second)
             chain = slots.get(second) or self._wheel.get(second)

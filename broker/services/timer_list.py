@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.broker.services import recall_handle
 from aerobee.broker.services.timer_log import MAGIC_DELETE, TimerLog
-from aerobee.broker.services.timer_messages import deliver_time, message_of, recall_key
+from aerobee.broker.services.timer_messages import deliver_time, message_of, timer_key
 from aerobee.broker.services.timer_slot import Place, load_slot
 from aerobee.broker.services.timer_wheel import TimerWheel
 from aerobee.protocol import properties as props
@@ -97,6 +97,6 @@ def _entry(
         return None
     if topic is not None and message.property(props.REAL_TOPIC) != topic:
         return None
-    if recalled and recall_key(message) in recalled:
+    if recalled and timer_key(message) in recalled:
         return None
     return TimerEntry(deliver_time(message.properties) or place[0], message)

@@ -37,9 +37,21 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-def recall_key(message: StoredMessage) -> str:
-    """By which a recall names a timer."""
+def timer_key(message: StoredMessage) -> str:
+    """By which a recall finds a timer."""
     return f"{message.property(props.REAL_TOPIC)}+{message.property(props.UNIQ_KEY)}"
+
+
+def recalled_key(properties: str) -> str | None:
+    """The `timer_key` that a recall is about; None when the message is no recall.
+
+    5.5 writes the unique key alone, versions before it `topic+key`.
+    """
+    text = props.get(properties, props.TIMER_DEL_UNIQKEY)
+    if text is None:
+        return None
+    head = f"{props.get(properties, props.REAL_TOPIC)}+"
+    return text if text.startswith(head) else head + text
 
 
 def message_of(store: "MessageStore", unit: Unit) -> StoredMessage | None:
@@ -64,7 +76,7 @@ def unit_deliver_ms(store: "MessageStore", unit: Unit) -> int:
 def unit_recalls(store: "MessageStore", unit: Unit) -> str | None:
     """The key of the timer that a unit recalls."""
     message = message_of(store, unit)
-    return None if message is None else message.property(props.TIMER_DEL_UNIQKEY)
+    return None if message is None else recalled_key(message.properties)
 
 
 def fired(
@@ -73,7 +85,7 @@ def fired(
     """The message for its real topic; None when it is recalled, or is itself a recall."""
     if message.property(props.TIMER_DEL_UNIQKEY) is not None:
         return None
-    if recalled and recall_key(message) in recalled:
+    if recalled and timer_key(message) in recalled:
         return None
     made = stored.delivered(message)
     if made is not None:

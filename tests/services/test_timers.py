@@ -325,3 +325,31 @@ def test_overdue_timers_that_cannot_be_stored_are_read_again(
     world.advance(1)
     world.run_timers()
     assert world.bodies("T") == [b"0", b"2", b"4", b"1", b"3", b"5"]
+
+
+@pytest.mark.parametrize("key", ["{unique}", "T+{unique}"])  # of 5.5 and of versions before it
+@pytest.mark.parametrize("late", [False, True])
+def test_a_recall_takes_back_its_timer_and_no_other(world: World, key: str, late: bool) -> None:
+    at_ms = START_MS + 1_700
+    for body in (b"gone", b"stays"):
+        deliver_at(world, at_ms, body)
+        deliver_at(world, at_ms, body, topic="U")
+    if late:  # within the second of the timer, which is read already
+        world.run_timers()
+        world.advance(1.2)
+        world.run_timers()
+    recalled = key.format(unique=b"gone".hex())
+    world.send("T", b"0", TIMER_DEL_UNIQKEY=recalled, TIMER_DELIVER_MS=str(at_ms))
+    came = run_until(world, START_MS + 3_000)
+    assert list(came) == [b"stays"] and world.timers.pending == 0
+    assert sorted(world.bodies("U")) == [b"gone", b"stays"]
+
+
+def test_a_far_timer_can_be_recalled(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", timer_roll_window_slot=60)
+    at_ms = START_MS + 300_000
+    deliver_at(world, at_ms, b"gone")
+    run_until(world, START_MS + 20_000, 1000)
+    world.send("T", b"0", TIMER_DEL_UNIQKEY=b"gone".hex(), TIMER_DELIVER_MS=str(at_ms))
+    assert run_until(world, START_MS + 310_000, 1000) == {} and world.timers.pending == 0
+    world.close_quietly()
