@@ -49,13 +49,13 @@ def run(*command: object, timeout: float = 300, check: bool = True) -> str:
     done = subprocess.run(
         [str(word) for word in command],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=timeout,
     )
     if check:
-        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-3000:]}"
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, f"{command}: {done.returncode}\n{output[-3000:]}"
     return done.stdout.strip()
 
 
