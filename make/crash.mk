@@ -1,6 +1,23 @@
 # Power cuts on a simulated disk, kills of a real process, a disk that is full.
 IMAGES ?= 20000
+N      ?= 200
+SEED   ?= 1
+CRASH  := cd tests && ../$(V)/bin/python -m
 
-.PHONY: crashsim
+.PHONY: crashsim crashsim-quick killtest test-full-disk test-exchange
 crashsim: $(OK) ## the real store on a disk that loses power, IMAGES=20000; and every planted bug
-	IMAGES=$(IMAGES) $(V)/bin/pytest -q -s tests/crash $(ARGS)
+	$(CRASH) crash.run $(IMAGES)
+	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
+
+crashsim-quick: $(OK) ## the share of crashsim for every change: some images, every planted bug
+	$(CRASH) crash.run 1500
+	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
+
+killtest: $(OK) ## SIGKILLs of a writing broker, N=200, half of them in each flush mode
+	$(CRASH) crash.killer $(N) $(SEED)
+
+test-full-disk: $(OK) ## a 64 MB disk filled up (needs root for a loop mount)
+	$(V)/bin/pytest -q tests/crash/test_full_disk.py -m root $(ARGS)
+
+test-exchange: $(OK) ## one store folder in turns under Apache RocketMQ and Aerobee
+	$(V)/bin/pytest -q tests/exchange -m apache $(ARGS)

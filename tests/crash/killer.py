@@ -1,0 +1,224 @@
+"""SIGKILL of a writing `aerobee broker`, again and again; what a reader finds after each restart.
+
+A writer process cannot know what a dead broker has done with its last requests, so each message is
+acknowledged, refused or unknown. After each restart every acknowledged one must be there with its
+body, at the queue offset that was told; an unknown one may be there or not; queue offsets have no
+gap and no repeat; and the directory must verify. In ASYNC_FLUSH too: a killed process leaves its
+pages to the kernel.
+
+    python -m crash.killer 200        (in tests/)
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers.aerobee_broker import AerobeeBroker
+from peers.wire import Wire
+
+from aerobee.broker.store.inspect_files import open_directory
+from aerobee.broker.store.inspect_verify import verify
+from aerobee.protocol.record import StoredMessage, decode_records
+
+SIZES = {
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "20000",
+    "flushIntervalConsumeQueue": "100",
+    "flushConsumeQueueThoroughInterval": "300",
+}
+TOPIC = "Kill"
+QUEUES = 4
+WRITERS = 2
+IN_FLIGHT = 8
+
+
+@dataclass
+class Ledger:
+    """What was sent over all lives."""
+
+    sent: dict[str, bytes] = field(default_factory=dict)  # by key: each once, answered or not
+    told: dict[str, tuple[int, int]] = field(default_factory=dict)  # acknowledged: queue, offset
+    refused: set[str] = field(default_factory=set)
+    checked: dict[int, list[str]] = field(default_factory=dict)  # by queue: keys that were read
+    kills: int = 0
+
+
+def header(queue_id: int, key: str) -> dict[str, str]:
+    return {
+        "a": "PG",
+        "b": TOPIC,
+        "c": "TBW102",
+        "d": str(QUEUES),
+        "e": str(queue_id),
+        "f": "0",
+        "g": str(int(time.time() * 1000)),
+        "h": "0",
+        "i": f"KEYS\x01{key}\x02UNIQ_KEY\x01{key}\x02TAGS\x01t\x02",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+
+
+def write(address: str, ledger: Ledger, name: str, rng: random.Random) -> None:
+    """Send with several in flight until the broker is gone."""
+    waiting: dict[int, str] = {}
+    number = 0
+    try:
+        with Wire(address, timeout=20) as wire:
+            while True:
+                while len(waiting) < IN_FLIGHT:
+                    key = f"{name}-{number}"
+                    number += 1
+                    body = f"{key}:".encode() + rng.randbytes(rng.choice((0, 30, 900, 5000)))
+                    ledger.sent[key] = body
+                    opaque = wire.send(310, header(rng.randrange(QUEUES), key), body)
+                    waiting[opaque] = key
+                answer = wire.receive()
+                key = waiting.pop(int(answer.header["opaque"]))
+                if answer.code == 0:
+                    place = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
+                    ledger.told[key] = place
+                else:
+                    ledger.refused.add(key)
+    except OSError:
+        return  # killed: what is still waiting is unknown
+
+
+def live_and_die(broker: AerobeeBroker, ledger: Ledger, rng: random.Random) -> None:
+    """Write for a moment and be killed in the middle of it."""
+    writers = [
+        threading.Thread(
+            target=write,
+            args=(broker.broker, ledger, f"{ledger.kills}.{n}", random.Random(rng.random())),
+        )
+        for n in range(WRITERS)
+    ]
+    before = len(ledger.told)
+    for writer in writers:
+        writer.start()
+    time.sleep(rng.uniform(0.02, 0.5))
+    deadline = time.monotonic() + 10
+    while len(ledger.told) - before < 20 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    broker.kill()
+    for writer in writers:
+        writer.join(timeout=30)
+    ledger.kills += 1
+
+
+def read_from(wire: Wire, queue_id: int, offset: int) -> list[StoredMessage]:
+    """The queue from an offset to its end."""
+    found: list[StoredMessage] = []
+    while True:
+        answer = wire.request(
+            11,
+            {
+                "consumerGroup": "CG",
+                "topic": TOPIC,
+                "queueId": str(queue_id),
+                "queueOffset": str(offset + len(found)),
+                "maxMsgNums": "32",
+                "sysFlag": "4",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subscription": "*",
+                "subVersion": "0",
+                "expressionType": "TAG",
+            },
+        )
+        if answer.code != 0:
+            assert "maxOffset" in answer.ext, answer.header
+            end = int(answer.ext["maxOffset"])
+            assert end == offset + len(found), (
+                f"queue {queue_id}: nothing at {offset + len(found)} of {end}: {answer.header}"
+            )
+            return found
+        found += decode_records(answer.body)
+
+
+def check_read(address: str, ledger: Ledger, *, all_of_it: bool) -> None:
+    """What a reader finds: gapless, intact, nothing acknowledged lost."""
+    with Wire(address, timeout=30) as wire:
+        for queue_id in range(QUEUES):
+            known = ledger.checked.setdefault(queue_id, [])
+            start = 0 if all_of_it else len(known)
+            for number, message in enumerate(read_from(wire, queue_id, start), start):
+                key = message.property_map()["KEYS"]
+                assert message.queue_offset == number, f"queue {queue_id} has a gap at {number}"
+                assert ledger.sent.get(key) == message.body, f"{key}: not what was sent"
+                if number < len(known):
+                    assert known[number] == key, f"{key} took the place of {known[number]}"
+                else:
+                    known.append(key)
+    places = {
+        key: (queue_id, number)
+        for queue_id, keys in ledger.checked.items()
+        for number, key in enumerate(keys)
+    }
+    assert len(places) == sum(map(len, ledger.checked.values())), "a message is there twice"
+    for key, place in ledger.told.items():
+        assert places.get(key) == place, f"{key} was acknowledged at {place}: {places.get(key)}"
+    wrong = ledger.refused & places.keys()
+    assert not wrong, f"refused but stored: {wrong}"
+
+
+def make_topic(address: str) -> None:
+    """By an operator's request, which is on disk before it is answered: what a first send makes
+    may be saved a fifth of a second later."""
+    fields = {"topic": TOPIC, "defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0"}
+    numbers = {"readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "order": "false"}
+    with Wire(address) as wire:
+        answer = wire.request(17, {**fields, **numbers, "topicFilterType": "SINGLE_TAG"})
+        assert answer.code == 0, answer
+
+
+def run(folder: Path, kills: int, seed: int, flush: str) -> Ledger:
+    """So many kills in one flush mode; AssertionError when something is lost."""
+    rng = random.Random(seed)
+    ledger = Ledger()
+    broker = AerobeeBroker(folder, flushDiskType=flush, **SIZES)
+    with broker:
+        make_topic(broker.broker)
+        for number in range(1, kills + 1):
+            live_and_die(broker, ledger, rng)
+            report = verify(open_directory(str(broker.store)), lambda _: None)
+            assert not report.problems, f"after kill {number}: {report.problems[0]}"
+            broker.start()
+            check_read(broker.broker, ledger, all_of_it=number % 10 == 0 or number == kills)
+        broker.stop()
+    report = verify(open_directory(str(broker.store)), lambda _: None)
+    assert not report.problems, f"after the stop: {report.problems[0]}"
+    assert report.records == sum(map(len, ledger.checked.values()))
+    return ledger
+
+
+def main(arguments: Sequence[str]) -> int:
+    kills = int(arguments[0]) if arguments else 200
+    seed = int(arguments[1]) if len(arguments) > 1 else 1
+    for number, flush in enumerate(("SYNC_FLUSH", "ASYNC_FLUSH")):
+        folder = Path(tempfile.mkdtemp(prefix="aerobee-killtest-"))
+        share = kills - kills // 2 if number == 0 else kills // 2
+        started = time.monotonic()
+        ledger = run(folder, share, seed + number, flush)
+        print(
+            f"{flush}: {ledger.kills} kills, {len(ledger.sent)} sent, {len(ledger.told)} "
+            f"acknowledged, 0 lost, 0 gaps; {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
+        shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
