@@ -7,11 +7,12 @@ is kept for it, when its lengths cannot be right.
 import struct
 from typing import Final
 
-from aerobee.protocol.codecs import DECODERS, ENCODERS, ProtocolError
+from aerobee.protocol.codecs import ENCODERS, ProtocolError
 from aerobee.protocol.command import Command
 
 FRAME_SIZE_MAX: Final = 16_777_216
 _LENGTHS: Final = struct.Struct(">iI")
+_MARK_MAX: Final = 0x2FFFFFF  # codec 2 is the last, with the longest header
 _HTTP_STARTS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"PRI ")
 
 RawFrame = tuple[int, bytes, bytes]  # codec, header, body
@@ -43,44 +44,38 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> list[RawFrame]:
         """The frames that `data` completes. After a bad one `error` is set; no more come."""
-        if self.error is not None:
-            return []
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._wanted:
-                return []
-            data = bytes(self._buffer)
-            self._buffer.clear()
         frames: list[RawFrame] = []
+        if self.error is not None:
+            return frames
+        if self._buffer:
+            if len(self._buffer) + len(data) < self._wanted:
+                self._buffer += data
+                return frames
+            data = b"".join((self._buffer, data))
+            self._buffer.clear()
         position = 0
         size = len(data)
+        length_max = self.frame_size_max - 4
         self._wanted = 8
         unpack = _LENGTHS.unpack_from
         while size - position >= 8:
             length, mark = unpack(data, position)
-            header_start = position + 8
-            header_end = header_start + (mark & 0xFFFFFF)
+            start = position + 8
+            header_end = start + (mark & 0xFFFFFF)
             end = position + 4 + length
-            if not 4 <= length <= self.frame_size_max - 4 or header_end > end:
-                self.error = self._explain(data, position, length, mark & 0xFFFFFF)
-                return frames
-            codec = mark >> 24
-            if codec not in DECODERS:
-                self.error = ProtocolError(f"header form {codec} is unknown; 0, 1 and 2 are known")
+            if header_end > end or not 4 <= length <= length_max or mark > _MARK_MAX:
+                self.error = self._explain(data[position : position + 4], length, mark)
                 return frames
             if end > size:
                 self._wanted = end - position
                 break
-            frames.append((codec, data[header_start:header_end], data[header_end:end]))
+            frames.append((mark >> 24, data[start:header_end], data[header_end:end]))
             position = end
         if position < size:
             self._buffer += data[position:] if position else data
         return frames
 
-    def _explain(
-        self, data: bytes, position: int, length: int, header_length: int
-    ) -> ProtocolError:
-        start = data[position : position + 4]
+    def _explain(self, start: bytes, length: int, mark: int) -> ProtocolError:
         if start[:2] == b"\x16\x03":
             return ProtocolError(
                 "the client begins a TLS handshake, but TLS is not spoken here; switch it off there"
@@ -89,8 +84,10 @@ class FrameDecoder:
             return ProtocolError(
                 "the client speaks HTTP, but this port speaks RocketMQ's remoting protocol"
             )
+        if 4 <= length <= self.frame_size_max - 4 and mark > _MARK_MAX:
+            return ProtocolError(f"header form {mark >> 24} is unknown; 0, 1 and 2 are known")
         return ProtocolError(
-            f"frame of {length} bytes with a header of {header_length}; "
+            f"frame of {length} bytes with a header of {mark & 0xFFFFFF}; "
             f"a frame takes 8 to {self.frame_size_max} bytes"
         )
 
