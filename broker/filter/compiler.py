@@ -68,6 +68,9 @@ def _literal(node: parser.Literal) -> Evaluate:
 
 
 def _negate(node: parser.Negate) -> Evaluate:
+    if isinstance(node.operand, parser.Literal) and parser.is_number(node.operand.value):
+        assert isinstance(node.operand.value, int | float)
+        return _literal(parser.Literal(-node.operand.value))
     operand = _compile(node.operand)
 
     def evaluate(properties: Properties) -> Value:

@@ -223,7 +223,7 @@ class _Parser:
 
     def ordered(self, sign: str, left: Node, start: Token, right: Node, right_start: Token) -> Node:
         for node, token in ((left, start), (right, right_start)):
-            number = isinstance(node, Literal) and _is_number(node.value)
+            number = isinstance(node, Literal) and is_number(node.value)
             if not number and (isinstance(node, Literal) or _is_condition(node)):
                 self.fail("only numbers and properties have an order: this one has none", token)
         return Compare(sign, left, right)
@@ -267,7 +267,7 @@ class _Parser:
         self.depth -= 1
         if sign.kind == "NOT":
             return Not(self.condition(node, token)), start
-        return (node if sign.kind == "+" else _negated(node)), start
+        return (node if sign.kind == "+" else Negate(node)), start
 
     def primary(self) -> Node:
         token = self.token
@@ -285,7 +285,7 @@ class _Parser:
             return Property(token.text)
         if self.take(lexer.INTEGER):
             number = int(token.text.rstrip("lL"))
-            if number > LONG_MAX + 1:  # one more than the largest, for -9223372036854775808
+            if number > LONG_MAX:
                 self.fail("the number does not fit 64 bits", token)
             return Literal(number)
         if self.take(lexer.FLOAT):
@@ -295,12 +295,5 @@ class _Parser:
         self.fail(f"a value was expected, not {token},")
 
 
-def _is_number(value: Value) -> bool:
+def is_number(value: Value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _negated(node: Node) -> Node:
-    if isinstance(node, Literal) and _is_number(node.value):
-        assert isinstance(node.value, int | float)
-        return Literal(-node.value)
-    return Negate(node)
