@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from aerobee.broker.answers import LENGTH_PREFIXES, send_answers
+from aerobee.broker.answers import LENGTH_PREFIXES
 from aerobee.broker.broker import Broker
 from aerobee.broker.connection import Connection, Part
 from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher
@@ -46,7 +46,6 @@ class HotPath(GeneralFeed):
         self._store = broker.store
         self._stats = broker.stats
         self._sends = sends
-        self._answers = send_answers(sends.region, broker.settings.trace_on)
         self._heads = heads_by_codec()
         self._born_host = encode_host(*connection.peer)
         self._store_host = broker.addresses.store_host(connection.peer, connection.local)
@@ -148,7 +147,8 @@ class HotPath(GeneralFeed):
             results = [RefusedPut(PutStatus.UNKNOWN_ERROR, text) for _ in messages]
         self._count(messages, results)
         ok = PutStatus.PUT_OK
-        template, id_head, prefixes = self._answers.json_template, self._id_head, LENGTH_PREFIXES
+        answers, id_head, prefixes = self._sends.answers, self._id_head, LENGTH_PREFIXES
+        template = answers.json_template
         waiting: list[tuple[PutResult, Mark]] = []
         for result, mark in zip(results, marks, strict=True):
             codec, opaque, queue_id, flag, waits = mark
@@ -170,7 +170,7 @@ class HotPath(GeneralFeed):
                 out.append(header)
             else:
                 out.append(
-                    self._answers.answer(
+                    answers.answer(
                         codec,
                         opaque,
                         id_head,
@@ -215,7 +215,7 @@ class HotPath(GeneralFeed):
                 continue
             if status is PutStatus.PUT_OK:
                 out.append(
-                    self._answers.answer(
+                    self._sends.answers.answer(
                         codec,
                         opaque,
                         self._id_head,

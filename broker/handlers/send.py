@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from aerobee.broker.answers import send_answers
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.services import names_check
@@ -65,23 +66,25 @@ class Sends:
     """What all sends of a broker share."""
 
     def __init__(self, broker: Broker) -> None:
-        settings = broker.settings
         self.broker = broker
         self.plain: dict[str, PlainTopic] = {}
-        self.region = str(settings.region_id)
-        self.added = properties.encode(
-            {
-                properties.MSG_REGION: self.region,
-                properties.TRACE_ON: "true" if settings.trace_on else "false",
-                properties.CLUSTER: settings.broker_cluster_name,
-            }
-        )
+        self.added = ""  # the properties that every message gets
+        self.answer_ext: dict[str, str] = {}
+        self.unique_ids = UniqueIds()
+        self._settings_changed(set())
+        broker.settings.listeners.append(self._settings_changed)
+        broker.topics.on_change.append(self._topic_changed)
+
+    def _settings_changed(self, _keys: set[str]) -> None:
+        settings = self.broker.settings
         self.answer_ext = {
-            properties.MSG_REGION: self.region,
+            properties.MSG_REGION: settings.region_id,
             properties.TRACE_ON: "true" if settings.trace_on else "false",
         }
-        self.unique_ids = UniqueIds()
-        broker.topics.on_change.append(self._topic_changed)
+        cluster = {properties.CLUSTER: settings.broker_cluster_name}
+        self.added = properties.encode(self.answer_ext | cluster)
+        self.answers = send_answers(settings.region_id, settings.trace_on)
+        self.plain.clear()  # who may send, and when, may have changed too
 
     def _topic_changed(self, name: str) -> None:
         self.plain.pop(name, None)
@@ -159,7 +162,8 @@ class Sends:
         return created
 
     def _is_plain(self, config: TopicConfig) -> bool:
-        return not config.order and not names_check.is_retry_topic(config.name)
+        may_change = config.order and not self.broker.settings.broker_permission & WRITE
+        return not may_change and not names_check.is_retry_topic(config.name)
 
     # --- from a request to a message
 

@@ -13,7 +13,7 @@ from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.disk import RealFile
 from aerobee.protocol import properties
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ
+from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
 from aerobee.protocol.ids import parse_offset_message_id
 from aerobee.protocol.record import StoredMessage, decode_record, decode_records, encode_batch
 
@@ -236,6 +236,29 @@ async def test_a_topic_made_smaller_or_deleted_is_checked_anew(
     app.broker.topics.delete("Orders")
     answer = await json_client.request(310, send_ext("Orders", c="Nothing"))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_settings_that_change_while_running_have_their_effect(
+    app: AppBroker, json_client: Client
+) -> None:
+    async def send() -> Command:
+        return await json_client.request(310, send_ext("Orders"), b"x")
+
+    assert (await send()).ext["TRACE_ON"] == "true"
+    settings = app.settings
+    ordered = replace(app.broker.topics.get("Orders"), order=True)
+    app.broker.topics.put(ordered)
+    assert (await send()).code == 0
+    settings.trace_on = False
+    settings.broker_permission = 4
+    for listener in settings.listeners:
+        listener({"traceOn", "brokerPermission"})
+    assert (await send()).code == ResponseCode.NO_PERMISSION  # of an ordered topic alone
+    app.broker.topics.put(replace(ordered, order=False))
+    for _ in range(2):
+        answer = await send()
+        assert answer.code == 0 and answer.ext["TRACE_ON"] == "false"
+        assert stored(app, answer.ext["msgId"]).property_map()["TRACE_ON"] == "false"
 
 
 async def test_before_its_time_the_broker_takes_no_messages(tmp_path: Path) -> None:
