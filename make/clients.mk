@@ -2,3 +2,7 @@
 .PHONY: test-clients
 test-clients: $(OK) ## Apache's Java clients and mqadmin, the Go and the Node client (JDK, Maven, Go, Node.js)
 	$(V)/bin/pytest -q tests/clients $(ARGS)
+
+.PHONY: test-peers
+test-peers: $(OK) ## every test with a real Apache RocketMQ, its clients, Go or Node (test-clients and more)
+	$(V)/bin/pytest -q -m "(apache or go or node) and not spark and not slow and not root" $(ARGS)

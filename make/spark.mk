@@ -19,6 +19,7 @@ $(SV41_OK): pyproject.toml
 .PHONY: test-spark test-spark-full test-spark-41 bench-spark
 test-spark: $(SV_OK) ## the Spark pipeline on the newest PySpark (Java 17)
 	$(SV)/bin/pytest -q -m "not slow and not apache" tests/spark $(ARGS)
+	$(SV)/bin/pytest -q -m spark tests/docs $(ARGS)
 
 test-spark-full: $(SV_OK) ## the same with a standalone cluster, long runs and Apache RocketMQ
 	$(SV)/bin/pytest -q --timeout 600 tests/spark $(ARGS)
