@@ -23,11 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aerobee.pipeline.rows import OutRow
+import pyarrow as pa
+
+from aerobee.pipeline.encode import BulkIds, encode_rows
+from aerobee.pipeline.options import source_options
+from aerobee.pipeline.queues import discover, latest
 from aerobee.pipeline.sender import BatchSender
 from aerobee.pipeline.wire import Access, Cluster
-from aerobee.protocol import properties
-from aerobee.protocol.ids import UniqueIds
 
 TOPIC = "bench"
 BODY_SIZE = 1024
@@ -55,14 +57,22 @@ def running_broker(folder: Path) -> Iterator[str]:
 def fill(namesrv: str, rows: int) -> None:
     """Stores the rows: random bodies that compress as badly as they should."""
     bodies = [random.Random(seed).randbytes(BODY_SIZE) for seed in range(256)]
-    ids = UniqueIds()
+    ids = BulkIds()
     with Cluster(Access((namesrv,))) as cluster:
         sender = BatchSender(cluster, "bench", 1024 * 1024)
-        for number in range(rows):
-            pairs = {"KEYS": f"key-{number}", "TAGS": "tag", "UNIQ_KEY": ids.next()}
-            text = properties.encode(pairs)
-            sender.add(OutRow(TOPIC, None, 0, bodies[number % 256], text))
+        for start in range(0, rows, 8192):
+            numbers = range(start, min(rows, start + 8192))
+            columns = {
+                "value": [bodies[number % 256] for number in numbers],
+                "key": [b"key-%d" % number for number in numbers],
+                "tags": [b"tag" for _ in numbers],
+            }
+            for group in encode_rows(pa.record_batch(columns), TOPIC, ids):
+                sender.add(group)
         sender.finish()
+        options = source_options({"namesrv": namesrv, "subscribe": TOPIC}, streaming=False)
+        while sum(latest(cluster, discover(cluster, options)).values()) < rows:
+            time.sleep(0.1)  # the queues follow the log
 
 
 def session() -> Any:

@@ -20,18 +20,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
+from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.options import OptionError, Options
-from aerobee.pipeline.rows import OutRow, out_rows
-from aerobee.pipeline.sender import ROWS_MAX, TEMPLATE_TOPIC, Pile
+from aerobee.pipeline.sender import TEMPLATE_TOPIC, Pile, Piles
 from aerobee.pipeline.wire import Access, BrokerError, Cluster
 from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.ids import UniqueIds
-from aerobee.protocol.record import encode_batch
 
 SINK_STATE: Final = 20100
 SINK_PREPARE: Final = 20101
 SINK_COMMIT: Final = 20102
-ROW_NAME_ROOM: Final = 256
 COMMIT_TIMEOUT: Final = 300.0  # seconds: a large batch takes its time
 
 
@@ -110,17 +107,18 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
         home = addresses[zlib.crc32(query.encode()) % len(addresses)]
         if any(newest_batch(cluster, address, query) >= batch for address in addresses):
             return Prepared(query, home, [], 0, committed_before=True)
-        piles = _Piles(cluster, plan, home, query, batch, context)
-        ids = UniqueIds()
+        preparer = _Preparer(cluster, plan, home, query, batch, context)
+        piles = Piles(plan.batch_bytes, preparer.send)
+        ids = BulkIds()
         for record_batch in batches:
-            for row in out_rows(record_batch, plan.topic, ids):
-                piles.add(row)
+            for group in encode_rows(record_batch, plan.topic, ids):
+                piles.add(group)
         piles.finish()
-        return Prepared(query, home, piles.chunks, piles.rows, piles.committed_before)
+        return Prepared(query, home, preparer.chunks, preparer.rows, preparer.committed_before)
 
 
-class _Piles:
-    """Rows gathered by topic and queue, sent as chunks."""
+class _Preparer:
+    """Stores piles of rows as chunks at the home."""
 
     def __init__(
         self, cluster: Cluster, plan: SinkPlan, home: str, query: str, batch: int, context: Any
@@ -132,25 +130,11 @@ class _Piles:
         self._batch = batch
         self._partition: int = context.partitionId()
         self._attempt: int = context.taskAttemptId()
-        self._piles: dict[tuple[str, int | None], Pile] = {}
         self.chunks: list[list[int]] = []
         self.rows = 0
         self.committed_before = False
 
-    def add(self, row: OutRow) -> None:
-        key = row.topic, row.queue_id
-        pile = self._piles.setdefault(key, Pile(*key))
-        pile.rows.append(row)
-        pile.size += 24 + len(row.body) + len(row.properties) + ROW_NAME_ROOM
-        if pile.size >= self._plan.batch_bytes or len(pile.rows) >= ROWS_MAX:
-            del self._piles[key]
-            self._send(pile)
-
-    def finish(self) -> None:
-        for pile in self._piles.values():
-            self._send(pile)
-
-    def _send(self, pile: Pile) -> None:
+    def send(self, pile: Pile) -> None:
         number = len(self.chunks)
         ext = {
             "query": self._query,
@@ -163,15 +147,14 @@ class _Piles:
             "bornTimestamp": str(time.time_ns() // 1_000_000),
             "producerGroup": self._plan.group,
         }
-        body = encode_batch([(row.flag, row.body, row.properties) for row in pile.rows])
-        what = f"preparing {len(pile.rows)} rows for {pile.topic}"
-        answer = self._cluster.request(what, self._home, SINK_PREPARE, ext, body)
+        what = f"preparing {pile.rows} rows for {pile.topic}"
+        answer = self._cluster.request(what, self._home, SINK_PREPARE, ext, pile.body())
         if answer.ext.get("committed") == "true":
             self.committed_before = True
             return
         place = [int(answer.ext["offset"]), int(answer.ext["size"])]
         self.chunks.append([self._partition, self._attempt, number, *place])
-        self.rows += len(pile.rows)
+        self.rows += pile.rows
 
 
 def commit(plan: SinkPlan, messages: list[Any], batch: int) -> None:

@@ -3,16 +3,18 @@
 import itertools
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from aerobee.pipeline.options import OptionError
+import numpy as np
+
+from aerobee.pipeline.encode import Group
+from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.queues import shares
-from aerobee.pipeline.rows import OutRow
 from aerobee.pipeline.wire import BrokerError, BrokerQueues, Cluster, Link, Unreachable
 from aerobee.protocol.codecs import ProtocolError
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.record import encode_batch
 
 DEPTH: Final = 4
 ROWS_MAX: Final = 4096
@@ -42,8 +44,12 @@ class Pile:
 
     topic: str
     queue_id: int | None
-    rows: list[OutRow] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
+    rows: int = 0
     size: int = 0
+
+    def body(self) -> bytes:
+        return b"".join(self.parts)
 
 
 @dataclass(slots=True)
@@ -74,35 +80,57 @@ def writable_route(cluster: Cluster, topic: str) -> list[BrokerQueues]:
     ]
 
 
+class Piles:
+    """Gathers encoded rows by topic and queue and hands out full piles."""
+
+    def __init__(self, batch_bytes: int, send: Callable[[Pile], None]) -> None:
+        self._batch_bytes = batch_bytes
+        self._send = send
+        self._piles: dict[tuple[str, int | None], Pile] = {}
+
+    def add(self, group: Group) -> None:
+        key = group.topic, group.queue_id
+        at, count = 0, len(group)
+        while at < count:
+            pile = self._piles.setdefault(key, Pile(*key))
+            upto = int(group.offsets[at]) + self._batch_bytes - pile.size
+            end = int(np.searchsorted(group.offsets, upto, side="right")) - 1
+            if end <= at and pile.rows:  # not even one more fits
+                self._send(self._piles.pop(key))
+                continue
+            end = min(max(end, at + 1), at + ROWS_MAX - pile.rows, count)
+            part = group.slice(at, end)
+            pile.parts.append(part)
+            pile.rows += end - at
+            pile.size += len(part)
+            at = end
+            if at < count or pile.rows >= ROWS_MAX:
+                self._send(self._piles.pop(key))
+
+    def finish(self) -> None:
+        piles, self._piles = self._piles, {}
+        for pile in piles.values():
+            self._send(pile)
+
+
 class BatchSender:
     """`add` rows, then `finish`: on return all are stored (some perhaps twice, after a retry)."""
 
     def __init__(self, cluster: Cluster, group: str, batch_bytes: int) -> None:
         self.cluster = cluster
         self.group = group
-        self.batch_bytes = batch_bytes
         self.sent = 0
-        self._piles: dict[tuple[str, int | None], Pile] = {}
+        self._piles = Piles(batch_bytes, self._send)
         self._routes: dict[str, list[tuple[BrokerQueues, int]]] = {}
         self._turns = itertools.count()
         self._in_flight: deque[Flight] = deque()
 
-    def add(self, row: OutRow) -> None:
-        key = row.topic, row.queue_id
-        pile = self._piles.get(key)
-        if pile is None:
-            pile = self._piles[key] = Pile(*key)
-        pile.rows.append(row)
-        pile.size += 24 + len(row.body) + len(row.properties)
-        if pile.size >= self.batch_bytes or len(pile.rows) >= ROWS_MAX:
-            del self._piles[key]
-            self._send(pile)
+    def add(self, group: Group) -> None:
+        self._piles.add(group)
 
     def finish(self) -> int:
         """How many rows were stored."""
-        for pile in self._piles.values():
-            self._send(pile)
-        self._piles.clear()
+        self._piles.finish()
         while self._in_flight:
             self._settle(self._in_flight.popleft())
         return self.sent
@@ -143,9 +171,8 @@ class BatchSender:
             "k": "false",
             "m": "true",
         }
-        body = encode_batch([(row.flag, row.body, row.properties) for row in pile.rows])
         link = self.cluster.link(address)
-        return Flight(pile, link, link.ask(RequestCode.SEND_BATCH_MESSAGE, ext, body))
+        return Flight(pile, link, link.ask(RequestCode.SEND_BATCH_MESSAGE, ext, pile.body()))
 
     def _settle(self, flight: Flight, tries: int = 0) -> None:
         try:
@@ -157,11 +184,11 @@ class BatchSender:
             self._again(flight.pile, tries)
             return
         if answer.code in _STORED:
-            self.sent += len(flight.pile.rows)
+            self.sent += flight.pile.rows
         elif answer.code in _WORTH_A_RETRY and tries < self.cluster.access.retries:
             self._again(flight.pile, tries)
         else:
-            what = f"writing {len(flight.pile.rows)} messages to {flight.pile.topic}"
+            what = f"writing {flight.pile.rows} messages to {flight.pile.topic}"
             raise BrokerError(what, flight.link.address, answer.code, answer.remark)
 
     def _again(self, pile: Pile, tries: int) -> None:

@@ -218,7 +218,7 @@ def _cut_segment(
     ]
     if not present:
         return []
-    parts = max(1, round((end - segment.start) / split_bytes))
+    parts = max(1, -(-(end - segment.start) // split_bytes))
     bounds = [segment.start + (end - segment.start) * n // parts for n in range(parts + 1)]
     splits = []
     for low, high in pairwise(bounds):

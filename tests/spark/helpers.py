@@ -11,17 +11,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from peers.wire import Wire
 
 from aerobee.pipeline import arrow
+from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.puller import PullPlan, Range, pull_range
 from aerobee.pipeline.queues import discover, latest
-from aerobee.pipeline.rows import OutRow
 from aerobee.pipeline.sender import BatchSender
 from aerobee.pipeline.wire import Access, Cluster
-from aerobee.protocol import properties
-from aerobee.protocol.ids import UniqueIds
 
 
 def session_config() -> dict[str, str]:
@@ -44,14 +43,17 @@ def produce(
     namesrv: str, topic: str, bodies: Iterable[bytes], *, tag: str = "", queue_id: int | None = None
 ) -> None:
     """Stores the bodies as a client would, with a unique id and the key k<body>."""
-    ids = UniqueIds()
+    values = list(bodies)
+    columns: dict[str, Any] = {"value": values, "key": [b"k" + body[:20] for body in values]}
+    if tag:
+        columns["tags"] = [tag.encode()] * len(values)
+    if queue_id is not None:
+        columns["partition"] = [queue_id] * len(values)
+    batch = pa.record_batch(columns)
     with Cluster(Access((namesrv,))) as cluster:
         sender = BatchSender(cluster, "test-producer", 16 * 1024)
-        for body in bodies:
-            pairs = {"UNIQ_KEY": ids.next(), "KEYS": "k" + body[:20].decode(errors="replace")}
-            if tag:
-                pairs["TAGS"] = tag
-            sender.add(OutRow(topic, queue_id, 0, body, properties.encode(pairs)))
+        for group in encode_rows(batch, topic, BulkIds()):
+            sender.add(group)
         sender.finish()
 
 

@@ -1,0 +1,213 @@
+"""Rows of a DataFrame as the bytes of SEND_BATCH_MESSAGE, a whole RecordBatch at a time.
+
+Each row becomes `size, 0, 0, flag, body length, body, properties length, properties`. The pieces
+are Arrow arrays joined row by row in C++, so the rows of a message batch are one slice of a buffer.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.rows import BROKER_MADE
+from aerobee.protocol import properties
+from aerobee.protocol.ids import UniqueIds
+from aerobee.protocol.properties import PROPERTIES_SIZE_MAX
+
+_HEAD_SIZE: Final = 20
+_NAME_END: Final = pa.scalar(b"\x01", pa.binary())
+_PAIR_END: Final = pa.scalar(b"\x02", pa.binary())
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+_DROPPED: Final = pa.array(sorted(name.encode() for name in BROKER_MADE), pa.binary())
+
+
+class BulkIds:
+    """A producer's unique ids, many at once: a running counter tells those of a moment apart."""
+
+    def __init__(self) -> None:
+        self._ids = UniqueIds()
+        self._count = 0
+
+    def take(self, count: int) -> list[str]:
+        taken: list[str] = []
+        while len(taken) < count:
+            if taken:
+                time.sleep(0.002)  # another moment, for the counter has come round
+            stem = self._ids.next()[:-4]
+            some = range(self._count, self._count + min(count - len(taken), 0x8000))
+            taken += [f"{stem}{number & 0xFFFF:04X}" for number in some]
+            self._count = some.stop
+        return taken
+
+
+class Group:
+    """Encoded rows for one topic and, unless it is None, one queue."""
+
+    __slots__ = ("offsets", "queue_id", "topic", "view")
+
+    def __init__(self, topic: str, queue_id: int | None, rows: Any) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        _valid, offsets, data = rows.buffers()
+        first = rows.offset
+        self.offsets = np.frombuffer(offsets, np.int32)[first : first + len(rows) + 1]
+        self.view = memoryview(data) if data is not None else memoryview(b"")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def slice(self, start: int, end: int) -> bytes:
+        return bytes(self.view[self.offsets[start] : self.offsets[end]])
+
+
+def encode_rows(batch: Any, topic: str | None, ids: BulkIds) -> Iterator[Group]:
+    """The batch's rows, grouped by where they go; within a group in the batch's order."""
+    columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+    for name in ("value",) if topic else ("value", "topic"):
+        if columns[name].null_count:
+            raise OptionError(f"a row's {name} is null; a message needs one: filter such rows out")
+    rows = _joined(columns, batch.num_rows, ids)
+    if topic and "partition" not in columns:
+        yield Group(topic, None, rows)
+        return
+    topics = [topic] * batch.num_rows if topic else columns["topic"].to_pylist()
+    queues = columns["partition"].to_pylist() if "partition" in columns else [None] * len(topics)
+    places: dict[tuple[str, int | None], list[int]] = {}
+    for number, place in enumerate(zip(topics, queues, strict=True)):
+        places.setdefault(place, []).append(number)
+    for (its_topic, queue_id), numbers in places.items():
+        yield Group(its_topic, queue_id, rows.take(pa.array(numbers, pa.int32())))
+
+
+def _joined(columns: dict[str, Any], count: int, ids: BulkIds) -> Any:
+    body = _binary(columns["value"])
+    props = _properties(columns, count, ids)
+    body_sizes = _lengths(body)
+    props_sizes = _lengths(props)
+    if count and int(props_sizes.max()) > PROPERTIES_SIZE_MAX:
+        raise OptionError(
+            f"a row's properties take {int(props_sizes.max())} bytes; at most "
+            f"{PROPERTIES_SIZE_MAX} fit into a message"
+        )
+    head = np.zeros((count, 5), ">i4")
+    head[:, 0] = _HEAD_SIZE + body_sizes + 2 + props_sizes
+    if "flag" in columns:
+        head[:, 3] = columns["flag"].fill_null(0).to_numpy(zero_copy_only=False)
+    head[:, 4] = body_sizes
+    sizes = props_sizes.astype(">i2").reshape(-1, 1)
+    return pc.binary_join_element_wise(
+        _fixed(head, _HEAD_SIZE), body, _fixed(sizes, 2), props, _NOTHING
+    )
+
+
+def _binary(array: Any) -> Any:
+    return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
+
+
+def _lengths(array: Any) -> Any:
+    return pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _fixed(values: Any, width: int) -> Any:
+    """The rows of a numpy array as binary values of `width` bytes."""
+    offsets = np.arange(0, width * len(values) + 1, width, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def _properties(columns: dict[str, Any], count: int, ids: BulkIds) -> Any:
+    """The property strings; key and tags win over entries of the map of the same name."""
+    pieces = []
+    named: dict[str, Any] = {}  # which rows have the property by a column
+    for column, name in (("key", properties.KEYS), ("tags", properties.TAGS)):
+        if column in columns:
+            values = _binary(columns[column])
+            given = pc.greater(pc.binary_length(values), 0).fill_null(False)
+            named[name] = given.to_numpy(zero_copy_only=False)
+            _check_separators(values)
+            pieces.append(_pair(name, pc.if_else(given, values, pa.scalar(None, pa.binary()))))
+    unique = np.zeros(count, bool)
+    for column in ("properties", "headers"):
+        if column in columns:
+            text, has_id = _pairs_of(columns[column], column, named, count)
+            unique |= has_id
+            pieces.append(text)
+    fresh = pa.array(ids.take(count), pa.string()).cast(pa.binary())
+    if unique.any():
+        fresh = pc.if_else(pa.array(unique), pa.scalar(None, pa.binary()), fresh)
+    pieces.append(_pair(properties.UNIQ_KEY, fresh))
+    return pc.binary_join_element_wise(
+        *pieces, _NOTHING, null_handling="replace", null_replacement=b""
+    )
+
+
+def _pair(name: str, values: Any) -> Any:
+    """`name`, \\x01, the value and \\x02; null where there is no value."""
+    start = pa.scalar(name.encode() + b"\x01", pa.binary())
+    return pc.binary_join_element_wise(start, values, _PAIR_END, _NOTHING)
+
+
+def _pairs_of(array: Any, column: str, named: dict[str, Any], count: int) -> tuple[Any, Any]:
+    """A map's or headers' entries as one text per row, and which rows bring a unique id."""
+    if column == "headers":
+        counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        flat = array.flatten()
+        names, values = _binary(flat.field("key")), _binary(flat.field("value"))
+    else:
+        counts = _map_sizes(array)
+        names, values = _map_entries(array)
+    rows = np.repeat(np.arange(count), counts)
+    keep = pc.and_(
+        pc.invert(pc.is_in(names, value_set=_DROPPED)),
+        pc.greater(pc.binary_length(values), 0).fill_null(False),
+    ).to_numpy(zero_copy_only=False)
+    for name, given in named.items():
+        same = pc.equal(names, pa.scalar(name.encode(), pa.binary()))
+        keep = keep & ~(same.to_numpy(zero_copy_only=False) & given[rows])
+    names, values, rows = names.filter(pa.array(keep)), values.filter(pa.array(keep)), rows[keep]
+    _check_separators(names, b"\x01", b"\x02")
+    _check_separators(values)
+    pairs = pc.binary_join_element_wise(
+        pc.binary_join_element_wise(names, values, _NAME_END), _PAIR_END, _NOTHING
+    )
+    has_id = np.zeros(count, bool)
+    is_id = pc.equal(names, pa.scalar(properties.UNIQ_KEY.encode(), pa.binary()))
+    has_id[rows[is_id.to_numpy(zero_copy_only=False)]] = True
+    return _by_row(pairs, rows, count), has_id
+
+
+def _map_sizes(array: Any) -> Any:
+    sizes = np.diff(np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1])
+    if array.null_count:
+        sizes = np.where(array.is_valid().to_numpy(zero_copy_only=False), sizes, 0)
+    return sizes
+
+
+def _map_entries(array: Any) -> tuple[Any, Any]:
+    """Names and values of the rows' entries, without those of null rows."""
+    if array.null_count or array.offset:
+        array = array.take(pa.array(np.arange(len(array), dtype=np.int32)))  # compact
+    start = np.frombuffer(array.buffers()[1], np.int32)[array.offset]
+    end = np.frombuffer(array.buffers()[1], np.int32)[array.offset + len(array)]
+    span = slice(int(start), int(end))
+    return _binary(array.keys[span]), _binary(array.items[span])
+
+
+def _by_row(pairs: Any, rows: Any, count: int) -> Any:
+    """The pairs of each row, which stand side by side, as one value per row."""
+    upto = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=count), out=upto[1:])
+    _valid, offsets, data = pairs.buffers()
+    ends = np.frombuffer(offsets, np.int32)[upto] if len(pairs) else np.zeros(count + 1, np.int32)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(ends)), data or pa.py_buffer(b"")]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _check_separators(values: Any, *marks: bytes) -> None:
+    for mark in marks or (b"\x02",):
+        if pc.any(pc.match_substring(values, mark.decode())).as_py():
+            raise OptionError("a property holds \\x01 or \\x02, which separate properties")
