@@ -25,6 +25,7 @@ log = logging.getLogger("aerobee.consumer")
 Start = Literal["first", "last"] | datetime | float
 Handler = Callable[[Message], Awaitable[object]]
 ORDERLY_RETRY_SECONDS: Final = 1.0
+MESSAGES_PER_TURN: Final = 64
 
 
 class Consumer:
@@ -58,6 +59,7 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._count = 0
         self._bytes = 0
+        self._given = 0
         self._workers: set[asyncio.Task[None]] = set()
         self._state: Literal["new", "open", "closing", "closed"] = "new"
 
@@ -103,6 +105,9 @@ class Consumer:
         while True:
             message = self.get_ready()
             if message is not None:
+                self._given += 1
+                if self._given % MESSAGES_PER_TURN == 0:
+                    await asyncio.sleep(0)  # a caller that never waits must not stop the pulling
                 return message
             if self._state != "open":
                 raise Closed(f"the consumer of group {self.group!r} is not open")
@@ -324,11 +329,8 @@ class _Inbox:
         previous, self._previous = self._previous, None
         if previous is not None and not previous.finished:
             await previous.ack()
-        message = self._consumer.get_ready()
-        if message is None:
-            try:
-                message = await self._consumer.get()
-            except Closed:
-                raise StopAsyncIteration from None
-        self._previous = message
+        try:
+            message = self._previous = await self._consumer.get()
+        except Closed:
+            raise StopAsyncIteration from None
         return message
