@@ -134,7 +134,8 @@ class Timers:
             max_physical_offset=end,
             progress=told,
         )
-        self._read_second = found.read_second
+        # Not behind the running second: it may get new timers yet.
+        self._read_second = min(found.read_second, self._clock.now_ms() // 1000)
         queue_offset = point.queue_offset
         if found.last_physical_offset >= 0:
             last = stored.message_at(self._store, found.last_physical_offset)
@@ -168,10 +169,8 @@ class Timers:
 
     async def stop(self) -> None:
         """End the loops, at the end of a second; `save` follows once the store has stopped."""
-        while self._slot is not None and (self._slot.second + 1) * 1000 > self._clock.now_ms():
-            if self._fired[0] <= self._slot.second * 1000:
-                break  # none of this second has fired: a Java broker can begin with it
-            await self._clock.sleep(0.05)
+        while self._is_half_fired():
+            await self._clock.sleep(0.02)
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -179,8 +178,17 @@ class Timers:
                 await task
         self._tasks.clear()
 
+    def _is_half_fired(self) -> bool:
+        """Whether a part of the second that runs has fired: a Java broker knows whole ones only."""
+        slot = self._slot
+        if slot is None or not slot.waiting or self._fired[0] <= slot.second * 1000:
+            return False
+        return self._clock.now_ms() < (slot.second + 1) * 1000
+
     def save(self) -> None:
         """The last word, after the store's stop: nothing that was delivered is delivered again."""
+        if self._slot is not None and not self._slot.waiting:
+            self._read_second, self._slot = self._slot.second + 1, None
         self._sync()
         self.checkpoints.save(self._point_now())
         self.close()

@@ -353,3 +353,14 @@ def test_a_far_timer_can_be_recalled(tmp_path: Path) -> None:
     world.send("T", b"0", TIMER_DEL_UNIQKEY=b"gone".hex(), TIMER_DELIVER_MS=str(at_ms))
     assert run_until(world, START_MS + 310_000, 1000) == {} and world.timers.pending == 0
     world.close_quietly()
+
+
+def test_a_timer_set_right_after_a_restart_is_not_late(world: World) -> None:
+    deliver_at(world, START_MS + 100, b"before")
+    world.run_timers()
+    world.advance(0.15)
+    world.run_timers()
+    world.stop()
+    world.open()
+    deliver_at(world, START_MS + 300, b"after")
+    assert run_until(world, START_MS + 400, 10) == {b"after": START_MS + 300}
