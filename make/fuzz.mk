@@ -21,3 +21,7 @@ fuzz-coverage: $(FUZZ_OK) ## the decoders, guided by coverage (atheris; ARGS="-r
 .PHONY: flood
 flood: $(OK) ## 10,000 idle and 2,000 slow connections beside a client that works
 	$(V)/bin/python -m bench.flood $(ARGS)
+
+.PHONY: bench-hotpath
+bench-hotpath: $(OK) ## CPU per message inside the process, in each codec (ARGS="--profile")
+	$(V)/bin/python -m bench.hotpath $(ARGS)
