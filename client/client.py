@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import time
+import warnings
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from datetime import datetime
 from typing import Final, Self, overload
@@ -134,6 +135,10 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_core_or_none", None) is not None:
+            warnings.warn(f"unclosed client {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     @property
     def _core(self) -> Core:
