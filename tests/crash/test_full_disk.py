@@ -1,0 +1,196 @@
+"""A real disk of 64 MB that fills up under a broker: refused with a reason, never a SIGBUS.
+
+What was acknowledged stays readable all the time, and sends are taken again once there is room.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from peers.aerobee_broker import AerobeeBroker
+from peers.tools import wait_for
+from peers.wire import Answer, Wire
+
+from aerobee.protocol.record import decode_records
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a disk image"),
+]
+
+SIZES = {
+    "mappedFileSizeCommitLog": str(4 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "100000",
+}
+BODY = 8000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    image, place = tmp_path / "disk.img", tmp_path / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no loop mounts here: {mounted.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def send(wire: Wire, number: int) -> Answer:
+    header = {
+        "producerGroup": "PG",
+        "topic": "Full",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "1",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "0",
+        "flag": "0",
+        "properties": f"KEYS\x01k{number}\x02",
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+    }
+    return wire.request(10, header, b"%08d" % number * (BODY // 8))
+
+
+def send_until_refused(wire: Wire, start: int = 0) -> tuple[int, Answer]:
+    """The number of the first message that was refused, and the refusal."""
+    for number in range(start, start + 20_000):
+        answer = send(wire, number)
+        if answer.code != 0:
+            return number, answer
+    raise AssertionError("20,000 messages went to a disk that has no room for them")
+
+
+def read(wire: Wire, offset: int) -> list[bytes]:
+    header = {
+        "consumerGroup": "CG",
+        "topic": "Full",
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    answer = wire.request(11, header)
+    assert answer.code == 0, answer.header
+    found = decode_records(answer.body)
+    assert found[0].queue_offset == offset
+    return [bytes(message.body) for message in found]
+
+
+def check_readable(wire: Wire, first: int, end: int) -> None:
+    number = first
+    while number < end:
+        for body in read(wire, number):
+            assert body == b"%08d" % number * (BODY // 8)
+            number += 1
+    assert number >= end
+
+
+def fill(path: Path) -> None:
+    """A neighbour takes every block that is left."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+    with path.open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(512))
+
+
+def test_a_disk_without_room_refuses_and_heals(small_disk: Path) -> None:
+    """The guard is off: the disk itself refuses the next file."""
+    guard_off = {"diskGuardEnable": "false"}
+    with AerobeeBroker(small_disk, **SIZES, **guard_off) as broker, Wire(broker.broker, 30) as wire:
+        for number in range(100):
+            assert send(wire, number).code == 0
+        neighbour = small_disk / "neighbour"
+        fill(neighbour)
+        end, refusal = send_until_refused(wire, 100)
+        assert "No space left on device" in refusal.header["remark"], refusal.header
+        assert "free space" in refusal.header["remark"]
+        for _ in range(20):  # it stays so, and the process lives
+            assert send(wire, end).code != 0
+        check_readable(wire, 0, max(max_offset(wire), 100))
+        neighbour.unlink()
+        wait_for(lambda: send(wire, end).code == 0, timeout=60, what="sends resume", interval=0.5)
+        wait_for(lambda: max_offset(wire) == end + 1, timeout=60, what="all is dispatched")
+        check_readable(wire, 0, end + 1)
+        broker.stop()
+        broker.start()
+        with Wire(broker.broker, 30) as again:
+            check_readable(again, 0, end + 1)
+
+
+def test_queues_that_cannot_be_written_are_made_up_for(small_disk: Path) -> None:
+    """The log's file has room, the queue's next one has not: messages wait in the log."""
+    with AerobeeBroker(small_disk, **SIZES) as broker, Wire(broker.broker, 30) as wire:
+        assert send(wire, 0).code == 0
+        wait_for(lambda: max_offset(wire) == 1, timeout=10, what="it is dispatched")
+        neighbour = small_disk / "neighbour"
+        fill(neighbour)
+        end = 1
+        while end < 300 and send(wire, end).code == 0:
+            end += 1
+        time.sleep(2)
+        check_readable(wire, 0, max_offset(wire))
+        neighbour.unlink()
+        wait_for(lambda: max_offset(wire) == end, timeout=60, what="all is dispatched")
+        check_readable(wire, 0, end)
+
+
+def max_offset(wire: Wire) -> int:
+    return int(wire.request(30, {"topic": "Full", "queueId": "0"}).ext["offset"])
+
+
+def min_offset(wire: Wire) -> int:
+    return int(wire.request(31, {"topic": "Full", "queueId": "0"}).ext["offset"])
+
+
+def test_the_guard_refuses_in_time_and_cleaning_heals(small_disk: Path) -> None:
+    settings = {"cleanResourceInterval": "500", "diskReservedBytes": str(1 << 30)}
+    neighbour = small_disk / "neighbour"
+    with AerobeeBroker(small_disk, **SIZES, **settings) as broker:
+        with Wire(broker.broker, 30) as wire:
+            for end in range(4000):  # about half of the disk
+                assert send(wire, end).code == 0
+            wait_for(lambda: max_offset(wire) == 4000, timeout=20, what="all is dispatched")
+        broker.stop()
+        neighbour.write_bytes(bytes(free(small_disk) - (5 << 20)))  # above 90 % now
+        broker.start()
+        with Wire(broker.broker, 30) as wire:
+            refusal = send(wire, 4000)
+            remark = refusal.header["remark"]
+            assert refusal.code != 0 and str(small_disk) in remark and "% full" in remark, remark
+            assert "diskSpaceWarningLevelRatio=90" in remark and "resume" in remark
+            check_readable(wire, 0, 4000)
+            # An operator cleans: the oldest files go whatever their age, as the disk is so full.
+            assert wire.request(329, {}).code == 0
+            resumed = lambda: send(wire, 4000).code == 0  # noqa: E731
+            wait_for(resumed, timeout=120, what="sends resume", interval=0.5)
+            wait_for(lambda: max_offset(wire) == 4001, timeout=20, what="it is dispatched")
+            first = wait_for(lambda: min_offset(wire), timeout=20, what="the oldest are gone")
+            check_readable(wire, first, 4001)
+
+
+def free(path: Path) -> int:
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize
