@@ -99,6 +99,9 @@ class Disk(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Say when the file was last changed, where others go by that."""
+
     def listdir(self, path: str) -> list[str]:
         """The names in a folder, sorted; none if there is no such folder."""
 
@@ -282,6 +285,9 @@ class RealDisk:
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def listdir(self, path: str) -> list[str]:
         try:

@@ -12,10 +12,11 @@ from aerobee.broker.store.index_service import hash_keys
 from aerobee.broker.store.inspect_files import QueueKey, RestFile
 from aerobee.broker.store.scan import Scanned
 from aerobee.protocol import properties
-from aerobee.protocol.java_hash import java_hash, tags_code
+from aerobee.protocol.java_hash import index_hash, java_hash, tags_code
 from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 KEY_BATCH: Final = 4096
+COLUMNS: Final = 7
 
 
 class Columns:
@@ -24,7 +25,9 @@ class Columns:
     def __init__(self) -> None:
         self._numbers: dict[tuple[bytes, int], int] = {}
         self._prefixes: dict[bytes, int] = {}
-        self._rows = array("q")  # offset, size, queue's number, queue offset, code, time
+        self._tag_hashes: dict[tuple[bytes, str], int] = {}
+        # offset, size, queue's number, queue offset, tags code, time, hash of the tag as a key
+        self._rows = array("q")
         self._keys: list[str] = []
         self._key_prefixes: list[int] = []
         self._key_offsets: list[int] = []
@@ -37,19 +40,28 @@ class Columns:
         transaction = record.sys_flag & TRANSACTION_MASK
         queue = self._numbers.setdefault((record.topic, record.queue_id), len(self._numbers))
         in_queue = not transaction & TRANSACTION_PREPARED
-        code = tags_code(properties.get(text, properties.TAGS))
+        tag = properties.get(text, properties.TAGS)
         self._rows.extend(
             (
                 record.physical_offset,
                 record.size,
                 queue,
                 record.queue_offset if in_queue else -1,
-                code,
+                tags_code(tag),
                 record.store_timestamp,
+                self._tag_hash(record.topic, tag) if tag else -1,
             )
         )
         if transaction != TRANSACTION_ROLLBACK:
             self._add_keys(record.topic, record.physical_offset, text)
+
+    def _tag_hash(self, topic: bytes, tag: str) -> int:
+        """RocketMQ 5.5 keeps tags in the index too, as keys `T#tag`."""
+        found = self._tag_hashes.get((topic, tag))
+        if found is None:
+            found = index_hash(topic.decode("utf-8", "replace"), f"T#{tag}")
+            self._tag_hashes[topic, tag] = found
+        return found
 
     def _add_keys(self, topic: bytes, offset: int, text: str) -> None:
         prefix = self._prefixes.get(topic)
@@ -73,7 +85,7 @@ class Columns:
             self._keys, self._key_prefixes, self._key_offsets = [], [], []
 
     def rows(self) -> NDArray[Any]:
-        return np.frombuffer(self._rows, np.int64).reshape(-1, 6)
+        return np.frombuffer(self._rows, np.int64).reshape(-1, COLUMNS)
 
     def queues(self) -> dict[QueueKey, int]:
         return {

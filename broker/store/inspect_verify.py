@@ -143,7 +143,7 @@ def _check_queues(
     order = np.argsort(rows[:, 2], kind="stable") if len(rows) else np.empty(0, np.int64)
     numbers = columns.queues()
     bounds = np.searchsorted(rows[order, 2], np.arange(len(numbers) + 1))
-    nothing = np.empty((0, 6), np.int64)
+    nothing = rows[:0]
     for key, files in sorted(store.queues.items()):
         number = numbers.pop(key, None)
         mine = rows[order[bounds[number] : bounds[number + 1]]] if number is not None else nothing
@@ -253,6 +253,7 @@ def _check_index(
     slots_by_size = slots_of(store)
     lowest = store.log[0].start if store.log else 0
     wanted = _pairs(keys[:, 0], keys[:, 1], rows)
+    allowed = np.concatenate((wanted, _pairs(rows[:, 0], rows[:, 6], rows)))
     found = [np.empty(0, np.int64)]
     begins = []
     for file in store.index:
@@ -266,7 +267,7 @@ def _check_index(
         entries = entries_of(file, slots)
         report.index_entries += len(entries)
         pairs = _pairs(entries["offset"], entries["hash"], rows)
-        strange = np.flatnonzero((entries["offset"] >= lowest) & ~np.isin(pairs, wanted))
+        strange = np.flatnonzero((entries["offset"] >= lowest) & ~np.isin(pairs, allowed))
         start = HEADER_SIZE + slots * SLOT_SIZE + INDEX_ENTRY_SIZE
         if strange.size:
             number = int(strange[0])

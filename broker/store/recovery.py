@@ -44,7 +44,7 @@ def gather_facts(
     clean: bool,
 ) -> RecoveryFacts:
     files = tuple(
-        LogFileFacts(file.start, _first_timestamp(file)) for file in commit_log.files.files
+        LogFileFacts(file.start, _timestamp_at(file, 0)) for file in commit_log.files.files
     )
     index_files = (
         ()
@@ -64,9 +64,11 @@ def gather_facts(
     )
 
 
-def _first_timestamp(file: MappedFile) -> int:
+def _timestamp_at(file: MappedFile, position: int) -> int:
+    """The store time of the record at a position; 0 when there is no sound one."""
+    room = file.size - position
     try:
-        return check_record(file.view, file.start, 0, file.size, False).store_timestamp
+        return check_record(file.view, file.start, position, room, False).store_timestamp
     except CorruptRecord:
         return 0
 
@@ -111,6 +113,8 @@ class Recovery:
                 recover_queue(queue, self._log, end)
         self._catch_up(plan, end)
         self._number_queues()
+        if plan.rebuild_queues_from >= 0:
+            self._date_queue_files(plan.rebuild_queues_from)
         return plan
 
     # -- index
@@ -260,6 +264,19 @@ class Recovery:
             self._reput.start_at(end)
             self._reput.step()
         self._reput.dispatched_timestamp = self._log.last_store_timestamp
+
+    def _date_queue_files(self, rebuilt_from: int) -> None:
+        """RocketMQ 4.9 finds messages by time in the first queue file that was changed at or
+        after it: one that was written anew gets the time of its last message."""
+        for queue in self._log.queues:
+            for mapped in queue.files.files[:-1]:
+                position = mapped.size - mapped.size % ENTRY_SIZE - ENTRY_SIZE
+                offset, size, _ = ENTRY.unpack_from(mapped.view, position)
+                file = self._log.files.find(offset) if offset >= rebuilt_from else None
+                if file is not None and size != BLANK_ENTRY_SIZE:
+                    time_ms = _timestamp_at(file, offset - file.start)
+                    if time_ms:
+                        queue.files.disk.set_modified_ms(mapped.path, time_ms)
 
     def _number_queues(self) -> None:
         for queue in self._log.queues:

@@ -247,6 +247,9 @@ class SimDisk:
     def modified_ms(self, path: str) -> int:
         return self._inode(path).modified_ms
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        self._inode(path).modified_ms = time_ms
+
     def listdir(self, path: str) -> list[str]:
         inside = path.rstrip("/") + "/"
         found = [name for name in (*self.names, *self.folders) if name.startswith(inside)]
