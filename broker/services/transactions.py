@@ -24,6 +24,7 @@ from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.topics import Topics
+from aerobee.broker.services.transaction_ops import QUEUE_ID, op_message, op_offsets, root_of
 from aerobee.broker.store.results import PutResult, ReadStatus
 from aerobee.protocol import properties as props
 from aerobee.protocol.codes import ResponseCode
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.transactions")
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-_QUEUE: Final = 0
 _READ_COUNT: Final = 512
 _READ_BYTES: Final = 4 << 20
-_OP_PROPERTIES: Final = props.encode({props.TAGS: "d"})
 
 
 class EndRequest(NamedTuple):
@@ -95,7 +94,7 @@ class Transactions:
         if not self.prepare():
             raise Refused(ResponseCode.SYSTEM_BUSY, "the broker is starting; it will ask again")
         half = self._half(request)
-        root = _root(half)
+        root = root_of(half)
         newest = self._open.get(root)
         if newest is None:
             if half.queue_offset < self._read or half.queue_offset in self._done:
@@ -105,7 +104,7 @@ class Transactions:
                     "was committed, rolled back or given up",
                 )
             newest = half.queue_offset  # sent a moment ago, not read yet
-        messages = [_op(newest, half)]
+        messages = [op_message(newest, half)]
         if request.commit:
             messages.insert(0, self._committed(half))
         results = self._store.put(messages)
@@ -198,14 +197,14 @@ class Transactions:
             return
         if half.property(props.UNIQ_KEY) != message.property(props.UNIQ_KEY):
             return
-        newest = self._open.get(_root(half))
+        newest = self._open.get(root_of(half))
         if newest is not None:
-            self._close(_root(half), newest, self._store.put([_op(newest, half)])[0])
+            self._close(root_of(half), newest, self._store.put([op_message(newest, half)])[0])
 
     def _start_offset(self, topic: str) -> int:
-        least = self._store.min_offset(topic, _QUEUE)
-        most = max(self._store.max_offset(topic, _QUEUE), least)
-        return min(max(self._offsets.query(GROUP, topic, _QUEUE), least), most)
+        least = self._store.min_offset(topic, QUEUE_ID)
+        most = max(self._store.max_offset(topic, QUEUE_ID), least)
+        return min(max(self._offsets.query(GROUP, topic, QUEUE_ID), least), most)
 
     def read_halves(self) -> None:
         """Take in the half messages that came since the last time."""
@@ -214,7 +213,7 @@ class Transactions:
             if half.queue_offset in self._done:
                 self._done.discard(half.queue_offset)
                 continue
-            root = _root(half)
+            root = root_of(half)
             if self._open.get(root, -1) < half.queue_offset:
                 self._open[root] = half.queue_offset
 
@@ -226,7 +225,7 @@ class Transactions:
         """The newest copy; None when the transaction has been closed, or its message removed."""
         if self._open.get(root) != queue_offset:
             return None
-        entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, _QUEUE, queue_offset)
+        entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, QUEUE_ID, queue_offset)
         half = stored.message_at(self._store, entry[0], entry[1]) if entry else None
         if half is None and queue_offset < self._read:
             del self._open[root]
@@ -240,8 +239,8 @@ class Transactions:
         """Append the half message anew, with its count of checks; None when that failed."""
         text = props.put(stored.own_properties(half), props.TRANSACTION_CHECK_TIMES, str(checks))
         text = props.put(text, props.TRAN_PREPARED_QUEUE_OFFSET, str(root))
-        message = stored.again(half, TRANSACTION_HALF_TOPIC, _QUEUE, text)
-        copied, op = self._store.put([message, _op(half.queue_offset, half)])
+        message = stored.again(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
+        copied, op = self._store.put([message, op_message(half.queue_offset, half)])
         if not copied.ok:
             log.warning("a half message cannot be checked now", reason=copied.reason)
             return None
@@ -253,7 +252,7 @@ class Transactions:
         """Move a half message to the topic of those that nobody ended."""
         topic = self._topics.create_system(TRANSACTION_GIVEN_UP_TOPIC, 1)
         message = stored.again(half, topic.name, 0, stored.own_properties(half))
-        moved, op = self._store.put([message, _op(half.queue_offset, half)])
+        moved, op = self._store.put([message, op_message(half.queue_offset, half)])
         if not moved.ok:
             log.warning("a half message cannot be given up now", reason=moved.reason)
             return
@@ -277,7 +276,7 @@ class Transactions:
             )
         text = props.put(stored.own_properties(half), props.TRANSACTION_CHECK_TIMES, "0")
         text = props.remove(text, props.TRAN_PREPARED_QUEUE_OFFSET)
-        message = stored.again(half, TRANSACTION_HALF_TOPIC, _QUEUE, text)
+        message = stored.again(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
         return self._store.put([message])[0]
 
     # --- progress
@@ -286,11 +285,11 @@ class Transactions:
         """Note the ends that could not be noted at their time."""
         due, self._op_due = self._op_due, []
         for queue_offset in due:
-            entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, _QUEUE, queue_offset)
+            entry = self._store.queue_entry(TRANSACTION_HALF_TOPIC, QUEUE_ID, queue_offset)
             half = stored.message_at(self._store, entry[0], entry[1]) if entry else None
             if half is None:
                 continue
-            result = self._store.put([_op(queue_offset, half)])[0]
+            result = self._store.put([op_message(queue_offset, half)])[0]
             if result.ok:
                 self._ops.append((result.queue_offset, queue_offset))
             else:
@@ -301,12 +300,12 @@ class Transactions:
         flushed = self._store.flushed_offset
         while self._progress and self._progress[0].log_end <= flushed:
             _, half, op = self._progress.popleft()
-            self._offsets.commit(GROUP, TRANSACTION_HALF_TOPIC, _QUEUE, half)
-            self._offsets.commit(GROUP, TRANSACTION_OP_TOPIC, _QUEUE, op)
+            self._offsets.commit(GROUP, TRANSACTION_HALF_TOPIC, QUEUE_ID, half)
+            self._offsets.commit(GROUP, TRANSACTION_OP_TOPIC, QUEUE_ID, op)
         half_offset = min([self._read, *self._open.values(), *self._op_due])
         while self._ops and self._ops[0][1] < half_offset:
             self._ops.popleft()
-        op_end = self._store.max_offset(TRANSACTION_OP_TOPIC, _QUEUE)
+        op_end = self._store.max_offset(TRANSACTION_OP_TOPIC, QUEUE_ID)
         op_offset = self._ops[0][0] if self._ops else op_end
         now = _Progress(self._store.max_physical_offset, half_offset, op_offset)
         if not self._progress or self._progress[-1][1:] != now[1:]:
@@ -316,7 +315,7 @@ class Transactions:
         """The messages of a queue from here to its end."""
         while True:
             found = self._store.read_queue(
-                topic, _QUEUE, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES
+                topic, QUEUE_ID, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES
             )
             try:
                 for view in found.views:
@@ -326,29 +325,3 @@ class Transactions:
             if found.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):
                 return
             queue_offset = found.next_offset
-
-
-def op_offsets(body: bytes | memoryview) -> list[int]:
-    """The half queue offsets of an op message: `12` of 4.x, `12,15,` of 5.x."""
-    words = str(body, "utf-8", "replace").split(",")
-    return [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 20]
-
-
-def _op(half_queue_offset: int, half: StoredMessage) -> Message:
-    """Marks a half message as done, in the form that 4.x and 5.x both read."""
-    return Message(
-        TRANSACTION_OP_TOPIC,
-        _QUEUE,
-        str(half_queue_offset).encode(),
-        _OP_PROPERTIES,
-        born_timestamp=half.born_timestamp,
-        born_host=half.store_host,
-        store_host=half.store_host,
-    )
-
-
-def _root(half: StoredMessage) -> int:
-    first = half.property(props.TRAN_PREPARED_QUEUE_OFFSET)
-    if first and first.isascii() and first.isdigit() and int(first) <= half.queue_offset:
-        return int(first)
-    return half.queue_offset

@@ -7,7 +7,8 @@ from services.services_world import START_MS, World
 
 from aerobee.broker.services.names_check import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.transactions import GROUP, EndRequest, op_offsets
+from aerobee.broker.services.transaction_ops import op_offsets
+from aerobee.broker.services.transactions import GROUP, EndRequest
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
