@@ -14,7 +14,8 @@ log = structlog.get_logger("aerobee.server")
 
 SWEEP_SECONDS: Final = 0.5  # in which every connection is looked at once,
 SWEEP_SLICES: Final = 10  # in so many turns: thousands at once would be felt by others
-FILES_RESERVED: Final = 256  # open files that connections leave to the store
+FILES_RESERVED: Final = 256  # open files that connections leave to the store, at least;
+FILES_RESERVED_SHARE: Final = 0.2  # many queues are many files
 REFUSALS_LOGGED_EVERY: Final = 5.0
 
 
@@ -167,4 +168,4 @@ def _connections_allowed() -> int:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 1_000_000
-    return max(64, soft - FILES_RESERVED)
+    return max(64, soft - max(FILES_RESERVED, int(soft * FILES_RESERVED_SHARE)))
