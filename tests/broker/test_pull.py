@@ -396,6 +396,30 @@ async def test_a_held_pull_is_answered_by_the_next_message(app: AppBroker) -> No
     await writer.close()
 
 
+async def test_a_pull_that_waits_at_a_new_queue_is_woken_by_its_first_message(
+    app: AppBroker,
+) -> None:
+    reader, writer = await Client.connect(app), await Client.connect(app)
+    await fill(writer, 1)
+    waiting = asyncio.create_task(reader.request(11, pull_ext("Orders", 3) | WAIT))
+    await until(lambda: len(app.broker.long_polling))
+    await writer.request(310, send_ext("Orders", 2), b"another queue")
+    await writer.request(310, send_ext("Orders", 3), b"first")
+    assert bodies(await asyncio.wait_for(waiting, 2)) == [b"first"]
+    await reader.close()
+    await writer.close()
+
+
+async def test_a_reset_wakes_the_pulls_that_wait(app: AppBroker, client: Client) -> None:
+    await fill(client, 3)
+    waiting = asyncio.create_task(client.request(11, pull_ext("Orders", 0, 3) | WAIT))
+    await until(lambda: len(app.broker.long_polling))
+    app.broker.offsets.reset("cg", "Orders", 0, 1)
+    app.broker.long_polling.wake_queue("Orders", 0)
+    answer = await asyncio.wait_for(waiting, 2)
+    assert (answer.remark, offsets(answer)) == ("OFFSET_RESET", (1, 0, 3))
+
+
 async def test_many_held_pulls_are_answered_by_one_message(app: AppBroker) -> None:
     writer = await Client.connect(app)
     await fill(writer, 1)
