@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
+from system.tools import need_root_and, run
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE_IMAGE = "docker.io/library/python:3.12-slim"
@@ -25,38 +25,13 @@ events_logger = "file"
 
 
 def need_podman() -> None:
-    """Skip where this cannot run; in CI that is a failure."""
-    tools = ("podman", "runc", "mmdebstrap", "ip")
-    missing = [name for name in tools if shutil.which(name) is None]
-    reason = ""
-    if os.getuid() != 0:
-        reason = "needs root for containers and network namespaces"
-    elif missing:
-        reason = f"{', '.join(missing)} not found: apt-get install podman runc mmdebstrap iproute2"
-    if reason and os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
+    need_root_and("podman runc mmdebstrap iproute2", "podman", "runc", "mmdebstrap", "ip")
 
 
 def use_config(folder: Path) -> None:
     config = folder / "containers.conf"
     config.write_text(_CONFIG)
     os.environ["CONTAINERS_CONF"] = str(config)
-
-
-def run(*command: object, timeout: float = 300, check: bool = True) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    if check:
-        output = done.stdout + done.stderr
-        assert done.returncode == 0, f"{command}: {done.returncode}\n{output[-3000:]}"
-    return done.stdout.strip()
 
 
 def podman(*words: object, timeout: float = 300, check: bool = True) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
-import pytest
+from system.tools import need_root_and, run
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = "systemd,systemd-sysv,dbus,python3-venv,procps"
@@ -16,30 +16,7 @@ _NSPAWN = ["systemd-nspawn", "-q", "--register=no", "--keep-unit"]
 
 
 def need_nspawn() -> None:
-    """Skip where this cannot run; in CI that is a failure."""
-    missing = [name for name in ("systemd-nspawn", "mmdebstrap") if shutil.which(name) is None]
-    reason = ""
-    if os.getuid() != 0:
-        reason = "needs root to boot a container"
-    elif missing:
-        reason = f"{', '.join(missing)} not found: apt-get install systemd-container mmdebstrap"
-    if reason and os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
-
-
-def run(*command: object, timeout: float = 300) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout,
-    )
-    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout[-3000:]}"
-    return done.stdout
+    need_root_and("systemd-container mmdebstrap", "systemd-nspawn", "mmdebstrap")
 
 
 def make_root(folder: Path) -> Path:
@@ -103,8 +80,6 @@ class Machine:
 
     def wait(self, command: str, pattern: str, timeout: float) -> str:
         """Run `command` until its output matches."""
-        import re
-
         deadline = time.monotonic() + timeout
         while True:
             output = self.shell(command, check=False)
