@@ -17,6 +17,7 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.fastjson import MessageQueue
 
+LIST_TIMERS: Final = 20110  # a request of ours
 Moment = Literal["first", "last"] | datetime | float
 SYSTEM_TOPICS: Final = frozenset(
     (
@@ -253,7 +254,30 @@ class Admin:
 
     async def members(self, group: str) -> list[Member]:
         """The clients that consume in the group now."""
-        found: dict[str, Member] = {}
+        found = {
+            row["clientId"]: Member(
+                row["clientId"], row["clientAddr"], str(row["language"]), int(row["version"])
+            )
+            for body in await self._connections(group)
+            for row in body.get("connectionSet") or ()
+        }
+        return sorted(found.values(), key=lambda member: member.client_id)
+
+    async def conflicts(self, group: str) -> dict[str, list[dict[str, str]]]:
+        """Topics that members of the group subscribe differently, which loses messages."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for body in await self._connections(group):
+            found |= body.get("conflicts") or {}
+        return found
+
+    async def is_broadcasting(self, group: str) -> bool:
+        """Whether its members broadcast: then no broker keeps the group's progress."""
+        bodies = await self._connections(group)
+        return any(body.get("messageModel") == "BROADCASTING" for body in bodies)
+
+    async def _connections(self, group: str) -> list[dict[str, Any]]:
+        """What each master says of the group's members; nothing where none is online."""
+        found = []
         for broker in await self._masters():
             command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
             answer = await self._core.remoting.request(broker.address, command)
@@ -261,11 +285,22 @@ class Admin:
                 continue
             if answer.code != ResponseCode.SUCCESS:
                 raise BrokerError(answer.code, answer.remark, what=f"the members of {group!r}")
-            for row in fastjson.loads(answer.body).get("connectionSet") or ():
-                found[row["clientId"]] = Member(
-                    row["clientId"], row["clientAddr"], str(row["language"]), int(row["version"])
-                )
-        return sorted(found.values(), key=lambda member: member.client_id)
+            found.append(fastjson.loads(answer.body))
+        return found
+
+    async def timers(self, topic: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Messages that wait for their time, the next one first; Aerobee's brokers only."""
+        found: list[dict[str, Any]] = []
+        for broker in await self._masters():
+            cursor: str | None = ""
+            while cursor is not None and len(found) < limit:
+                ext = {"maxNum": str(min(limit, 1000))}
+                ext |= {"topic": topic} if topic else {}
+                ext |= {"cursor": cursor} if cursor else {}
+                answer = await self._ask(broker.address, LIST_TIMERS, "the list of timers", ext)
+                found += fastjson.loads(answer.body)["timers"]
+                cursor = answer.ext.get("nextCursor")
+        return found[:limit]
 
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """How far the group is behind, by queue."""

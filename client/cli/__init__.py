@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "topic": ("topics", "topic", "List, create, show and delete topics."),
     "group": ("groups", "group", "List, create, show and delete consumer groups."),
     "offsets": ("groups", "offsets", "Show and reset the offsets of a group."),
+    "timer": ("timers", "timer", "Look at delayed messages and recall them."),
     "dlq": ("dead_letters", "dlq", "Look at dead letters and replay them."),
     "cluster": ("cluster", "cluster", "Show the brokers, their state and their settings."),
     "ping": ("cluster", "ping", "Measure how fast name servers and brokers answer."),

@@ -181,6 +181,13 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
         "ok", what, f"answers at {broker.address} in {(time.time() - begun) * 1000:.1f} ms"
     )
     yield _disk(what, state)
+    if groups := state.get("subscriptionConflicts"):
+        yield Finding(
+            "trouble",
+            f"{what}: subscriptions",
+            f"members of {groups} subscribe differently, so messages are lost",
+            "give all members of a group the same topics and filters: `aerobee group show`",
+        )
     yield _clock(what, state, begun)
     yield await _writing(client, broker, what)
 

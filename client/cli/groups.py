@@ -38,7 +38,9 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
     """The settings, the members and the lag of a group."""
     configs = await mq.admin.group_config(name)
     members = await mq.admin.members(name)
-    lags = [_lag_row(row) for row in await mq.admin.lag(name)]
+    broadcasting = await mq.admin.is_broadcasting(name)
+    lags = [] if broadcasting else [_lag_row(row) for row in await mq.admin.lag(name)]
+    conflicts = await mq.admin.conflicts(name)
     member_rows = [
         {
             "client": row.client_id,
@@ -49,13 +51,27 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
         for row in members
     ]
     if asked.json:
-        print_json({"group": name, "settings": configs, "members": member_rows, "lag": lags})
+        print_json(
+            {
+                "group": name,
+                "settings": configs,
+                "members": member_rows,
+                "lag": None if broadcasting else lags,
+                "conflicts": conflicts,
+            }
+        )
         return
     config: dict[str, Any] = next(iter(configs.values()))
     enabled = "enabled" if config.get("consumeEnable", True) else "disabled"
     click.echo(f"{name}: consuming {enabled}, at most {config.get('retryMaxTimes')} retries")
     print_rows(member_rows, as_json=False, empty="no members online", title="members")
-    print_rows(lags, as_json=False, empty="no offsets yet", title="lag")
+    if broadcasting:
+        click.echo("lag: not kept, each member of a broadcasting group has its own offsets")
+    else:
+        print_rows(lags, as_json=False, empty="no offsets yet", title="lag")
+    for topic, entries in conflicts.items():
+        wants = ", ".join(f"{row['clientId']}: {row.get('subString', 'none')}" for row in entries)
+        click.echo(f"WARNING: members subscribe {topic} differently and lose messages: {wants}")
 
 
 def _lag_row(row: QueueLag) -> dict[str, Any]:

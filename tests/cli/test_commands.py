@@ -156,6 +156,45 @@ async def test_dead_letters_are_listed_shown_and_replayed(aerobee_broker):
     await run("dlq", "show", "g", "nothing", url=url, code=3)
 
 
+async def test_delayed_messages_are_listed_and_recalled(aerobee_broker):
+    url = aerobee_broker.url
+    assert "no message waits" in (await run("timer", "list", url=url)).out
+    sent = (await run("send", "orders", "later", "--delay", "3600", "--json", url=url)).json
+    [row] = (await run("timer", "list", "orders", "--json", url=url)).json
+    assert row["id"] == sent["message_id"] and row["bytes"] == 5
+    recalled = (
+        await run("timer", "recall", "orders", row["recall handle"], "--json", url=url)
+    ).json
+    assert recalled == {"recalled": sent["message_id"]}
+
+
+async def test_members_that_subscribe_differently_are_shown(aerobee_broker):
+    url = aerobee_broker.url
+    async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
+        await one.send("orders", b"x")
+        async with (
+            one.consumer("orders", group="g", tags="a"),
+            two.consumer("orders", group="g", tags="b"),
+        ):
+            shown = (await run("group", "show", "g", "--json", url=url)).json
+            assert {row["subString"] for row in shown["conflicts"]["orders"]} == {"a", "b"}
+            assert (
+                "WARNING: members subscribe orders"
+                in (await run("group", "show", "g", url=url)).out
+            )
+            found = (await run("doctor", "--json", url=url, code=1)).json
+            assert any("subscribe differently" in row["finding"] for row in found)
+
+
+async def test_the_lag_of_a_broadcasting_group_is_shown_as_not_kept(aerobee_broker, tmp_path):
+    options = ConsumerOptions(state_path=tmp_path / "offsets.json")
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="g", broadcast=True, options=options):
+            shown = await run("group", "show", "g", url=aerobee_broker.url)
+            assert "lag: not kept" in shown.out
+
+
 async def test_replay_keeps_to_its_rate(aerobee_broker):
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:

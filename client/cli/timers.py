@@ -1,0 +1,47 @@
+"""`aerobee timer`: messages that wait for their time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.output import print_done, print_rows
+from aerobee.client.client import Client
+
+
+@click.group()
+def timer() -> None:
+    """Look at delayed messages and recall them."""
+
+
+@timer.command("list")
+@click.argument("topic", required=False)
+@click.option("-n", "--count", type=click.IntRange(1, 100_000), default=100, show_default=True)
+@connected
+async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -> None:
+    """The messages that wait for their time (of TOPIC), the next one first."""
+    rows = [
+        {
+            "due": datetime.fromtimestamp(row["deliverTimestamp"] / 1000, UTC),
+            "topic": row["topic"],
+            "id": row["msgId"],
+            "tag": row.get("tags"),
+            "keys": row.get("keys"),
+            "bytes": row["bodySize"],
+            "recall handle": row["recallHandle"],
+        }
+        for row in await mq.admin.timers(topic, limit=count)
+    ]
+    print_rows(rows, as_json=asked.json, empty="no message waits for its time")
+
+
+@timer.command()
+@click.argument("topic")
+@click.argument("handle")
+@connected
+async def recall(asked: Asked, mq: Client, topic: str, handle: str) -> None:
+    """Take back a delayed message of TOPIC by the handle of its receipt or of `timer list`."""
+    message_id = await mq.recall(topic, handle)
+    print_done(f"{message_id} is recalled", {"recalled": message_id}, as_json=asked.json)
