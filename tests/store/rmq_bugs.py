@@ -1,0 +1,264 @@
+"""The bugs of test_rmq_log and test_rmq_files, to be planted: by RocketMQ's issue number.
+
+Each puts back, in place of one of our functions, what the issue reports. Those that the power-loss
+simulator plants too are taken from its list.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from crash.mutants import MUTANTS
+
+from aerobee.broker.store import json_file, recovery, scan
+from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
+from aerobee.broker.store.disk import RealDisk
+from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.flush import LogFlush, LogJob
+from aerobee.broker.store.index_file import _ENTRY, _INT, HEADER_SIZE, SLOT_SIZE, IndexFile
+from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.store.read import Reader
+from aerobee.broker.store.recovery import Recovery
+from aerobee.broker.store.recovery_plan import Plan, RecoveryFacts, plan_recovery
+from aerobee.broker.store.results import PutStatus
+from aerobee.protocol import fastjson
+
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+FAILURES = (AssertionError, StoreError, OSError, ValueError, struct.error)
+
+
+def start_at_the_end(patch: Patch) -> None:
+    """#405: dispatch begins at the log's end, whatever the queues have."""
+
+    def catch_up(self: Recovery, plan: Plan, end: int) -> None:
+        self._reput.start_at(end)
+        self._reput.step()
+
+    patch.setattr(Recovery, "_catch_up", catch_up)
+
+
+def only_the_last_file(patch: Patch) -> None:
+    """#1434: queues are rebuilt from the last log file alone."""
+
+    def plan(facts: RecoveryFacts) -> Plan:
+        start = facts.files[-1].start if facts.files else 0
+        found = plan_recovery(facts)
+        return replace(found, scan_from=start, dispatch_from=start) if facts.files else found
+
+    patch.setattr(recovery, "plan_recovery", plan)
+
+
+def leave_cut_entries(patch: Patch) -> None:
+    """#495: a cut moves the queue's end and leaves the entries, for the next start to believe."""
+    MUTANTS["keep_queue_entries_beyond_the_log"](patch)
+    real = MappedFile.cut
+
+    def cut(self: MappedFile, position: int) -> None:
+        if "consumequeue" in self.path:
+            self.set_positions(position)
+        else:
+            real(self, position)
+
+    patch.setattr(MappedFile, "cut", cut)
+
+
+def believe_any_place(patch: Patch) -> None:
+    """#10017: a record's own word on where it stands is not asked for."""
+    real = scan.check_record
+
+    def check(view: memoryview, base: int, position: int, room: int, crc: bool) -> scan.Scanned:
+        stored = int.from_bytes(view[position + 28 : position + 36], "big", signed=True)
+        record = real(view, stored - position, position, room, crc)
+        return record._replace(physical_offset=base + position)
+
+    patch.setattr(scan, "check_record", check)
+
+
+def no_checksum_when_0(patch: Patch) -> None:
+    """#9121: a checksum of 0 is taken for none."""
+    real = scan._check_plain
+
+    def check(view: memoryview, offset: int, at: int, size: int, crc: int, *rest: int) -> None:
+        if crc:
+            real(view, offset, at, size, crc, *rest)
+
+    patch.setattr(scan, "_check_plain", check)
+
+
+def time_only_for_those_who_wait(patch: Patch) -> None:
+    """#7233: a flush that nobody waits for leaves the checkpoint's time alone."""
+    real = LogFlush.complete
+
+    def complete(self: LogFlush, job: LogJob) -> None:
+        before = self.flushed_timestamp
+        waited = self.waiting
+        real(self, job)
+        if not waited:
+            self.flushed_timestamp = before
+
+    patch.setattr(LogFlush, "complete", complete)
+
+
+def one_file_a_flush(patch: Patch) -> None:
+    """#3408: a flush covers one file; those who wait for the next one are told of a timeout."""
+    real_prepare, real_complete = LogFlush.prepare, LogFlush.complete
+
+    def prepare(self: LogFlush, least_pages: int = 0) -> LogJob | None:
+        job = real_prepare(self, least_pages)
+        if job is not None:
+            job.files = job.files[:1]
+            job.end = min(job.end, job.files[0].end)
+        return job
+
+    def complete(self: LogFlush, job: LogJob) -> None:
+        real_complete(self, job)
+        while self._waiting:
+            self._waiting.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
+
+    patch.setattr(LogFlush, "prepare", prepare)
+    patch.setattr(LogFlush, "complete", complete)
+
+
+def look_into_an_empty_file(patch: Patch) -> None:
+    """#9728: the first entry of the last file is read though there is none."""
+
+    def correct(self: ConsumeQueue, min_physical_offset: int) -> None:
+        last = self.files.last
+        if last is not None:
+            ENTRY.unpack(self.entries(last.start // 20, 1))
+
+    patch.setattr(ConsumeQueue, "correct_min_offset", correct)
+
+
+def keep_the_begin(patch: Patch) -> None:
+    """#10417: a cut forgets the queue's begin."""
+    real = ConsumeQueue.cut
+
+    def cut(self: ConsumeQueue, queue_offset: int) -> None:
+        before = self.min_offset
+        real(self, queue_offset)
+        self.min_offset = before
+
+    patch.setattr(ConsumeQueue, "cut", cut)
+
+
+def correct_only_after_a_removal(patch: Patch) -> None:
+    """#8753: a queue that loses no file keeps its begin."""
+    patch.setattr(ConsumeQueue, "begins_before", lambda self, offset: False)
+
+
+def _dropping(patch: Patch, choose: Callable[[tuple[int, ...]], tuple[int, ...]]) -> None:
+    def plan(facts: RecoveryFacts) -> Plan:
+        numbers = tuple(file.number for file in facts.index_files)
+        found = plan_recovery(facts)
+        return found if facts.clean else replace(found, drop_index=choose(numbers), cut_index=None)
+
+    patch.setattr(recovery, "plan_recovery", plan)
+
+
+def drop_index_files(patch: Patch) -> None:
+    """#8007: index files are dropped, and only what is new is indexed again."""
+    _dropping(patch, lambda numbers: numbers)
+
+
+def drop_the_last_index_file(patch: Patch) -> None:
+    """#3868: the last index file always counts as later than the checkpoint."""
+    _dropping(patch, lambda numbers: numbers[-1:])
+
+
+def follow_any_chain(patch: Patch) -> None:
+    """#8018: a chain is followed wherever it leads."""
+
+    def find(self: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        view = self.file.view
+        (number,) = _INT.unpack_from(view, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE)
+        while number > 0:
+            entry = _ENTRY.unpack_from(view, self._position(number))
+            if entry[0] == key_hash:
+                yield entry[1]
+            number = entry[3]
+
+    patch.setattr(IndexFile, "find", find)
+
+
+def believe_the_hash(patch: Patch) -> None:
+    """#3613: what has the key's hash is taken to have the key."""
+    patch.setattr(Reader, "_with_key", lambda self, offset, *_: self.record_at(offset))
+
+
+def write_into_holes(patch: Patch) -> None:
+    """#3511: blocks come when a page is first stored to."""
+
+    def allocate_to(self: MappedFile, position: int, chunk: int) -> None:
+        self.allocated = max(self.allocated, position)
+
+    patch.setattr(MappedFile, "allocate_to", allocate_to)
+
+
+def rewrite_in_place(patch: Patch) -> None:
+    """#9705: the file is overwritten, so for a moment there is none."""
+
+    def save(path: str, value: dict[Any, Any], *, disk: Any) -> None:
+        disk.write_small(path, fastjson.dumps(value))
+        disk.syncdir(os.path.dirname(path))
+
+    patch.setattr(json_file, "save_json", save)
+
+
+def write_over_the_old_text(patch: Patch) -> None:
+    """#9328: the old text is not cut off where the new one ends."""
+
+    def write_small(self: RealDisk, path: str, data: bytes) -> None:
+        with open(path, "r+b" if os.path.exists(path) else "wb") as file:
+            file.write(data)
+
+    patch.setattr(RealDisk, "write_small", write_small)
+
+
+def insist_on_the_file(patch: Patch) -> None:
+    """#3401: a file that cannot be read ends the start."""
+
+    def read(disk: Any, path: str) -> tuple[Any, str]:
+        return fastjson.loads(disk.read_small(path)), ""
+
+    patch.setattr(json_file, "_read", read)
+
+
+LOG_BUGS: dict[int, Plant] = {
+    467: MUTANTS["skip_the_undispatched_tail_467"],
+    405: start_at_the_end,
+    1434: only_the_last_file,
+    495: leave_cut_entries,
+    10666: MUTANTS["leave_the_tail_behind_the_end_10666"],
+    10017: believe_any_place,
+    7437: MUTANTS["check_the_body_alone_7437"],
+    9121: no_checksum_when_0,
+    678: MUTANTS["claim_the_checkpoint_before_the_queues_678"],
+    10073: MUTANTS["claim_what_is_dispatched_but_not_flushed_10073"],
+    7233: time_only_for_those_who_wait,
+    2706: MUTANTS["take_a_failed_sync_for_a_good_one_2706"],
+    3408: one_file_a_flush,
+    8239: MUTANTS["show_consumers_what_is_not_flushed_8239"],
+}
+FILE_BUGS: dict[int, Plant] = {
+    7355: MUTANTS["believe_every_queue_entry_7355"],
+    9728: look_into_an_empty_file,
+    10417: keep_the_begin,
+    8753: correct_only_after_a_removal,
+    8007: drop_index_files,
+    3868: drop_the_last_index_file,
+    8018: follow_any_chain,
+    3613: believe_the_hash,
+    4463: MUTANTS["forget_the_index_at_the_stop_4463"],
+    3511: write_into_holes,
+    2141: MUTANTS["remove_the_oldest_file_first_2141"],
+    9705: rewrite_in_place,
+    9328: write_over_the_old_text,
+    3401: insist_on_the_file,
+}
