@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from aerobee.broker.clock import Clock
 from aerobee.broker.store.checkpoint import StoreCheckpoint, decode_checkpoint
 from aerobee.broker.store.results import PutStatus
 
@@ -231,3 +233,17 @@ def test_what_the_pool_holds_is_lost_with_the_process_and_nothing_else(
     abandon(store)
     store = open_store()
     assert [m.body for m in read_all(store)] == [b"kept"]
+
+
+async def test_what_nobody_waits_for_is_flushed_and_shown_too(open_store: OpenStore) -> None:
+    """WAIT=false, and what the broker itself sends: no later send has to come."""
+    store = open_store(flush_disk_type="SYNC_FLUSH", clock=Clock())
+    await store.start()
+    store.put([message()])
+    for _ in range(200):
+        if store.max_offset("T", 0):
+            break
+        await asyncio.sleep(0.01)
+    assert store.max_offset("T", 0) == 1
+    assert store.flushed_offset == store.max_physical_offset
+    await store.stop()
