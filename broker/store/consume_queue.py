@@ -109,6 +109,20 @@ class ConsumeQueue:
         self.max_physical_offset = physical_offset + size
         return True
 
+    def put_run(self, entries: bytes, physical_end: int) -> None:
+        """Add entries behind the last one. OSError when the disk refuses: some may be there."""
+        rest = memoryview(entries)
+        while rest:
+            if self.write_position >= self.write_end:
+                self._open_slot(self.max_offset * ENTRY_SIZE)
+            piece = rest[: self.write_end - self.write_position]
+            end = self.write_position + len(piece)
+            self.view[self.write_position : end] = piece
+            self.write_position = end
+            self.max_offset += len(piece) // ENTRY_SIZE
+            rest = rest[len(piece) :]
+        self.max_physical_offset = physical_end
+
     def _seek(self, queue_offset: int) -> None:
         """Make the slot of `queue_offset` the next one to write."""
         if queue_offset < self.max_offset:

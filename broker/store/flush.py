@@ -171,6 +171,10 @@ class QueueFlush:
             if job is not None:
                 self.complete(await worker.run(self.sync, job))
 
+    def hurry(self) -> None:
+        """Let the next round be a thorough one."""
+        self._last_thorough = float("-inf")
+
     def _is_time_for_thorough(self) -> bool:
         now = self._clock.monotonic()
         waited_ms = (now - self._last_thorough) * 1000

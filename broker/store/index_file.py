@@ -33,6 +33,7 @@ _ENTRY_TYPE: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("prev", ">i4")]
 )
 _MAX_SECONDS: Final = 0x7FFFFFFF
+Numbers = Sequence[int] | NDArray[Any]
 
 
 def index_file_size(slots: int, entries: int) -> int:
@@ -119,27 +120,23 @@ class IndexFile:
 
     # -- adding
 
-    def add(
-        self, hashes: Sequence[int] | NDArray[Any], offsets: Sequence[int], times: Sequence[int]
-    ) -> None:
+    def add(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:
         """Add entries for which there is room. OSError before anything is written."""
         amount = len(offsets)
         self.file.allocate_to(self._position(self.count + amount), ALLOCATION_CHUNK)
         if self.count == 1:
-            self.begin_offset = offsets[0]
-            self.begin_timestamp = times[0]
+            self.begin_offset = int(offsets[0])
+            self.begin_timestamp = int(times[0])
         if amount <= SMALL_BATCH:
             self._add_one_by_one(hashes, offsets, times)
         else:
             self._add_many(np.asarray(hashes, np.int64), offsets, times)
         self.count += amount
-        self.end_offset = offsets[-1]
-        self.end_timestamp = times[-1]
+        self.end_offset = int(offsets[-1])
+        self.end_timestamp = int(times[-1])
         self._write_header()
 
-    def _add_one_by_one(
-        self, hashes: Sequence[int] | NDArray[Any], offsets: Sequence[int], times: Sequence[int]
-    ) -> None:
+    def _add_one_by_one(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:
         view = self.file.view
         number = self.count
         begin = self.begin_timestamp
@@ -154,7 +151,7 @@ class IndexFile:
             _INT.pack_into(view, slot_at, number)
             number += 1
 
-    def _add_many(self, hashes: NDArray[Any], offsets: Sequence[int], times: Sequence[int]) -> None:
+    def _add_many(self, hashes: NDArray[Any], offsets: Numbers, times: Numbers) -> None:
         amount = len(hashes)
         slot_values = self._slot_array()
         slots = hashes % self.slots

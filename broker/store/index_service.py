@@ -166,6 +166,14 @@ class IndexService:
             del self.keys[:amount], self._prefixes[:amount]
             del self._offsets[:amount], self._times[:amount]
 
+    def add_hashed(self, hashes: NDArray[Any], offsets: NDArray[Any], times: NDArray[Any]) -> None:
+        """Write entries whose hashes are known already. OSError when the disk refuses."""
+        while hashes.size:
+            file = self._file_with_room()
+            amount = min(hashes.size, file.room)
+            file.add(hashes[:amount], offsets[:amount], times[:amount])
+            hashes, offsets, times = hashes[amount:], offsets[amount:], times[amount:]
+
     # -- looking up
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -197,8 +205,12 @@ def hash_keys(keys: list[str], prefixes: list[int]) -> NDArray[Any] | list[int]:
     powers = _powers[:longest][::-1]
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))
     sums = matrix.astype(np.uint32) @ powers
-    values = np.asarray(prefixes, np.uint32) * _powers[lengths] + sums
-    signed: NDArray[Any] = np.abs(values.astype(np.int32).astype(np.int64))
+    return fold_hashes(np.asarray(prefixes, np.uint32) * _powers[lengths] + sums)
+
+
+def fold_hashes(hashes: NDArray[Any]) -> NDArray[Any]:
+    """Java hashes (uint32) as an index file keeps them: never negative."""
+    signed: NDArray[Any] = np.abs(hashes.astype(np.int32).astype(np.int64))
     signed[signed == _INT_MIN] = 0
     return signed
 

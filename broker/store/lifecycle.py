@@ -182,9 +182,11 @@ class StoreLifecycle:
             if plan.mode is Mode.ABNORMAL:
                 # A killed life may have made folders and files whose names no disk has yet.
                 self._unsynced.update(self._all_folders(layout.root))
+                self.queue_flush.hurry()  # until then the next start does the same once more
+            if sync_failed:
                 self.queue_flush.step(thorough=True)
-            if sync_failed and not self.queue_flush.failed:
-                self.disk.write_small(layout.abort, b"%d" % os.getpid())
+                if not self.queue_flush.failed:
+                    self.disk.write_small(layout.abort, b"%d" % os.getpid())
         except OSError as error:
             self._give_up()
             raise StoreError(

@@ -270,6 +270,10 @@ class Reput:
         if arrivals:
             self._tell(arrivals)
 
+    def note_dispatched(self, count: int) -> None:
+        """A recovery has dispatched records itself."""
+        self._stats.dispatched += count
+
     # -- the coroutine
 
     async def run(self) -> None:

@@ -68,34 +68,6 @@ def scan_records(
     # Fewer bytes than a blank record takes: the file, or what may be read of it, is over.
 
 
-def skim_records(
-    view: memoryview, base: int, position: int, end: int, newest: int, count: int
-) -> tuple[int, int]:
-    """Pass over up to `count` sound records whose content nobody needs; the position after them
-    and the newest store time. It stops at anything but a plain record with a checksum of its own,
-    which `scan_records` then looks at: the checksum vouches for all other fields."""
-    unpack = _HEAD.unpack_from
-    least = HEAD_V4_SIZE + 3 + CRC_PROPERTY_SIZE
-    for _ in range(count):
-        if end - position < least:
-            break
-        size, magic, _, _, _, _, stored, sys_flag, time_ms, _ = unpack(view, position)
-        after = position + size
-        if magic != MAGIC_V1 or sys_flag & _V6_HOSTS or size < least or after > end:
-            break
-        tail_at = after - CRC_PROPERTY_SIZE
-        crc = crc32(view[position:tail_at]) & CRC_MASK
-        if (
-            stored != base + position
-            or bytes(view[tail_at:after]) != (b"\x02%010d\x01#23CRC__" % crc)[::-1]
-        ):
-            break
-        if time_ms > newest:
-            newest = time_ms
-        position = after
-    return position, newest
-
-
 def check_record(view: memoryview, base: int, position: int, room: int, check_crc: bool) -> Scanned:
     """The record at `position` if it is sound; CorruptRecord if not."""
     offset = base + position

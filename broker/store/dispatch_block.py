@@ -1,0 +1,93 @@
+"""Dispatch of a block of records read from the log: queue entries and keys, in whole columns.
+
+A block that is out of the ordinary (a queue that starts elsewhere than it ended, deliver times,
+units, somebody who listens) is left to reput, which goes record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerobee.broker.store.commitlog import NOT_IN_QUEUE
+from aerobee.broker.store.consume_queue import ConsumeQueue
+from aerobee.broker.store.index_service import IndexService, fold_hashes
+from aerobee.broker.store.property_columns import Keys, read_properties
+from aerobee.broker.store.queue_table import QueueTable
+from aerobee.broker.store.scan_block import Block, groups, rows
+from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+
+Column = NDArray[Any]
+Lane = tuple[ConsumeQueue, Column, Column]  # its records in the block: all, those it lacks
+
+ENTRY_TYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+
+
+def dispatch_block(
+    queues: QueueTable, index: IndexService | None, view: memoryview, base: int, block: Block
+) -> bool:
+    """Write the block's queue entries and keys; False, and nothing written, if it is not one for
+    columns. OSError when the disk refuses."""
+    lanes = []
+    for topic, queue_id, which in _by_queue(view, block):
+        queue = queues.get_or_create(topic.decode(), queue_id)
+        lane = _lane(queue, base, block, which)
+        if lane is None:
+            return False
+        lanes.append(lane)
+    codes, keys = read_properties(view, block.props_at, block.end - block.props_at)
+    entries = np.empty(len(block), ENTRY_TYPE)
+    entries["offset"] = block.start + base
+    entries["size"] = block.end - block.start
+    entries["code"] = codes
+    for queue, _, lacking in lanes:
+        if lacking.size:
+            queue.put_run(entries[lacking].tobytes(), int(block.end[lacking[-1]]) + base)
+    if index is not None:
+        _add_keys(index, keys, lanes, base, block)
+    return True
+
+
+def _by_queue(view: memoryview, block: Block) -> Iterator[tuple[bytes, int, Column]]:
+    """The records of each (topic, queue id)."""
+    for size, which in groups(block.topic_size):
+        at = block.body_end[which] + 1
+        names = rows(view, at, size)
+        while which.size:
+            same = (names == names[0]).all(1)
+            topic, members = names[0].tobytes(), which[same]
+            for queue_id, found in groups(block.queue_id[members]):
+                yield topic, queue_id, members[found]
+            which, names = which[~same], names[~same]
+
+
+def _lane(queue: ConsumeQueue, base: int, block: Block, which: Column) -> Lane | None:
+    """What of a queue's records it lacks; None if they do not simply follow its end."""
+    if queue.listened or not queue.plain_tags:
+        return None
+    lacking = which[
+        (block.sys_flag[which] & NOT_IN_QUEUE == 0)
+        & (block.end[which] + base > queue.max_physical_offset)
+    ]
+    expected = np.arange(queue.max_offset, queue.max_offset + lacking.size)
+    if (block.queue_offset[lacking] != expected).any():
+        return None
+    return queue, which, lacking
+
+
+def _add_keys(index: IndexService, keys: Keys, lanes: list[Lane], base: int, block: Block) -> None:
+    index.write_pending()
+    prefixes = np.empty(len(block), np.uint32)
+    for queue, which, _ in lanes:
+        prefixes[which] = queue.key_hash
+    records, hashes, powers = keys.in_order()
+    offsets = block.start[records] + base
+    wanted = (block.sys_flag[records] & TRANSACTION_MASK != TRANSACTION_ROLLBACK) & (
+        offsets > index.indexed_offset
+    )
+    if wanted.any():
+        values = fold_hashes(prefixes[records[wanted]] * powers[wanted] + hashes[wanted])
+        index.add_hashed(values, offsets[wanted], block.time[records[wanted]])

@@ -1,0 +1,152 @@
+"""Finds tags and keys in the properties of thousands of records at once.
+
+Records of one sender look alike: same names, same lengths. Those whose separators stand in the same
+places and whose names are the same share one parse, done on the first of them, and the values are
+columns of a byte matrix. What has no fellows, or is not ASCII, is parsed for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerobee.broker.store.scan_block import groups, rows
+from aerobee.protocol.java_hash import java_hash
+
+Column = NDArray[Any]
+Span = tuple[int, int]
+
+FEW: Final = 8  # records: parsed one by one
+LAYOUTS: Final = 8  # tried for records of one length; the rest is parsed one by one
+_POWERS: Final = np.cumprod(np.r_[1, np.full(65535, 31)], dtype=np.uint32)  # of 31, mod 2^32
+_IS_MARK: Final = np.isin(np.arange(256), (1, 2, 32))
+
+
+@dataclass(slots=True)
+class Keys:
+    """The Java hash of each key without its topic, and how many characters it has."""
+
+    record: list[Column] = field(default_factory=list)
+    rank: list[int] = field(default_factory=list)  # the how-manieth of its record
+    hash: list[Column] = field(default_factory=list)
+    length: list[Column] = field(default_factory=list)
+
+    def add(self, record: Column, rank: int, hashes: Column, length: int) -> None:
+        self.record.append(record)
+        self.rank.append(rank)
+        self.hash.append(hashes)
+        self.length.append(np.full(len(record), length, np.int64))
+
+    def in_order(self) -> tuple[Column, Column, Column]:
+        """Record numbers, hashes and powers of 31 for the keys' lengths, in the log's order."""
+        if not self.record:
+            nothing = np.empty(0, np.int64)
+            return nothing, nothing, nothing
+        ranks = [np.full(len(r), k, np.int64) for r, k in zip(self.record, self.rank, strict=True)]
+        record = np.concatenate(self.record)
+        order = np.argsort(record << 16 | np.concatenate(ranks), kind="stable")
+        length = np.concatenate(self.length)[order]
+        return record[order], np.concatenate(self.hash)[order], _POWERS[length]
+
+
+def read_properties(view: memoryview, at: Column, sizes: Column) -> tuple[Column, Keys]:
+    """The tags code of each record, and the keys of all."""
+    codes = np.zeros(len(at), np.int64)
+    keys = Keys()
+    for size, which in groups(sizes):
+        texts = rows(view, at[which], size)
+        for _ in range(LAYOUTS):
+            if len(which) < FEW:
+                break
+            same = _like_first(texts)
+            if same is not None:
+                _read_layout(texts[same], which[same], codes, keys)
+                which, texts = which[~same], texts[~same]
+            else:  # the first is not ASCII
+                _read_one(texts[0].tobytes(), which[:1], codes, keys)
+                which, texts = which[1:], texts[1:]
+        for number, text in enumerate(texts):
+            _read_one(text.tobytes(), which[number : number + 1], codes, keys)
+    return codes, keys
+
+
+def _like_first(texts: Column) -> Column | None:
+    """The texts with the first one's layout; None if that is not ASCII."""
+    first = texts[0]
+    if (first >= 128).any():
+        return None
+    is_mark = _IS_MARK[first]
+    is_fixed = is_mark.copy()
+    for start, end in _names(first.tobytes()):
+        is_fixed[start:end] = True
+    wrong = (texts != first) & is_fixed
+    wrong |= ((texts <= 2) & (texts > 0) | (texts == 32)) != is_mark
+    wrong |= texts >= 128
+    return ~wrong.any(1) if wrong.any() else np.ones(len(texts), bool)
+
+
+def _names(text: bytes) -> list[Span]:
+    """Where the names stand: what is in front of each \\x01."""
+    spans = []
+    start = 0
+    for pair in text.split(b"\x02"):
+        length = pair.find(b"\x01")
+        spans.append((start, start + (length if length >= 0 else len(pair))))
+        start += len(pair) + 1
+    return spans
+
+
+def _read_layout(texts: Column, which: Column, codes: Column, keys: Keys) -> None:
+    text = texts[0].tobytes().decode()
+    tag = value_span(text, "TAGS\x01")
+    if tag is not None:
+        codes[which] = _hash_columns(texts, tag).astype(np.int32)
+    for rank, span in enumerate(key_spans(text)):
+        keys.add(which, rank, _hash_columns(texts, span), span[1] - span[0])
+
+
+def _read_one(data: bytes, which: Column, codes: Column, keys: Keys) -> None:
+    text = data.decode("utf-8", "replace")
+    tag = value_span(text, "TAGS\x01")
+    if tag is not None:
+        codes[which] = java_hash(text[slice(*tag)])
+    for rank, (start, end) in enumerate(key_spans(text)):
+        key = text[start:end]
+        units = len(key) if key.isascii() else len(key.encode("utf-16-le")) // 2
+        keys.add(which, rank, np.array([java_hash(key) & 0xFFFFFFFF], np.uint32), units)
+
+
+def _hash_columns(texts: Column, span: Span) -> Column:
+    start, end = span
+    powers = _POWERS[: end - start][::-1]
+    return np.asarray(texts[:, start:end].astype(np.uint32) @ powers)
+
+
+def value_span(text: str, name: str) -> Span | None:
+    """Where the value of `name` (with its \\x01) stands."""
+    at = text.find(name)
+    while at > 0 and text[at - 1] != "\x02":
+        at = text.find(name, at + 1)
+    if at < 0:
+        return None
+    end = text.find("\x02", at)
+    return at + len(name), end if end >= 0 else len(text)
+
+
+def key_spans(text: str) -> list[Span]:
+    """UNIQ_KEY and the words of KEYS."""
+    spans = []
+    unique = value_span(text, "UNIQ_KEY\x01")
+    if unique is not None:
+        spans.append(unique)
+    words = value_span(text, "KEYS\x01")
+    if words is not None:
+        start, last = words
+        for word in text[start:last].split(" "):
+            if word:
+                spans.append((start, start + len(word)))
+            start += len(word) + 1
+    return spans
