@@ -25,7 +25,8 @@ class AerobeeBroker:
     def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
         self.store = folder / "store"
-        self.settings = STORE_SIZES | settings
+        # Metrics have a default port, and many brokers may run here at once.
+        self.settings = STORE_SIZES | {"metricsExporterType": "DISABLE"} | settings
         self.broker = ""
         self.namesrv = ""
         self._ports = {"listenPort": "0", "namesrvListenPort": "0"}
