@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from aerobee.client.errors import AerobeeError, ConnectFailed, ConnectionLost, RequestTimeout
 from aerobee.protocol.codecs import ProtocolError, decode_command
@@ -18,6 +19,7 @@ from aerobee.protocol.frame import FrameDecoder, encode_frame_head
 
 log = logging.getLogger("aerobee.connection")
 
+PARTS_MAX: Final = 16
 RequestHandler = Callable[["Connection", Command], None]
 
 
@@ -103,7 +105,10 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         out, self._out = self._out, []
         if self.closed is None and out:
-            self._transport.write(b"".join(out))
+            if len(out) > PARTS_MAX:
+                self._transport.write(b"".join(out))
+            else:  # few and large: spare the copy
+                self._transport.writelines(out)
 
     def _expire(self, opaque: int, code: int, timeout: float) -> None:
         future = self._pending.pop(opaque, None)
