@@ -109,8 +109,9 @@ def find_by_key(store: RestStore, topic: str, key: str) -> Iterator[int]:
             yield from entries["offset"][entries["hash"] == key_hash][::-1].tolist()
 
 
-def check_index_file(file: RestFile, slots: int) -> Iterator[Problem]:
-    """Whether header, slots and chains of one file agree with its entries."""
+def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Problem]:
+    """Whether header, slots and chains of one file agree with its entries. `torn`: a killed
+    broker may have set slots for entries that the header does not count yet."""
     header = header_of(file)
     if not slots:
         yield Problem(file.path, 0, "its number of slots cannot be told: the header or first entry")
@@ -134,11 +135,13 @@ def check_index_file(file: RestFile, slots: int) -> Iterator[Problem]:
         number = int(bad[0])
         found, right = int(entries["prev"][number]), int(previous[number])
         yield _bad_entry(file, start, bad, f"it goes on at {found}, the one before it is {right}")
-    wrong = np.flatnonzero(slot_values != newest)
+    wrong = np.flatnonzero((slot_values != newest) & ~(torn & (slot_values >= header.next_number)))
     if wrong.size:
         slot = int(wrong[0])
         text = f"slot {slot} says {int(slot_values[slot])}, its newest entry is {int(newest[slot])}"
         yield Problem(file.path, HEADER_SIZE + slot * SLOT_SIZE, text)
+    if torn:
+        return
     used = int(np.count_nonzero(newest))
     if used != header.used_slots:
         yield Problem(file.path, 32, f"the header says {header.used_slots} used slots of {used}")

@@ -261,7 +261,8 @@ def _check_index(
         if header.next_number < 2:
             continue
         slots = slots_by_size[file.size]
-        yield from check_index_file(file, slots)
+        torn = not store.stopped_cleanly and file is store.index[-1]
+        yield from check_index_file(file, slots, torn=torn)
         if not slots:
             continue
         entries = entries_of(file, slots)

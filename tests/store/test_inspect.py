@@ -239,6 +239,15 @@ def test_after_a_kill_the_newest_records_may_lack_entries(
     assert not found.stopped_cleanly and "not clean" in found.notes[0]
 
 
+def test_after_a_kill_the_index_may_be_ahead_of_its_header(folder: Path) -> None:
+    path = files(folder, "index")[-1]
+    count = struct.unpack_from(">i", path.read_bytes(), 36)[0]
+    change(path, 36, struct.pack(">i", count - 5))
+    assert problems(folder) != []
+    (folder / "abort").touch()
+    assert problems(folder) == []
+
+
 def test_a_topic_deleted_and_made_anew_is_sound(tmp_path: Path, open_store: OpenStore) -> None:
     store = open_store()
     store.put([message(body=b"%d" % number) for number in range(10)])
