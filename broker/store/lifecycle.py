@@ -180,7 +180,11 @@ class StoreLifecycle:
             self._reader.check_records = recovery.found_damage
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
             if plan.mode is Mode.ABNORMAL:
-                # A killed life may have made folders and files whose names no disk has yet.
+                # A killed life may have made folders and files whose names no disk has yet: the
+                # log's come before the first put, the others before the checkpoint.
+                for folder in (layout.root, layout.commitlog):
+                    if self.disk.exists(folder):
+                        self.disk.syncdir(folder)
                 self._unsynced.update(self._all_folders(layout.root))
                 self.queue_flush.hurry()  # until then the next start does the same once more
             if sync_failed:
