@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._can_write_lines = False
         self._feed: Feed | None = None
         self._write_paused = False
         self._read_paused = False
@@ -117,6 +118,8 @@ class Connection(asyncio.Protocol):
         self.local = _address(transport.get_extra_info("sockname"))
         self.name = f"{self.peer[0]}:{self.peer[1]}"
         self.active_at = self._loop.time()
+        # Some versions of asyncio's own writelines forget the high-water mark; uvloop's does not.
+        self._can_write_lines = not type(transport).__module__.startswith("asyncio")
         high = self._owner.limits.write_buffer_max
         transport.set_write_buffer_limits(high=high, low=high // 4)
         if self._owner.opened(self):
@@ -192,7 +195,10 @@ class Connection(asyncio.Protocol):
             transport.write(parts[0])
         else:
             self._written += sum(map(len, parts))
-            transport.writelines(parts)
+            if self._can_write_lines:
+                transport.writelines(parts)
+            else:
+                transport.write(b"".join(parts))
         if self._releases_unwritten:
             self._releases += [(self._written, each) for each in self._releases_unwritten]
             self._releases_unwritten.clear()
