@@ -32,7 +32,7 @@ from aerobee.protocol.record import (
 
 ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
-SPLIT_BYTES: Final = 128 * 1024 * 1024
+SPLIT_BYTES: Final = 64 * 1024 * 1024
 SYSTEM_TOPICS: Final = frozenset(
     (
         "SCHEDULE_TOPIC_XXXX",
