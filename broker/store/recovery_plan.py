@@ -11,7 +11,8 @@
     yes    files       no file begins before   the first file               rebuilt from it
 
 "Ours": the page carries our checksum, so RocketMQ has not written it since; its offset is a
-record's end below which log, queues and index are known to be on disk. A record below it that is
+record's end below which log, queues and index are known to be on disk; if the log begins later by
+now, as its first files were removed, its begin stands for the offset. A record below it that is
 not sound is damage, not a torn tail: it is reported, and what follows it is kept.
 
 Index files later than the checkpoint are dropped, or cut where the checkpoint counts their
@@ -80,7 +81,8 @@ def plan_recovery(facts: RecoveryFacts) -> Plan:
             drop_index=tuple(file.number for file in facts.index_files),
         )
     offset = facts.checkpoint.dispatched_offset
-    is_ours = facts.files[0].start <= offset <= facts.files[-1].start + facts.file_size
+    is_ours = 0 <= offset <= facts.files[-1].start + facts.file_size
+    offset = max(offset, facts.files[0].start)  # files may have been removed since the checkpoint
     if facts.clean:
         if is_ours:
             start, durable_to = _file_with(facts, offset), offset
