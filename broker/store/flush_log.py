@@ -1,9 +1,10 @@
 """The commitlog's flush: group commit in SYNC_FLUSH, by time and pages in ASYNC_FLUSH.
 
-A flush has three parts: `prepare` notes on the loop what is to be synced, `sync` calls fdatasync
-(in a thread, or in place in a simulation), `complete` moves the positions on and answers those who
-wait. A sync that failed is never repeated: the kernel may have dropped the pages, so the log is
-fenced until a restart reads what is truly there.
+A flush has three parts: `prepare` notes what is to be synced, `sync` calls fdatasync (in a thread,
+or in place in a simulation), `complete` moves the positions on and answers those who wait. In
+SYNC_FLUSH the thread prepares its jobs itself, from what `ask` has published; else the loop does,
+from the log's positions. A sync that failed is never repeated: the kernel may have dropped the
+pages, so the log is fenced until a restart reads what is truly there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import structlog
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.group_commit import GroupCommit
 from aerobee.broker.store.mapped_file import PAGE, MappedFile
 from aerobee.broker.store.results import DurableCallback, PutStatus, StoreStats
 from aerobee.broker.store.settings import StoreSettings
@@ -61,6 +63,10 @@ class LogFlush:
         self.failed = False
         self._waiting: deque[tuple[int, float, DurableCallback]] = deque()
         self._last_thorough = clock.monotonic()
+        # The end and store time of what was put last, as one value: another thread reads it.
+        self._asked = (0, 0)
+        self._taken = 0  # the end of the newest job of the thread
+        self._commit: GroupCommit[LogJob] | None = None
         self.wake = Wake()
         self.wake_expiry = Wake()
 
@@ -74,9 +80,18 @@ class LogFlush:
         else:
             deadline = self._clock.monotonic() + self._settings.sync_flush_timeout / 1000
             self._waiting.append((end, deadline, callback))
-            self.wake.set()
+            self.ask(end)
             if not self.wake_expiry.is_set:
                 self.wake_expiry.set()
+
+    def ask(self, end: int) -> None:
+        """SYNC_FLUSH: all up to here is put and shall be synced, whether anybody waits or not."""
+        if end > self._asked[0]:
+            self._asked = (end, self._log.last_store_timestamp)
+        if self._commit is not None:
+            self._commit.wake()
+        else:
+            self.wake.set()
 
     @property
     def waiting(self) -> int:
@@ -100,6 +115,25 @@ class LogFlush:
             return None
         files = list(self._log.files.overlapping(start, end))
         return LogJob(files, end, self._log.last_store_timestamp)
+
+    def _take(self) -> LogJob | None:
+        """The thread's `prepare`: no further than what is asked for, because an append that is
+        under way at this moment may still be taken back."""
+        if self.failed:
+            return None
+        asked, timestamp = self._asked
+        end = min(asked, self._log.committed_offset)
+        start = max(self._taken, self._log.flushed_offset)
+        if end <= start:
+            return None
+        self._taken = end
+        return LogJob(list(self._log.files.overlapping(start, end)), end, timestamp)
+
+    def _sync_and_stop_if_failed(self, job: LogJob) -> LogJob:
+        self.sync(job)
+        if job.error is not None:
+            self.failed = True  # at once: the thread must not try again
+        return job
 
     def sync(self, job: LogJob) -> LogJob:
         started = self._clock.monotonic()
@@ -153,10 +187,7 @@ class LogFlush:
     async def run(self, worker: Worker) -> None:
         """Flush when somebody waits (SYNC_FLUSH), or by time and pages (ASYNC_FLUSH)."""
         if self._settings.sync_flush:
-            while True:
-                await self.wake.wait()
-                while (job := self.prepare()) is not None:
-                    self.complete(await worker.run(self.sync, job))
+            await self._run_group_commit()
         while True:
             if self._settings.flush_commit_log_timed:
                 await self._clock.sleep(self._settings.flush_interval_commit_log / 1000)
@@ -165,6 +196,17 @@ class LogFlush:
             job = self.prepare(self._least_pages())
             if job is not None:
                 self.complete(await worker.run(self.sync, job))
+
+    async def _run_group_commit(self) -> None:
+        with GroupCommit(self._take, self._sync_and_stop_if_failed, self.complete) as commit:
+            self._commit = commit
+            try:
+                self.ask(self._log.max_offset)
+                while True:
+                    await self.wake.wait()
+                    commit.wake()
+            finally:
+                self._commit = None
 
     async def _sleep_or_wake(self) -> None:
         await self.wake.wait_at_most(self._clock, self._settings.flush_interval_commit_log / 1000)

@@ -110,7 +110,7 @@ class IndexService:
             self.unsynced.remove(file)
         file.file.close()
         self._disk.unlink(file.path)
-        self._disk.syncdir(self._folder)
+        self._unsynced_folders.add(self._folder)  # synced before a checkpoint speaks of the index
 
     @property
     def indexed_offset(self) -> int:

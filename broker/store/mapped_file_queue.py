@@ -128,7 +128,7 @@ class MappedFileQueue:
 
     def overlapping(self, start: int, end: int) -> Iterator[MappedFile]:
         """The files that hold a byte of [start, end)."""
-        for file in self.files:
+        for file in tuple(self.files):  # the thread that syncs must miss none while one is removed
             if file.start < end and start < file.end:
                 yield file
 

@@ -94,9 +94,10 @@ class MessageStore(StoreLifecycle):
         if facts:
             last = facts[-1]
             stats.put_bytes += last[2] + last[3] - facts[0][2]
-            self.reput.wake.set()
             if self.sync_flush:  # consumers see only what is flushed, whether or not anybody waits
-                self.flush.wake.set()
+                self.flush.ask(last[2] + last[3])
+            else:
+                self.reput.wake.set()
         if took * 1000 > stats.put_lock_ms_max:
             stats.put_lock_ms_max = took * 1000
         if took > SLOW_LOCK_S:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.checkpoint import StoreCheckpoint, decode_checkpoint
+from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus
 
 from .conftest import ManualClock, OpenStore, abandon, dispatch, message, read_all
@@ -247,3 +250,62 @@ async def test_what_nobody_waits_for_is_flushed_and_shown_too(open_store: OpenSt
     assert store.max_offset("T", 0) == 1
     assert store.flushed_offset == store.max_physical_offset
     await store.stop()
+
+
+async def started_sync_store(open_store: OpenStore, disk: FaultyDisk) -> MessageStore:
+    store = open_store(flush_disk_type="SYNC_FLUSH", clock=Clock(), disk=disk)
+    await store.start()
+    await asyncio.sleep(0)  # its coroutines run, and so does the thread
+    return store
+
+
+def hold_the_loop(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not until() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+async def let_the_loop_run(until: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if until():
+            return
+        await asyncio.sleep(0.005)
+
+
+async def test_what_is_put_during_a_sync_is_synced_next_without_a_turn_of_the_loop(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    store = await started_sync_store(open_store, disk)
+    answers: list[PutStatus] = []
+    for number in range(1, 4):
+        store.when_durable(store.put([message()])[-1].end_offset, answers.append)
+        hold_the_loop(until=lambda count=number: log_syncs(disk) == count)  # type: ignore[misc]
+        assert log_syncs(disk) == number
+    assert answers == [] and store.max_offset("T", 0) == 0
+    await let_the_loop_run(until=lambda: len(answers) == 3)
+    assert answers == [PutStatus.PUT_OK] * 3
+    await store.stop()
+
+
+async def test_the_thread_never_syncs_again_after_a_sync_that_failed(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    store = await started_sync_store(open_store, disk)
+    answers: list[PutStatus] = []
+    disk.fail_sync_of = "commitlog"
+    store.when_durable(store.put([message()])[-1].end_offset, answers.append)
+    hold_the_loop(until=lambda: store.flush.failed)
+    disk.fail_sync_of = ""
+    store.when_durable(store.put([message()])[-1].end_offset, answers.append)
+    await let_the_loop_run(until=lambda: len(answers) == 2)
+    assert answers == [PutStatus.UNKNOWN_ERROR] * 2
+    assert log_syncs(disk) == 1
+    assert not store.put([message()])[0].ok
+    await store.stop()
+    assert log_syncs(disk) == 1
+
+
+def log_syncs(disk: FaultyDisk) -> int:
+    return sum("commitlog" in path for path in disk.synced)
