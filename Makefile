@@ -20,6 +20,10 @@ $(OK): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(OK) ## set up what is missing and start a broker with its name service (ARGS="--set key=value")
+	@echo 'Starting a broker; Ctrl-C stops it. Once it says "ready", in another terminal:'
+	@echo '    $(V)/bin/aerobee send orders "hello"'
+	@echo '    $(V)/bin/aerobee consume orders'
+	@echo 'A Java client: producer.setNamesrvAddr("127.0.0.1:9876")'
 	@$(V)/bin/aerobee broker $(ARGS)
 
 test: $(OK) ## set up what is missing and run the tests that need Python only
