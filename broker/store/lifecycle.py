@@ -179,7 +179,7 @@ class StoreLifecycle:
             plan = recovery.run(facts)
             self._reader.check_records = recovery.found_damage
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
-            if plan.mode is Mode.ABNORMAL:
+            if plan.mode is not Mode.NORMAL:
                 # A killed life may have made folders and files whose names no disk has yet: the
                 # log's come before the first put, the others before the checkpoint.
                 for folder in (layout.root, layout.commitlog):
