@@ -1,8 +1,7 @@
 """Index files looked at from outside: how many slots one has, what it finds, whether it agrees.
 
 An index file does not say how many slots and entries it was made for; it follows from where its
-entries stand: entry 0 is empty, entry 1 carries the header's first offset, the last one ends the
-file's written part.
+entries stand: entry 0 is empty, the last one ends the file's written part, and slots lead to them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from aerobee.broker.store.inspect_files import Problem, RestFile, RestStore
 from aerobee.protocol.java_hash import index_hash
 
 _HEADER: Final = struct.Struct(">qqqqii")
-_ENTRY: Final = struct.Struct(">iqii")
 INDEX_ENTRY: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("prev", ">i4")]
 )
 DEFAULT_SLOTS: Final = 5_000_000
+_SAMPLE: Final = 256  # entries looked at to tell the number of slots
 _SEARCH: Final = 4096  # entries that a crash may have left behind the header's count
 
 
@@ -67,16 +66,25 @@ def _slots(file: RestFile) -> int:
 
 
 def _fits(file: RestFile, header: IndexHeader, slots: int) -> bool:
+    """Whether most entries look like entries if the file has so many slots."""
     start = HEADER_SIZE + slots * SLOT_SIZE
-    if slots <= 0 or start + header.next_number * ENTRY_SIZE > file.size:
+    if slots <= 0 or (file.size - start) % ENTRY_SIZE:
         return False
-    if (file.size - start) % ENTRY_SIZE or any(file.view[start : start + ENTRY_SIZE]):
+    room = (file.size - start) // ENTRY_SIZE
+    if header.next_number > room or any(file.view[start : start + ENTRY_SIZE]):
         return False
-    key_hash, offset, _, previous = _ENTRY.unpack_from(file.view, start + ENTRY_SIZE)
-    if key_hash < 0 or offset != header.begin_offset or previous != 0:
-        return False
+    last = header.next_number - 1
+    numbers = np.unique(np.linspace(1, last, min(last, _SAMPLE)).astype(np.int64))
+    entries = np.frombuffer(file.view, INDEX_ENTRY, header.next_number, start)[numbers]
     slot_values = np.frombuffer(file.view, ">i4", slots, HEADER_SIZE)
-    return int(np.count_nonzero(slot_values)) >= 1 and int(slot_values[key_hash % slots]) > 0
+    good = (
+        (entries["hash"] > 0)
+        & (entries["offset"] >= header.begin_offset)
+        & (entries["prev"] >= 0)
+        & (entries["prev"] < numbers)
+        & (slot_values[entries["hash"].astype(np.int64) % slots] >= numbers)
+    )
+    return bool(2 * np.count_nonzero(good) > len(numbers))
 
 
 def _written_end(file: RestFile) -> int:

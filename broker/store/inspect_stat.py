@@ -24,6 +24,9 @@ def stat(store: RestStore) -> dict[str, Any]:
     begin = store.log[0].start if store.log else 0
     end = log_end(store)
     point = store.checkpoint
+    queues = [_queue(store, key, begin) for key in sorted(store.queues)]
+    # The newest of the queues' last records: near enough, and no file has to be scanned.
+    newest = max((row["last_stored"] for row in queues if row["last_stored"]), default=None)
     return {
         "directory": store.root,
         "stopped_cleanly": store.stopped_cleanly,
@@ -31,10 +34,10 @@ def stat(store: RestStore) -> dict[str, Any]:
             **_files(store.log),
             "begin_offset": begin,
             "end_offset": end,
-            "first_stored": _first_time(store),
-            "last_stored": _last_time(store),
+            "first_stored": _time(store, begin),
+            "last_stored": newest,
         },
-        "queues": [_queue(store, key, begin) for key in sorted(store.queues)],
+        "queues": queues,
         "consumequeue": _files([file for files in store.queues.values() for file in files]),
         "index": _files(store.index) | {"index_files": _index(store)},
         "checkpoint": {
@@ -55,17 +58,6 @@ def _files(files: list[RestFile]) -> dict[str, int]:
     }
 
 
-def _first_time(store: RestStore) -> int | None:
-    found = record_at(store, store.log[0].start) if store.log else None
-    return found[1].store_timestamp if found else None
-
-
-def _last_time(store: RestStore) -> int | None:
-    """The newest of the queues' last records: near enough, and no file has to be scanned."""
-    times = [time for key in store.queues if (time := _times(store, key)[1]) is not None]
-    return max(times, default=None)
-
-
 def _queue(store: RestStore, key: QueueKey, log_begin: int) -> dict[str, Any]:
     files = store.queues[key]
     entries = queue_entries(files)
@@ -74,7 +66,7 @@ def _queue(store: RestStore, key: QueueKey, log_begin: int) -> dict[str, Any]:
     end = int(np.flatnonzero(~used)[0]) if not used.all() else len(entries)
     live = (entries["offset"][:end] >= log_begin) & (entries["size"][:end] != BLANK_ENTRY_SIZE)
     numbers = np.flatnonzero(live)
-    low, high = _times(store, key)
+    offsets = entries["offset"][:end][live]
     return {
         "topic": key[0],
         "queue_id": key[1],
@@ -82,23 +74,14 @@ def _queue(store: RestStore, key: QueueKey, log_begin: int) -> dict[str, Any]:
         "max_offset": first + end,
         "messages": int(numbers.size),
         "message_bytes": int(entries["size"][:end][live].sum()),
-        "first_stored": low,
-        "last_stored": high,
+        "first_stored": _time(store, int(offsets[0])) if offsets.size else None,
+        "last_stored": _time(store, int(offsets[-1])) if offsets.size else None,
     }
 
 
-def _times(store: RestStore, key: QueueKey) -> tuple[int | None, int | None]:
-    """The store times of a queue's first and last message that the log still has."""
-    entries = queue_entries(store.queues[key])
-    begin = store.log[0].start if store.log else 0
-    live = entries["offset"][
-        (entries["offset"] >= begin) & (entries["size"] > 0) & (entries["size"] != BLANK_ENTRY_SIZE)
-    ]
-    if not live.size:
-        return None, None
-    found = [record_at(store, int(offset)) for offset in (live[0], live[-1])]
-    low, high = (each[1].store_timestamp if each else None for each in found)
-    return low, high
+def _time(store: RestStore, offset: int) -> int | None:
+    found = record_at(store, offset)
+    return found[1].store_timestamp if found else None
 
 
 def _index(store: RestStore) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from aerobee.broker.store.inspect_files import open_directory
+from aerobee.broker.store.inspect_index import slots_of
 from aerobee.broker.store.inspect_verify import verify
 from aerobee.client.cli.base import Failure
 from aerobee.client.cli.store import store as store_command
@@ -328,6 +329,20 @@ def test_dump_finds_messages_by_every_handle(folder: Path, clock: ManualClock) -
     assert len(dumped(folder, "-n", "3")) == 3
     text = run("dump", str(folder), "-t", "Orders", "-q", "0", "-n", "1")[1]
     assert "Orders/0" in text and "keys=k0 all" in text and "body 0 xxx" in text
+
+
+@pytest.mark.parametrize("slots", [5, 100, 3000, 70_000])
+def test_the_number_of_slots_follows_from_the_file(
+    tmp_path: Path, open_store: OpenStore, slots: int
+) -> None:
+    store = open_store(max_hash_slot_num=slots, max_index_num=9000)
+    store.put([message(properties=f"KEYS\x01k{number}\x02") for number in range(500)])
+    dispatch(store)
+    store.close()
+    found = open_directory(str(tmp_path / "store"))
+    assert list(slots_of(found).values()) == [slots]
+    assert problems(tmp_path / "store") == []
+    assert len(dumped(tmp_path / "store", "-t", "T", "-k", "k77")) == 1
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
