@@ -92,11 +92,16 @@ class ConfigFile:
     def changed(self) -> None:
         """Save now, or soon when a save was only just made or the disk refuses."""
         pause_s = min(_QUIET_S, self._cost_s * _PAUSE_PER_COST)
+        self._dirty = True
         if self._running and self._clock.monotonic() - self._saved_at < pause_s:
             self.changed_lazily()
-            return
+        else:
+            self.save_now()
+
+    def save_now(self) -> None:
+        """Save what has changed; when the disk refuses, say so and try again by and by."""
         try:
-            self.save()
+            self.save_if_changed()
         except OSError as error:
             log.error("a config file cannot be saved; trying again", path=self.path, error=error)
             self.changed_lazily()

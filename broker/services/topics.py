@@ -150,6 +150,7 @@ class Topics:
             UNIT_SUB_FLAG if unit_sub else 0,
         )
         self.put(config)
+        self.file.save_now()  # the answer to the send says that the message can be found
         return config
 
     def _template(self, topic: str, default_topic: str) -> TopicConfig:
