@@ -27,6 +27,8 @@ from aerobee.protocol.record import (
 Column = NDArray[Any]
 
 LEAST_SIZE: Final = HEAD_V4_SIZE + 4  # a topic of one byte
+RUN: Final = 64  # records of one size from which on they are found together
+WALK: Final = 1024  # else so many are found one by one
 _SIZE: Final = struct.Struct(">i")
 _HEAD: Final = np.dtype(
     {
@@ -80,7 +82,7 @@ def read_block(
     view: memoryview, base: int, position: int, end: int, count: int, *, check_crc: bool
 ) -> Block:
     """Up to `count` plain, sound records from `position` on. `base`: the file's start."""
-    bounds = np.array(_walk_sizes(view, position, end, count), np.int64)
+    bounds = _bounds(view, position, end, count)
     starts, ends = bounds[:-1], bounds[1:]
     head = _windows(view, HEAD_V4_SIZE)[starts].view(_HEAD)
     body_size = head["body_size"].astype(np.int64)
@@ -107,8 +109,35 @@ def read_block(
     return _check_sums(view, block) if check_crc and len(block) else block
 
 
-def _walk_sizes(view: memoryview, position: int, end: int, count: int) -> list[int]:
+def _bounds(view: memoryview, position: int, end: int, count: int) -> Column:
     """Where records begin if their sizes are right, and where the last of them ends."""
+    parts = [np.array([position], np.int64)]
+    while count > 0:
+        run = _equal_sizes(view, position, end, count)
+        if len(run) < RUN:
+            run = np.array(_walk_sizes(view, position, end, min(count, WALK))[1:], np.int64)
+        if not len(run):
+            break
+        parts.append(run)
+        position = int(run[-1])
+        count -= len(run)
+    return np.concatenate(parts)
+
+
+def _equal_sizes(view: memoryview, position: int, end: int, count: int) -> Column:
+    """Where the records end that follow and are all as large as the first: often thousands."""
+    size = _SIZE.unpack_from(view, position)[0] if end - position >= LEAST_SIZE else 0
+    if size < LEAST_SIZE:
+        return np.empty(0, np.int64)
+    count = min(count, (end - position) // size)
+    sizes = np.ndarray((count,), ">i4", view, position, (size,))
+    different = sizes != size
+    same = int(np.argmax(different)) if different.any() else count
+    return position + size * np.arange(1, same + 1, dtype=np.int64)
+
+
+def _walk_sizes(view: memoryview, position: int, end: int, count: int) -> list[int]:
+    """The same, from one size to the next."""
     unpack = _SIZE.unpack_from
     bounds = [position]
     add = bounds.append
