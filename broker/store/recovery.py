@@ -7,15 +7,12 @@ and index follow from the log, the checkpoint is written last. All of it can be 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 
-import numpy as np
 import structlog
 
 from aerobee.broker.store.checkpoint import StoreCheckpoint
-from aerobee.broker.store.commitlog import CommitLog, Fact
+from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
-from aerobee.broker.store.dispatch_block import dispatch_block
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.recovery_plan import (
@@ -26,17 +23,15 @@ from aerobee.broker.store.recovery_plan import (
     RecoveryFacts,
     plan_recovery,
 )
+from aerobee.broker.store.recovery_scan import LogScan
 from aerobee.broker.store.reput import Reput
-from aerobee.broker.store.scan import NOTHING_HERE, check_record, scan_records
-from aerobee.broker.store.scan_block import Block, read_block
+from aerobee.broker.store.scan import NOTHING_HERE, check_record
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.record import CorruptRecord
 
 log = structlog.get_logger("aerobee.store")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-CHUNK_RECORDS = 1024
-BLOCK_RECORDS = 8192
 WRITE_STEP = 1024 * 1024
 
 
@@ -154,9 +149,17 @@ class Recovery:
         end = plan.scan_from
         last = self._log.files.files[-1]
         total = last.end - plan.scan_from
+        scan = LogScan(
+            self._settings,
+            self._log,
+            self._index,
+            self._reput,
+            plan.dispatch_from if plan.dispatch_from >= 0 else last.end,
+            lambda offset: self._tell(offset - plan.scan_from, total),
+        )
         while (file := self._log.files.find(end)) is not None:
             try:
-                self._scan_file(file, end - file.start, plan)
+                scan.scan_file(file, end - file.start)
                 end = file.end
             except CorruptRecord as error:
                 if error.position < plan.durable_to:
@@ -174,63 +177,6 @@ class Recovery:
                 return error.position
             self._tell(end - plan.scan_from, total)
         return end
-
-    def _scan_file(self, file: MappedFile, position: int, plan: Plan) -> None:
-        """Check one file's records and dispatch them; CorruptRecord at the first not sound."""
-        dispatch_from = plan.dispatch_from if plan.dispatch_from >= 0 else self._log.max_offset
-        total = self._log.max_offset - plan.scan_from
-        check_crc = self._settings.check_crc_on_recover
-        while position < file.size:
-            block = read_block(
-                file.view, file.start, position, file.size, BLOCK_RECORDS, check_crc=check_crc
-            )
-            if len(block):
-                position = int(block.end[-1])
-                self._log.last_store_timestamp = max(
-                    self._log.last_store_timestamp, int(block.time.max())
-                )
-                first = int(np.searchsorted(block.start, dispatch_from - file.start))
-                self._dispatch_block(file, block.cut(first))
-            if len(block) < BLOCK_RECORDS:
-                position = self._scan_one_by_one(file, position, dispatch_from)
-            self._tell(file.start + position - plan.scan_from, total)
-
-    def _dispatch_block(self, file: MappedFile, block: Block) -> None:
-        if not len(block):
-            return
-        if dispatch_block(self._log.queues, self._index, file.view, file.start, block):
-            self._reput.note_dispatched(len(block))
-            return
-        for first in range(0, len(block), CHUNK_RECORDS):
-            facts = [
-                self._reput.fact_of(
-                    check_record(file.view, file.start, position, file.size - position, False),
-                    file.view,
-                    file.start,
-                )
-                for position in block.start[first : first + CHUNK_RECORDS].tolist()
-            ]
-            self._reput.dispatch_walked(facts)
-
-    def _scan_one_by_one(self, file: MappedFile, position: int, dispatch_from: int) -> int:
-        """The next records, of which the first is none for a block; the position after them."""
-        facts: list[Fact] = []
-        check_crc = self._settings.check_crc_on_recover
-        records = scan_records(file.view, file.start, position, file.size, check_crc=check_crc)
-        newest = self._log.last_store_timestamp
-        taken = 0
-        try:
-            for record in islice(records, CHUNK_RECORDS):
-                taken += 1
-                newest = max(newest, record.store_timestamp)
-                position = record.physical_offset + record.size - file.start
-                if record.physical_offset >= dispatch_from:
-                    facts.append(self._reput.fact_of(record, file.view, file.start))
-            return position if taken == CHUNK_RECORDS else file.size
-        finally:
-            self._log.last_store_timestamp = newest
-            if facts:
-                self._reput.dispatch_walked(facts)
 
     def _note_damage(self, file: MappedFile, error: CorruptRecord, durable_to: int) -> None:
         self.found_damage = True

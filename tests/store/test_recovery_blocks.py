@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aerobee.broker.store import recovery, scan_block
+from aerobee.broker.store import recovery_scan, scan_block
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.property_columns import read_properties
 from aerobee.protocol.java_hash import java_hash
@@ -110,10 +110,10 @@ def test_a_log_without_queues_gives_the_same_ones_in_blocks_and_record_by_record
     for name in ("consumequeue", "index"):
         shutil.rmtree(tmp_path / "store" / name)
     shutil.copytree(tmp_path / "store", tmp_path / "other")
-    monkeypatch.setattr(recovery, "BLOCK_RECORDS", rng.choice((7, 100, 8192)))
+    monkeypatch.setattr(recovery_scan, "BLOCK_RECORDS", rng.choice((7, 100, 8192)))
     recover_all(open_store(**settings))
     in_blocks = derived_files(tmp_path / "store")
-    monkeypatch.setattr(recovery, "read_block", no_block)
+    monkeypatch.setattr(recovery_scan, "read_block", no_block)
     recover_all(open_store(**settings, root=tmp_path / "other"))
     assert in_blocks == derived_files(tmp_path / "other")
     assert in_blocks == live

@@ -1,0 +1,98 @@
+"""Recovery's way through the log: check every record, dispatch those that the plan says.
+
+Blocks of thousands where they are plain; what ends a block is looked at record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from aerobee.broker.store.commitlog import CommitLog, Fact
+from aerobee.broker.store.dispatch_block import dispatch_block
+from aerobee.broker.store.index_service import IndexService
+from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.store.reput import Reput
+from aerobee.broker.store.scan import check_record, scan_records
+from aerobee.broker.store.scan_block import Block, read_block
+from aerobee.broker.store.settings import StoreSettings
+
+CHUNK_RECORDS: Final = 1024
+BLOCK_RECORDS: Final = 8192
+
+
+class LogScan:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        index: IndexService | None,
+        reput: Reput,
+        dispatch_from: int,
+        tell: Callable[[int], None],
+    ) -> None:
+        """`tell` is called with the offset that was reached."""
+        self._settings = settings
+        self._log = commit_log
+        self._index = index
+        self._reput = reput
+        self._dispatch_from = dispatch_from
+        self._tell = tell
+
+    def scan_file(self, file: MappedFile, position: int) -> None:
+        """Check one file's records and dispatch them; CorruptRecord at the first not sound."""
+        check_crc = self._settings.check_crc_on_recover
+        while position < file.size:
+            block = read_block(
+                file.view, file.start, position, file.size, BLOCK_RECORDS, check_crc=check_crc
+            )
+            if len(block):
+                position = int(block.end[-1])
+                self._log.last_store_timestamp = max(
+                    self._log.last_store_timestamp, int(block.time.max())
+                )
+                first = int(np.searchsorted(block.start, self._dispatch_from - file.start))
+                self._dispatch_block(file, block.cut(first))
+            if len(block) < BLOCK_RECORDS:
+                position = self._scan_one_by_one(file, position)
+            self._tell(file.start + position)
+
+    def _dispatch_block(self, file: MappedFile, block: Block) -> None:
+        if not len(block):
+            return
+        if dispatch_block(self._log.queues, self._index, file.view, file.start, block):
+            self._reput.note_dispatched(len(block))
+            return
+        for first in range(0, len(block), CHUNK_RECORDS):
+            facts = [
+                self._reput.fact_of(
+                    check_record(file.view, file.start, position, file.size - position, False),
+                    file.view,
+                    file.start,
+                )
+                for position in block.start[first : first + CHUNK_RECORDS].tolist()
+            ]
+            self._reput.dispatch_walked(facts)
+
+    def _scan_one_by_one(self, file: MappedFile, position: int) -> int:
+        """The next records, of which the first is none for a block; the position after them."""
+        facts: list[Fact] = []
+        check_crc = self._settings.check_crc_on_recover
+        records = scan_records(file.view, file.start, position, file.size, check_crc=check_crc)
+        newest = self._log.last_store_timestamp
+        taken = 0
+        try:
+            for record in islice(records, CHUNK_RECORDS):
+                taken += 1
+                newest = max(newest, record.store_timestamp)
+                position = record.physical_offset + record.size - file.start
+                if record.physical_offset >= self._dispatch_from:
+                    facts.append(self._reput.fact_of(record, file.view, file.start))
+            return position if taken == CHUNK_RECORDS else file.size
+        finally:
+            self._log.last_store_timestamp = newest
+            if facts:
+                self._reput.dispatch_walked(facts)
