@@ -10,7 +10,7 @@ crashsim: $(OK) ## the real store on a disk that loses power, IMAGES=20000; and 
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
 
 crashsim-quick: $(OK) ## the share of crashsim for every change: some images, every planted bug
-	$(CRASH) crash.run 1500
+	$(CRASH) crash.run 6000
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
 
 killtest: $(OK) ## SIGKILLs of a writing broker, N=200, half of them in each flush mode
