@@ -181,8 +181,9 @@ class StoreLifecycle:
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
             if plan.mode is not Mode.NORMAL:
                 # A killed life may have made folders and files whose names no disk has yet: the
-                # log's come before the first put, the others before the checkpoint.
-                for folder in (layout.root, layout.commitlog):
+                # log's and config's come before anything is built on them, the others before the
+                # checkpoint.
+                for folder in (layout.root, layout.commitlog, layout.config):
                     if self.disk.exists(folder):
                         self.disk.syncdir(folder)
                 self._unsynced.update(self._all_folders(layout.root))
