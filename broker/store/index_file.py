@@ -201,12 +201,14 @@ class IndexFile:
         """How many of the first `count` entries (0 included) are of records below this offset.
 
         An earlier recovery may have cut the file and lost power before the checkpoint said so:
-        entries end where they are empty, too.
+        entries end where they are empty, too, or torn, so that their offsets do not rise.
         """
         count = min(max(count, 1), self.entries_max)
         entries = np.frombuffer(self.file.view, _ENTRY_TYPE, count - 1, self._position(1))
         empty = (entries["hash"] == 0) & (entries["offset"] == 0)
-        beyond = np.flatnonzero(empty | (entries["offset"] >= physical_offset))
+        torn = np.zeros(count - 1, bool)
+        torn[1:] = entries["offset"][1:] < entries["offset"][:-1]
+        beyond = np.flatnonzero(empty | torn | (entries["offset"] >= physical_offset))
         return 1 + int(beyond[0]) if beyond.size else count
 
     def cut(self, count: int) -> None:
