@@ -105,7 +105,7 @@ def end_life(broker: AerobeeBroker | ApacheBroker, how: str) -> None:
         broker.kill()
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("kill", marks=pytest.mark.slow)])
 def test_timers_and_delays_go_from_5_5_to_us_and_back(tmp_path: Path, how: str) -> None:
     due: dict[str, int] = {}
 
