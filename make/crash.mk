@@ -19,5 +19,5 @@ killtest: $(OK) ## SIGKILLs of a writing broker, N=200, half of them in each flu
 test-full-disk: $(OK) ## a 64 MB disk filled up (needs root for a loop mount)
 	$(V)/bin/pytest -q tests/crash/test_full_disk.py -m root $(ARGS)
 
-test-exchange: $(OK) ## one store folder in turns under Apache RocketMQ and Aerobee
-	$(V)/bin/pytest -q tests/exchange -m apache $(ARGS)
+test-exchange: $(OK) ## one store folder in turns under Apache RocketMQ and Aerobee (JDK, Maven)
+	$(V)/bin/pytest -q tests/exchange tests/services -m "apache and not slow" $(ARGS)
