@@ -213,14 +213,20 @@ def test_lite_pull_by_assignment_seeks_and_commits(
     java.call(
         "lite", name=lite, namesrv=broker.namesrv, group=f"g-{name}", assign=name, manual=True
     )
-    assert bodies(java.call("poll", name=lite, n=20)["messages"]) == numbered("m", 20)
+    first = java.call("poll", name=lite, n=20)["messages"]
+    assert bodies(first) == numbered("m", 20)
+    # The producer begins its round anew when it learns the new topic's route: about five a queue.
+    counts = Counter(message["queue"] for message in first)
+    expected = {(queue, offset) for queue, count in counts.items() for offset in range(3, count)}
     java.call("seek", name=lite, topic=name, offset=3)
     # A pull that already waits at the broker is not called back by every version: up to 20 s.
-    again = java.call("poll", name=lite, n=8, commit=True, wait=35_000, timeout=40)["messages"]
-    assert {message["offset"] for message in again} == {3, 4}
+    again = java.call("poll", name=lite, n=len(expected), commit=True, wait=35_000, timeout=40)[
+        "messages"
+    ]
+    assert {(message["queue"], message["offset"]) for message in again} == expected
     committed = java.call("liteCommitted", name=lite, topic=name)["committed"]
     java.stop(producer, lite)
-    assert committed == {str(queue): 5 for queue in range(4)}
+    assert committed == {str(queue): count for queue, count in counts.items()}
 
 
 def test_a_tag_filter_lets_only_its_tags_through(
