@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 import structlog
 
+from aerobee.broker.busy_poll import BusyPoll
 from aerobee.protocol.codecs import ProtocolError
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, Command
 from aerobee.protocol.frame import FRAME_SIZE_MAX, encode_frame
@@ -69,6 +70,7 @@ class Owner(Protocol):
     """The server, as a connection needs it."""
 
     limits: Limits
+    busy_poll: BusyPoll
 
     def opened(self, connection: "Connection") -> bool:
         """Take the connection in; False refuses it."""
@@ -135,6 +137,7 @@ class Connection(asyncio.Protocol):
         answers = feed.feed(data)
         if answers:
             self.write(answers)
+            self._owner.busy_poll.touch()
         if feed.kept_back:
             self._go_on_soon()
         if not feed.partial:

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from aerobee.broker.busy_poll import BusyPoll
 from aerobee.broker.connection import Connection, Feed, Limits
 
 log = structlog.get_logger("aerobee.server")
@@ -30,6 +31,7 @@ class Server:
         connections_max: int = 0,
     ) -> None:
         self.limits = limits or Limits()
+        self.busy_poll = BusyPoll(asyncio.get_running_loop())
         self.make_feed = make_feed
         self.connections: set[Connection] = set()
         self.connections_max = connections_max or _connections_allowed()
