@@ -1,8 +1,9 @@
 """One file under config/: loaded at the start, saved when what it holds has changed.
 
-A change is saved at once while changes are rare. When they come in a crowd (a thousand topics made
-by a thousand first sends), those that soon follow a save are saved together: saving may take a
-sixth of the time, and no change waits longer than `_QUIET_S`.
+A change is saved at once while changes are rare. When they come in a crowd (a thousand groups made
+by a thousand first heartbeats), those that soon follow a save are saved together: saving may take a
+sixth of the time, and no change waits longer than `_QUIET_S`. What an answer promises does not wait:
+`save_now`.
 """
 
 import asyncio
