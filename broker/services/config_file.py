@@ -2,8 +2,8 @@
 
 A change is saved at once while changes are rare. When they come in a crowd (a thousand groups made
 by a thousand first heartbeats), those that soon follow a save are saved together: saving may take a
-sixth of the time, and no change waits longer than `_QUIET_S`. What an answer promises does not wait:
-`save_now`.
+sixth of the time, and no change waits longer than `_QUIET_S`. What an answer promises is saved by
+`save_now` and does not wait.
 """
 
 import asyncio
