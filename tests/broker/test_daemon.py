@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from peers.daemon import SMALL, Daemon
+from peers.tools import free_port
 from peers.wire import Wire
 
 from aerobee.broker.app import AppBroker
@@ -87,8 +88,7 @@ def test_the_name_service_alone(tmp_path: Path) -> None:
 
 
 async def test_a_broker_does_not_register_with_itself(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     given = {"namesrvListenPort": port, "namesrvAddr": f"localhost:{port};127.0.0.1:{port}"}
     given |= {"storePathRootDir": tmp_path, "metricsExporterType": "DISABLE"}
     app = AppBroker(load_settings(None, SMALL | given, {}))
@@ -108,8 +108,7 @@ async def test_a_broker_does_not_register_with_itself(tmp_path: Path) -> None:
 
 
 def test_a_settings_file_of_apaches_name_server_is_understood(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     config = tmp_path / "namesrv.conf"
     config.write_text(f"listenPort={port}\nkvConfigPath={tmp_path}/kv.json\n")
     names = [sys.executable, "-m", "aerobee.broker", "--namesrv", "--config", str(config)]

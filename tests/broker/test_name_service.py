@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peers.tools import free_port
 
 from aerobee.broker.addresses import Addresses
 from aerobee.broker.clock import VirtualClock
@@ -347,12 +348,12 @@ async def test_our_broker_registers_at_once_on_a_change_and_says_goodbye(
 
 
 async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_path: Path) -> None:
-    settings = load_settings(None, {"namesrvListenPort": 0, "storePathRootDir": tmp_path}, {})
+    port = free_port()
+    settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
     clock = VirtualClock()
     first = AppNameServer(settings, clock=clock)
     await first.start()
-    settings.namesrv_listen_port = first.namesrv_port
-    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{first.namesrv_port}"}, {})
+    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
     topics = Topics(str(tmp_path / "topics.json"), mine, clock)
     topics.load()
     registration = Registration(mine, clock, topics, Addresses(mine, clock))

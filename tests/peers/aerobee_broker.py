@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from peers.apache import STORE_SIZES
+from peers.tools import free_port
 
 _READY = re.compile(r"ready broker=(?P<broker>\S+) namesrv=(?P<namesrv>\S+) store=(?P<store>.+)")
 _START_SECONDS = 30
@@ -18,8 +19,7 @@ _START_SECONDS = 30
 class AerobeeBroker:
     """Started by entering it; ``broker`` and ``namesrv`` are its addresses.
 
-    The first start takes free ports; a later ``start`` after ``stop`` or ``kill`` takes the same
-    ones, so that clients find it again.
+    Every ``start`` after ``stop`` or ``kill`` takes the same ports, so that clients find it again.
     """
 
     def __init__(self, folder: Path, **settings: str) -> None:
@@ -29,7 +29,7 @@ class AerobeeBroker:
         self.settings = STORE_SIZES | {"metricsExporterType": "DISABLE"} | settings
         self.broker = ""
         self.namesrv = ""
-        self._ports = {"listenPort": "0", "namesrvListenPort": "0"}
+        self._ports = {"listenPort": f"{free_port(-2)}", "namesrvListenPort": f"{free_port()}"}
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> AerobeeBroker:
@@ -63,10 +63,6 @@ class AerobeeBroker:
             self.kill()
             raise AssertionError(f"the broker gave no ready line; its log:\n{self.log()[-4000:]}")
         self.broker, self.namesrv = ready["broker"], ready["namesrv"]
-        self._ports = {
-            "listenPort": self.broker.rpartition(":")[2],
-            "namesrvListenPort": self.namesrv.rpartition(":")[2],
-        }
 
     def _first_line(self) -> str:
         assert self._process is not None and self._process.stdout is not None
