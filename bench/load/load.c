@@ -24,13 +24,17 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RING = 1 << 16, READ_CAP = 20 << 20, WRITE_CAP = 4 << 20, SILENCE_S = 20 };
+enum { RING = 1 << 16, READ_CAP = 20 << 20, READ_PIECE = 256 << 10, WRITE_CAP = 4 << 20, SILENCE_S = 20 };
 typedef enum { SEND, PULL, COUNT, E2E } Mode;
 
 typedef struct {
-    int fd, queue, ended;
+    int fd, queue, ended, sends;
     long opaque, outstanding, offset;
     size_t have, write_len, write_at;
+    // Of the answer that is being read:
+    int in_body, code;
+    long answered, next, records;
+    size_t body_left;
     char *read_buf, *write_buf;
     double *sent_at;  // by opaque, modulo RING
 } Conn;
@@ -259,27 +263,33 @@ static void check_record(const char *record, uint32_t record_size, long expected
         broken++;
 }
 
-static long read_records(char *at, char *end, long offset) {
-    long n = 0;
-    for (; at + 92 <= end; n++) {
-        uint32_t record_size = get_int(at), magic = get_int(at + 4);
-        if ((magic != 0xdaa320a7u && magic != 0xdaa320abu) || record_size < 91 || at + record_size > end) {
+// Takes the whole records at `at`; how many bytes they are. What is left of one waits for more.
+static size_t read_records(Conn *c, const char *at, size_t have) {
+    size_t taken = 0;
+    while (taken < c->body_left) {
+        if (c->body_left - taken < 91) {
+            fprintf(stderr, "an answer does not end with a record\n");
+            exit(5);
+        }
+        if (have - taken < 8) break;
+        const char *record = at + taken;
+        uint32_t record_size = get_int(record), magic = get_int(record + 4);
+        if ((magic != 0xdaa320a7u && magic != 0xdaa320abu) || record_size < 91 ||
+            record_size > c->body_left - taken) {
             fprintf(stderr, "bad record: magic %x, size %u\n", magic, record_size);
             exit(5);
         }
-        if (mode == COUNT) check_record(at, record_size, offset + n);
+        if (have - taken < record_size) break;
+        if (mode == COUNT) check_record(record, record_size, c->offset + c->records);
         if (mode == E2E) {
             double stamp;
-            memcpy(&stamp, at + 88, sizeof stamp);
+            memcpy(&stamp, record + 88, sizeof stamp);
             if (stamp >= began && stamp <= now()) record_latency(now() - stamp);  // else an older message
         }
-        at += record_size;
+        c->records++;
+        taken += record_size;
     }
-    if (at != end) {
-        fprintf(stderr, "an answer does not end with a record\n");
-        exit(5);
-    }
-    return n;
+    return taken;
 }
 
 static void note_bad(int code, const char *header, size_t n) {
@@ -289,36 +299,67 @@ static void note_bad(int code, const char *header, size_t n) {
     snprintf(bad_text, sizeof bad_text, "%.*s", (int)n, header);
 }
 
-static int is_sender(Conn *c, Conn *all) { return mode == SEND || (mode == E2E && c == all + 1); }
+static int is_sender(Conn *c) { return c->sends; }
 
-static void on_answer(Conn *c, Conn *all, char *frame_at, uint32_t length, double t) {
-    uint32_t mark = get_int(frame_at + 4);
-    size_t header_len = mark & 0xffffff;
-    char *header = frame_at + 8, *content = header + header_len, *end = frame_at + 4 + length;
-    long opaque, next;
-    int code = read_header(header, header_len, mark >> 24, &opaque, &next);
-    c->outstanding--;
-    if (is_sender(c, all)) {
-        done += batch ? batch : 1;
-        if (code) note_bad(code, header, header_len);
-        if (mode == SEND) record_latency(t - c->sent_at[opaque & (RING - 1)]);
-        return;
+// The header of an answer is here, its body not yet.
+static void on_header(Conn *c, char *frame_at, size_t header_len) {
+    uint32_t length = get_int(frame_at), mark = get_int(frame_at + 4);
+    char *header = frame_at + 8;
+    if (length < 4 + header_len) {
+        fprintf(stderr, "an answer of %u bytes with a header of %zu\n", length, header_len);
+        exit(5);
     }
-    if (code == 0) {
-        messages += read_records(content, end, c->offset);
-        if (mode != E2E) record_latency(t - c->sent_at[opaque & (RING - 1)]);
-        c->offset = next;
-    } else if (code < 19 || code > 21) {
-        note_bad(code, header, header_len);
+    c->code = read_header(header, header_len, mark >> 24, &c->answered, &c->next);
+    if (c->code && (is_sender(c) || c->code < 19 || c->code > 21)) note_bad(c->code, header, header_len);
+    c->body_left = length - 4 - header_len;
+    c->records = 0;
+    c->in_body = 1;
+}
+
+static void on_answer(Conn *c) {
+    double took = now() - c->sent_at[c->answered & (RING - 1)];
+    c->in_body = 0;
+    c->outstanding--;
+    if (is_sender(c)) {
+        done += batch ? batch : 1;
+        if (mode == SEND) record_latency(took);
+    } else if (c->code == 0) {
+        messages += c->records;
+        if (mode != E2E) record_latency(took);
+        c->offset = c->next;
+    } else if (c->code < 19 || c->code > 21) {
         messages = total;
         ended = conns;
     } else if (mode == PULL) {
         c->offset = 0;  // at the end: once more from the start
-    } else if (mode == COUNT && (code == 19 || (code == 21 && next == c->offset))) {
+    } else if (mode == COUNT && (c->code == 19 || (c->code == 21 && c->next == c->offset))) {
         c->ended = 1;
         ended++;
-    } else if (next >= 0) {
-        c->offset = next;
+    } else if (c->next >= 0) {
+        c->offset = c->next;
+    }
+}
+
+// Takes what is whole of the bytes that are here; how many they are.
+static size_t take(Conn *c, char *at, size_t have) {
+    size_t taken = 0;
+    for (;;) {
+        size_t rest = have - taken;
+        if (!c->in_body) {
+            if (rest < 8) return taken;
+            size_t header_len = get_int(at + taken + 4) & 0xffffff;
+            if (rest < 8 + header_len) return taken;
+            on_header(c, at + taken, header_len);
+            taken += 8 + header_len;
+        } else if (c->body_left) {
+            size_t step = !is_sender(c) && c->code == 0 ? read_records(c, at + taken, rest)
+                          : rest < c->body_left         ? rest
+                                                        : c->body_left;
+            if (!step) return taken;
+            c->body_left -= step;
+            taken += step;
+        }
+        if (c->in_body && !c->body_left) on_answer(c);
     }
 }
 
@@ -334,7 +375,7 @@ static void fill(Conn *c, Conn *all, double *next_send) {
             c->outstanding++;
             sent += batch ? batch : 1;
         }
-    } else if (is_sender(c, all)) {
+    } else if (is_sender(c)) {
         if (sent < total && now() >= *next_send && c->outstanding < 1) {
             double stamp = now();
             memcpy(body, &stamp, sizeof stamp);
@@ -364,26 +405,22 @@ static int write_some(Conn *c, Conn *all, double *next_send) {
     }
 }
 
-static int read_some(Conn *c, Conn *all) {
+// Answers are read in pieces that stay in the core's cache: one of several MB is not gathered first.
+static int read_some(Conn *c) {
     int moved = 0;
     for (;;) {
-        ssize_t n = read(c->fd, c->read_buf + c->have, READ_CAP - c->have);
+        size_t room = READ_CAP - c->have;
+        if (room > READ_PIECE) room = READ_PIECE;
+        ssize_t n = read(c->fd, c->read_buf + c->have, room);
         if (n == 0 || (n < 0 && errno != EAGAIN)) return -1;
         if (n < 0) return moved;
         c->have += n;
         bytes_in += n;
         moved = 1;
-        size_t at = 0;
-        double t = now();
-        while (c->have - at >= 8) {
-            uint32_t length = get_int(c->read_buf + at);
-            if (c->have - at < length + 4ul) break;
-            on_answer(c, all, c->read_buf + at, length, t);
-            at += length + 4;
-        }
-        if (at) memmove(c->read_buf, c->read_buf + at, c->have - at);
-        c->have -= at;
-        if (n < 65536) return moved;
+        size_t taken = take(c, c->read_buf, c->have);
+        c->have -= taken;
+        if (taken && c->have) memmove(c->read_buf, c->read_buf + taken, c->have);
+        if ((size_t)n < room) return moved;
     }
 }
 
@@ -461,10 +498,11 @@ int main(int argc, char **argv) {
         Conn *c = all + i;
         c->fd = dial();
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
-        c->read_buf = malloc(READ_CAP);
+        c->read_buf = malloc(READ_CAP + 1);  // a header is ended by a zero for a moment
         c->write_buf = malloc(WRITE_CAP + (size + 512) * (batch ? batch : 1) + 4096);
         c->sent_at = calloc(RING, sizeof(double));
         c->queue = mode == E2E ? 0 : i % queues;
+        c->sends = mode == SEND || (mode == E2E && i == 1);
         c->opaque = 1;
         struct epoll_event event = {EPOLLIN | EPOLLOUT | EPOLLET, {.ptr = c}};
         epoll_ctl(poll, EPOLL_CTL_ADD, c->fd, &event);
@@ -474,7 +512,7 @@ int main(int argc, char **argv) {
     while (!finished()) {
         int moved = 0;
         for (long i = 0; i < conns; i++) {
-            int wrote = write_some(all + i, all, &next_send), got = read_some(all + i, all);
+            int wrote = write_some(all + i, all, &next_send), got = read_some(all + i);
             if (wrote < 0 || got < 0) return report(1);
             moved |= wrote | got;
         }
