@@ -80,7 +80,8 @@ class LogFlush:
         else:
             deadline = self._clock.monotonic() + self._settings.sync_flush_timeout / 1000
             self._waiting.append((end, deadline, callback))
-            self.ask(end)
+            if end > self._asked[0]:  # its put has not asked for it already
+                self.ask(end)
             if not self.wake_expiry.is_set:
                 self.wake_expiry.set()
 
@@ -122,11 +123,14 @@ class LogFlush:
         if self.failed:
             return None
         asked, timestamp = self._asked
-        end = min(asked, self._log.committed_offset)
+        end = min(asked, self._log.max_offset)  # there is no pool in SYNC_FLUSH: all is committed
         start = max(self._taken, self._log.flushed_offset)
         if end <= start:
             return None
         self._taken = end
+        last = self._log.files.last
+        if last is not None and last.start <= start:  # nearly always
+            return LogJob([last], end, timestamp)
         return LogJob(list(self._log.files.overlapping(start, end)), end, timestamp)
 
     def _sync_and_stop_if_failed(self, job: LogJob) -> LogJob:
@@ -149,18 +153,22 @@ class LogFlush:
         if job.error is not None:
             self._fail(job)
             return
-        self._stats.flushes += 1
-        self._stats.flush_times.add(job.took_ms / 1000)
-        self._stats.flush_ms_max = max(self._stats.flush_ms_max, job.took_ms)
-        if job.took_ms > SLOW_MS:
-            log.warning("a flush of the commitlog was slow", ms=round(job.took_ms), end=job.end)
+        stats, end, took_ms = self._stats, job.end, job.took_ms
+        stats.flushes += 1
+        stats.flush_times.add(took_ms / 1000)
+        if took_ms > stats.flush_ms_max:
+            stats.flush_ms_max = took_ms
+        if took_ms > SLOW_MS:
+            log.warning("a flush of the commitlog was slow", ms=round(took_ms), end=end)
         for mapped in job.files:
-            mapped.flushed = min(job.end - mapped.start, mapped.size)
-        self._log.flushed_offset = max(self._log.flushed_offset, job.end)
-        self.flushed_timestamp = max(self.flushed_timestamp, job.timestamp)
+            mapped.flushed = min(end - mapped.start, mapped.size)
+        if end > self._log.flushed_offset:
+            self._log.flushed_offset = end
+        if job.timestamp > self.flushed_timestamp:
+            self.flushed_timestamp = job.timestamp
         self._on_flushed()
         waiting = self._waiting
-        while waiting and waiting[0][0] <= job.end:
+        while waiting and waiting[0][0] <= end:
             waiting.popleft()[2](PutStatus.PUT_OK)
 
     def _fail(self, job: LogJob) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Generic, TypeVar
@@ -35,6 +36,8 @@ class GroupCommit(Generic[Job]):
         self._loop = asyncio.get_running_loop()
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: end
         self._is_idle = False
+        self._finished: deque[Job] = deque()
+        self._is_looking = False  # the loop looks at `_finished` before it sleeps
         self._thread = threading.Thread(target=self._work, name="aerobee-flush", daemon=True)
         self._interval = sys.getswitchinterval()
 
@@ -55,10 +58,26 @@ class GroupCommit(Generic[Job]):
         sys.setswitchinterval(self._interval)
 
     def wake(self) -> None:
-        """Something is there to sync. Free while the thread is at work."""
+        """Something is there to sync. Nearly free while the thread is at work."""
         if self._is_idle:
             self._is_idle = False
             self._asked.put(True)
+        elif not self._is_looking:
+            # The loop is awake, so it need not be woken for what is finished before it sleeps:
+            # that spares the thread a system call, after which a busy loop would let it wait.
+            self._is_looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """On the loop: complete what is finished."""
+        self._is_looking = False  # first, so that what is finished after the look is told of
+        finished = self._finished
+        try:
+            while finished:
+                self._complete(finished.popleft())
+        finally:
+            if finished:  # somebody's answer has failed: the others get theirs all the same
+                self._loop.call_soon(self._look)
 
     def _work(self) -> None:
         while True:
@@ -69,7 +88,8 @@ class GroupCommit(Generic[Job]):
                     return
                 continue
             self._is_idle = False
-            self._sync(job)
-            if self._loop.is_closed():
-                return
-            self._loop.call_soon_threadsafe(self._complete, job)
+            self._finished.append(self._sync(job))
+            if not self._is_looking:
+                if self._loop.is_closed():
+                    return
+                self._loop.call_soon_threadsafe(self._look)

@@ -26,7 +26,7 @@ from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 log = structlog.get_logger("aerobee.store")
 
-BATCH: Final = 256
+BATCH: Final = 512
 _INT_MIN: Final = 0x80000000
 
 

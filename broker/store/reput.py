@@ -33,7 +33,7 @@ STEP_RECORDS: Final = 512  # ... when they have to be read from the log
 WAITING_MAX: Final = 200_000  # facts kept; beyond, the log is walked
 TRIES: Final = 30
 RETRY_S: Final = 1.0
-INDEX_DELAY_S: Final = 0.003
+INDEX_DELAY_S: Final = 0.02  # keys wait for company; a query does not wait for them
 _pack_entry = ENTRY.pack_into
 
 

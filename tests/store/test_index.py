@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,43 @@ def test_a_damaged_chain_ends(open_store: OpenStore, tmp_path: Path) -> None:
     entry_3 = 40 + 400 + 3 * 20
     struct.pack_into(">i", view, entry_3 + 16, 5)  # a circle
     assert len(bodies(store, "T", "k")) == 3
+
+
+TORN: dict[str, Callable[[int, int], int]] = {  # of another message's offset and the log's end
+    "the old half is zeros": lambda other, end: 0,
+    "bytes of it are old": lambda other, end: 0x0001_0000_0000_0012,
+    "beyond the log": lambda other, end: end,
+    "far beyond the log": lambda other, end: (1 << 63) - 1,
+    "negative": lambda other, end: -1,
+    "the most negative": lambda other, end: -(1 << 63),
+    "in the middle of a record": lambda other, end: other + 7,
+    "in the last bytes of the log": lambda other, end: end - 1,
+    "at another message": lambda other, end: other,
+}
+
+
+@pytest.mark.parametrize("where", TORN)
+@pytest.mark.parametrize("killed", [False, True], ids=["running", "after a kill"])
+def test_an_entry_with_a_torn_offset_finds_no_wrong_message(
+    open_store: OpenStore, where: str, killed: bool
+) -> None:
+    store = open_store()
+    store.put([message(properties="KEYS\x01k\x02", body=b"older")])
+    other = store.put([message(properties="KEYS\x01other\x02", body=b"other")])[0]
+    store.put([message(properties="KEYS\x01k\x02", body=b"torn")])
+    dispatch(store)
+    assert bodies(store, "T", "k") == [b"torn", b"older"]
+    offset = TORN[where](other.physical_offset, store.max_physical_offset)
+    assert store.index is not None
+    entry_3 = 40 + 400 + 3 * 20
+    struct.pack_into(">q", store.index.files[0].file.view, entry_3 + 4, offset)
+    if killed:
+        abandon(store)
+        store = open_store()
+        assert bodies(store, "T", "k") == [b"torn", b"older"]  # built anew from the log
+    else:
+        assert bodies(store, "T", "k") == [b"older"]
+    assert bodies(store, "T", "other") == [b"other"]
 
 
 @pytest.mark.parametrize("keep", [1, 2, 57, 200])
