@@ -1,29 +1,33 @@
-"""`make bench-compare`: Aerobee beside Apache RocketMQ on this machine, driven by one load client.
+"""`make bench-compare`: Aerobee beside Apache RocketMQ on this machine, driven by the same clients.
 
 Brokers run one after the other, never at once, in interleaved pairs; the table shows medians with
-ranges and the ratio to Apache, as text, JSON and a PNG chart.
+ranges and the ratio to Apache, as text, JSON and a PNG chart. Rows are driven by bench/load/load.c,
+those called "Java client" by Apache's own client.
 
-    python -m bench.compare [--pairs 5] [--full] [--quick] [--with-5.5] [--out bench/results]
+    python -m bench.compare [--pairs 5] [--full] [--quick] [--without-5.5] [--out bench/results]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from bench.brokers import AEROBEE, APACHE_4, APACHE_5, BrokerProcess
+from bench.load_client import JAVA_CLIENT
 from bench.machine import describe_machine
+from bench.process import need
 from bench.rows import (
     FULL_SCALE,
     QUICK_SCALE,
     SESSIONS,
-    Figures,
     killed_store,
     restart_session,
 )
+from bench.session import Figures
+from bench.tables import Runs, median, table
 
 # Acceptance: figure, the ratio to Apache 4.9 that is wanted, and which way is better.
 GOALS: dict[str, tuple[str, float]] = {
@@ -37,8 +41,6 @@ GOALS: dict[str, tuple[str, float]] = {
     "start to first send: ms": ("<=", 0.3),
     "restart after kill -9: ms": ("<=", 0.5),
 }
-
-Runs = dict[str, dict[str, list[float]]]  # kind -> figure -> one value per pair
 
 
 def measure(kinds: list[str], pairs: int, scale_name: str, *, full: bool, work: Path) -> Runs:
@@ -63,40 +65,21 @@ def measure(kinds: list[str], pairs: int, scale_name: str, *, full: bool, work: 
     return runs
 
 
-def table(runs: Runs, kinds: list[str]) -> str:
-    """Markdown: a row per figure, medians with ranges, the ratio to each peer and the goal."""
-    peers = [kind for kind in kinds if kind != AEROBEE]
-    ratio_heads = [f"ratio to {peer}" for peer in peers]
-    lines = [
-        "| | " + " | ".join([*kinds, *ratio_heads, "goal (to apache-4.9)"]) + " |",
-        "|---" * (len(kinds) + len(peers) + 2) + "|",
-    ]
-    for name in runs[AEROBEE]:
-        ours = statistics.median(runs[AEROBEE][name])
-        cells = [_cell(runs[kind][name]) for kind in kinds]
-        cells += [f"{ours / (statistics.median(runs[peer][name]) or 1):.2f}" for peer in peers]
-        cells.append(_verdict(name, runs, ours))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def comparison(runs: Runs, kinds: list[str]) -> str:
+    """The table with the ratio to each Apache and whether the goal is met."""
+
+    def ratio(peer: str, name: str) -> str:
+        return f"{median(runs, AEROBEE, name) / (median(runs, peer, name) or 1):.2f}"
+
+    columns = {f"ratio to {peer}": partial(ratio, peer) for peer in kinds if peer != AEROBEE}
+    return table(runs, kinds, columns | {f"goal (to {APACHE_4})": partial(_verdict, runs)})
 
 
-def _cell(values: list[float]) -> str:
-    return (
-        f"{_figure(statistics.median(values))} ({_figure(min(values))}–{_figure(max(values))})"
-        if len(values) > 1
-        else _figure(values[0])
-    )
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _verdict(name: str, runs: Runs, ours: float) -> str:
-    if name not in GOALS or APACHE_4 not in runs:
+def _verdict(runs: Runs, name: str) -> str:
+    if name not in GOALS:
         return ""
     sign, wanted = GOALS[name]
-    ratio = ours / (statistics.median(runs[APACHE_4][name]) or 1)
+    ratio = median(runs, AEROBEE, name) / (median(runs, APACHE_4, name) or 1)
     met = ratio >= wanted if sign == ">=" else ratio <= wanted
     return f"{sign} {wanted:g}: {'met' if met else 'MISSED'}"
 
@@ -111,7 +94,7 @@ def chart(runs: Runs, path: Path) -> None:
     names = [name for name in GOALS if name in runs[AEROBEE]]
     gains = []
     for name in names:
-        ratio = statistics.median(runs[AEROBEE][name]) / statistics.median(runs[APACHE_4][name])
+        ratio = median(runs, AEROBEE, name) / median(runs, APACHE_4, name)
         gains.append(ratio if GOALS[name][0] == ">=" else 1 / ratio)
     wanted = [goal if sign == ">=" else 1 / goal for sign, goal in (GOALS[name] for name in names)]
     figure, axes = pyplot.subplots(figsize=(9, 0.5 * len(names) + 1.5))
@@ -133,11 +116,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--full", action="store_true", help="the whole matrix")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the program out")
-    parser.add_argument("--with-5.5", action="store_true", dest="with_five", help="5.5.0 too")
+    parser.add_argument("--without-5.5", action="store_true", dest="without_five")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     options = parser.parse_args()
-    kinds = [AEROBEE, APACHE_4] + ([APACHE_5] if options.with_five or options.full else [])
+    need("java=openjdk-17-jdk-headless", "javac=openjdk-17-jdk-headless", "mvn=maven", "cc=gcc")
+    kinds = [AEROBEE, APACHE_4] + ([] if options.without_five else [APACHE_5])
     with tempfile.TemporaryDirectory(prefix="aerobee-bench-") as work:
+        about = [BrokerProcess(kind, Path(work)).describe() for kind in kinds]
         runs = measure(
             kinds,
             options.pairs,
@@ -145,9 +130,9 @@ def main() -> None:
             full=options.full,
             work=Path(work),
         )
-        about = [BrokerProcess(kind, Path(work)).describe() for kind in kinds]
     machine = describe_machine()
-    text = table(runs, kinds)
+    about.append(f'"Java client": rocketmq-client {JAVA_CLIENT}')
+    text = comparison(runs, kinds)
     print(f"\n{machine}\n{'; '.join(about)}\n{options.pairs} interleaved pairs\n\n{text}")
     options.out.mkdir(parents=True, exist_ok=True)
     name = "compare-quick" if options.quick else "compare"

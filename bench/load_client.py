@@ -1,12 +1,19 @@
-"""Builds and runs the load client of bench/load/load.c."""
+"""The load clients of RocketMQ's wire: bench/load/load.c, and Apache's Java client beside it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bench.driver import LineDriver, compile_java
+
+if TYPE_CHECKING:
+    from bench.brokers import BrokerProcess
+    from bench.session import Drive
+
+JAVA_CLIENT = "5.5.0"  # the newest, for every broker
 SOURCE = Path(__file__).parent / "load" / "load.c"
 BINARY = Path(__file__).parent / "build" / "load"
 
@@ -30,3 +37,25 @@ def load(mode: str, port: int, *, check: bool = True, **options: object) -> dict
         raise RuntimeError(f"{what}: {done.stdout}{done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def drive_of(broker: BrokerProcess) -> Drive:
+    """The C load client on this broker."""
+
+    def drive(mode: str, **options: Any) -> dict[str, Any]:
+        return load(mode, broker.port, **options)
+
+    return drive
+
+
+def java_client(broker: BrokerProcess) -> LineDriver:
+    """Apache's Java client on this broker, compiled when its source changed."""
+    from peers import apache
+
+    sources = ["Lines.java", "RocketmqDriver.java"]
+    class_path = compile_java("rocketmq", apache.build(JAVA_CLIENT), *sources)
+    home = broker.folder / "java-client"  # it writes its log there
+    jvm = ["java", "-Xms512m", "-Xmx512m", f"-Duser.home={home}", "-cp", class_path]
+    return LineDriver(
+        [*jvm, "RocketmqDriver", f"127.0.0.1:{broker.namesrv_port}"], home / "errors.log"
+    )

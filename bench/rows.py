@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.brokers import AEROBEE, APACHE_4, BrokerProcess
-from bench.load_client import load
-
-Figures = dict[str, float]
+from bench.brokers import APACHE_4, BrokerProcess
+from bench.load_client import drive_of, java_client, load
+from bench.session import Drive, Figures, Session
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Scale:
 FULL_SCALE = Scale(300_000, 200_000, 1_000_000, 20_000, 3_000, 30_000, 1 << 30)
 QUICK_SCALE = Scale(20_000, 20_000, 100_000, 2_000, 300, 2_000, 64 << 20)
 
+# The matrix of sends: in flight, body and header. 10 KB bodies come in a fifth of the number.
+SHAPES = {"4x32": (4, 32), "1x1": (1, 1), "1x256": (1, 256)}
+SIZES = {"1 KB": 1024, "100 B": 100, "10 KB": 10240}
+HEADERS = {"": "json", ", ROCKETMQ header": "rmq"}
+
 
 @contextmanager
 def running(kind: str, folder: Path, **settings: str) -> Iterator[tuple[BrokerProcess, float]]:
@@ -50,58 +55,10 @@ def running(kind: str, folder: Path, **settings: str) -> Iterator[tuple[BrokerPr
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Session:
-    """The rows of one running broker; every topic is used once, so that it can be counted."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.broker = broker
-        self.figures: Figures = {}
-        self._topics = 0
-
-    def topic(self) -> str:
-        self._topics += 1
-        return f"Bench{self._topics}"
-
-    def send(self, row: str, n: int, **options: Any) -> str:
-        """A row of sends: rate, CPU and latency; returns the topic that now holds them."""
-        topic = self.topic()
-        cpu = self.broker.cpu_seconds()
-        result = load("send", self.broker.port, topic=topic, n=n, **options)
-        self.figures[f"{row}: msg/s"] = result["per_s"]
-        self.figures[f"{row}: p50 us"] = result["p50_us"]
-        self.figures[f"{row}: p99 us"] = result["p99_us"]
-        self.figures[f"{row}: CPU us/msg"] = (self.broker.cpu_seconds() - cpu) / n * 1e6
-        self.expect_stored(topic, result["n"])
-        return topic
-
-    def expect_stored(self, topic: str, acknowledged: int) -> None:
-        stored = load("count", self.broker.port, topic=topic, max=4096)["n"]
-        if stored != acknowledged:
-            raise RuntimeError(f"{topic}: {acknowledged} acknowledged but {stored} stored")
-
-    def pull(self, row: str, topic: str, n: int, most: int) -> None:
-        cpu = self.broker.cpu_seconds()
-        result = load("pull", self.broker.port, topic=topic, n=n, max=most)
-        self.figures[f"{row}: msg/s"] = result["per_s"]
-        self.figures[f"{row}: CPU us/msg"] = (self.broker.cpu_seconds() - cpu) / result["n"] * 1e6
-
-    def receipt(self, row: str, n: int) -> None:
-        topic = self.topic()
-        load("send", self.broker.port, topic=topic, n=8, conns=1, size=256)  # makes the topic
-        result = load("e2e", self.broker.port, topic=topic, n=n, size=256)
-        for name in ("p50", "p99", "p999"):
-            self.figures[f"{row}: {name} us"] = result[f"{name}_us"]
-
-    def memory(self) -> None:
-        resident, anonymous = self.broker.memory_mb()
-        self.figures["memory after the run: resident MB"] = resident
-        self.figures["memory after the run: anonymous MB"] = anonymous
-
-
 def async_session(kind: str, folder: Path, scale: Scale, *, full: bool) -> Figures:
-    """ASYNC_FLUSH: sends, round trips, pulls, receipts, memory."""
+    """ASYNC_FLUSH: sends, round trips, pulls, receipts, the same by the Java client, memory."""
     with running(kind, folder) as (broker, start_seconds):
-        session = Session(broker)
+        session = Session(broker, drive_of(broker))
         session.figures["start to first send: ms"] = start_seconds * 1000
         load("send", broker.port, topic="WarmUp", n=scale.warm_up)
         topic = session.send("send 4x32, 1 KB", scale.sends)
@@ -110,42 +67,60 @@ def async_session(kind: str, folder: Path, scale: Scale, *, full: bool) -> Figur
         session.pull("pull 4096, 1 KB", topic, scale.pulls, 4096)
         session.receipt("send to receipt", scale.receipts)
         if full:
-            _more_async_rows(session, scale)
+            _matrix(session, scale)
+            session.send("send batches of 32, 1 KB", scale.sends // 32 * 32, batch=32, window=4)
+            _sends_and_pulls(session, drive_of(broker), scale)
+        session.figures |= _java_rows(broker, scale)
         session.memory()
         return session.figures
 
 
-def _more_async_rows(session: Session, scale: Scale) -> None:
-    session.send("send 1x256, 1 KB", scale.sends, conns=1, window=256)
-    session.send("send 4x32, 100 B", scale.sends, size=100)
-    session.send("send 4x32, 10 KB", scale.sends // 5, size=10240)
-    session.send("send 4x32, 1 KB, ROCKETMQ header", scale.sends, codec="rmq")
-    session.send("send batches of 32, 1 KB", scale.sends // 32 * 32, batch=32, window=4)
-    _sends_and_pulls(session, scale)
+def _matrix(session: Session, scale: Scale) -> None:
+    """Every shape, size and header that has no row yet."""
+    for header, codec in HEADERS.items():
+        for shape, (conns, window) in SHAPES.items():
+            for name, size in SIZES.items():
+                row = f"send {shape}, {name}{header}"
+                if f"{row}: msg/s" not in session.figures:
+                    n = scale.round_trips if window == 1 else scale.sends
+                    n = n // 5 if size > 1024 else n
+                    session.send(row, n, conns=conns, window=window, size=size, codec=codec)
 
 
-def _sends_and_pulls(session: Session, scale: Scale) -> None:
+def _sends_and_pulls(session: Session, drive: Drive, scale: Scale) -> None:
     """Both at once: a puller reads an older topic for as long as the sends take."""
-    port = session.broker.port
     old = session.topic()
-    load("send", port, topic=old, n=scale.sends // 2)
+    drive("send", topic=old, n=scale.sends // 2)
     pulled: dict[str, Any] = {}
-    reader = threading.Thread(
-        target=lambda: pulled.update(load("pull", port, topic=old, n=scale.pulls, conns=2, max=32))
-    )
+    pull = partial(drive, "pull", topic=old, n=scale.pulls, conns=2, max=32)
+    reader = threading.Thread(target=lambda: pulled.update(pull()))
     reader.start()
     session.send("send 4x32, 1 KB, with pulls", scale.sends)
     reader.join()
     session.figures["pull 32, 1 KB, with sends: msg/s"] = pulled["per_s"]
 
 
+def _java_rows(broker: BrokerProcess, scale: Scale) -> Figures:
+    """The main rows by Apache's own Java client; what it stored is counted by the C client."""
+    with java_client(broker) as client:
+        count = drive_of(broker)
+        session = Session(broker, client.run, count=count, prefix="Java client: ", topics="Java")
+        client.run("send", topic="JavaWarmUp", n=scale.sends // 2)
+        client.run("pull", topic="JavaWarmUp", n=scale.pulls // 10)
+        topic = session.send("send 4x32, 1 KB", scale.sends)
+        session.send("send 1x1, 1 KB", scale.round_trips, conns=1, window=1)
+        session.pull("pull 32, 1 KB", topic, scale.pulls // 2, 32)
+        return session.figures
+
+
 def sync_session(kind: str, folder: Path, scale: Scale, *, full: bool) -> Figures:
     """SYNC_FLUSH: an answer only after the disk has it."""
     with running(kind, folder, flushDiskType="SYNC_FLUSH") as (broker, _):
-        session = Session(broker)
+        session = Session(broker, drive_of(broker))
         load("send", broker.port, topic="WarmUp", n=scale.sync_sends, conns=8, window=32)
         session.send("SYNC_FLUSH 8x32, 1 KB", scale.sync_sends * 2, conns=8, window=32)
         if full:
+            session.send("SYNC_FLUSH 1x256, 1 KB", scale.sync_sends * 2, conns=1, window=256)
             session.send("SYNC_FLUSH 1x32, 1 KB", scale.sync_sends, conns=1, window=32)
             session.send("SYNC_FLUSH 1x1, 1 KB", scale.sync_sends // 10, conns=1, window=1)
         return session.figures
@@ -177,4 +152,3 @@ def restart_session(kind: str, folder: Path, store: Path) -> Figures:
 
 
 SESSIONS: dict[str, Callable[..., Figures]] = {"async": async_session, "sync": sync_session}
-KINDS = (AEROBEE, APACHE_4)
