@@ -12,7 +12,7 @@ import structlog
 
 from aerobee.broker.store.checkpoint import StoreCheckpoint
 from aerobee.broker.store.commitlog import CommitLog
-from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.recovery_plan import (
@@ -23,6 +23,7 @@ from aerobee.broker.store.recovery_plan import (
     RecoveryFacts,
     plan_recovery,
 )
+from aerobee.broker.store.recovery_queue import recover_queue
 from aerobee.broker.store.recovery_scan import LogScan
 from aerobee.broker.store.reput import Reput
 from aerobee.broker.store.scan import NOTHING_HERE, check_record
@@ -249,82 +250,3 @@ class Recovery:
         for queue in self._log.queues:
             queue.assigned = queue.max_offset
             queue.correct_min_offset(self._log.files.min_offset)
-
-
-def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> None:
-    """Find the queue's end: the last entry that is below `limit` and agrees with the log.
-
-    What is on disk for certain is an unbroken run of sound entries, so a binary search finds its
-    end; behind it a power cut may have left anything, so the entry found is held against the
-    record it points to, and given up for the one before it until one agrees.
-    """
-    low = queue.files.min_offset // ENTRY_SIZE
-    end = low
-    for file in reversed(queue.files.files):
-        if _is_sound(file, 0, limit):
-            end = file.start // ENTRY_SIZE + _first_unsound(file, limit)
-            break
-    queue.min_offset = low
-    queue.max_offset = end
-    while queue.max_offset > low and not _agrees(queue, commit_log, limit):
-        queue.max_offset -= 1
-    end = queue.max_offset
-    queue.flushed_bytes = end * ENTRY_SIZE
-    if limit is not None or _has_more(queue):
-        queue.cut(end)
-    else:
-        queue.max_physical_offset = queue.last_physical_end()
-        queue.cut_ext()
-
-
-def _is_sound(file: MappedFile, number: int, limit: int | None) -> bool:
-    offset, size, _ = ENTRY.unpack_from(file.view, number * ENTRY_SIZE)
-    if size == BLANK_ENTRY_SIZE:
-        return True
-    return offset >= 0 and size > 0 and (limit is None or offset + size <= limit)
-
-
-def _first_unsound(file: MappedFile, limit: int | None) -> int:
-    low, high = 1, file.size // ENTRY_SIZE
-    while low < high:
-        middle = (low + high) // 2
-        if _is_sound(file, middle, limit):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _has_more(queue: ConsumeQueue) -> bool:
-    """Whether something stands behind the queue's end."""
-    byte = queue.max_offset * ENTRY_SIZE
-    file = queue.files.find(byte)
-    return file is not None and (
-        file is not queue.files.last or any(file.view[byte - file.start :][:ENTRY_SIZE])
-    )
-
-
-def _agrees(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> bool:
-    """Whether the last entry points to the record that has its number."""
-    number = queue.max_offset - 1
-    found = queue.entries(number, 1)
-    if not found:
-        return False
-    offset, size, _ = (int(part) for part in ENTRY.unpack(found))
-    if size == BLANK_ENTRY_SIZE:
-        return True
-    if size <= 0 or offset < 0 or (limit is not None and offset + size > limit):
-        return False
-    file = commit_log.files.find(offset)
-    if file is None:
-        return offset < commit_log.files.min_offset  # its record has expired
-    try:
-        record = check_record(file.view, file.start, offset - file.start, file.end - offset, False)
-    except CorruptRecord:
-        return False
-    return (
-        record.size == size
-        and record.queue_id == queue.queue_id
-        and record.queue_offset == number
-        and record.topic == queue.topic_bytes
-    )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from crash.sim_disk import SimDisk
 
-from aerobee.broker.store import recovery, scan
+from aerobee.broker.store import recovery, recovery_queue, scan
 from aerobee.broker.store.commit import Commit
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import ConsumeQueue
@@ -163,13 +163,13 @@ def keep_queue_entries_beyond_the_log(patch: pytest.MonkeyPatch) -> None:
 
     real = recovery.recover_queue
     patch.setattr(recovery, "recover_queue", recover)
-    patch.setattr(recovery, "_agrees", lambda queue, commit_log, limit: True)
+    patch.setattr(recovery_queue, "_agrees", lambda queue, commit_log, limit: True)
 
 
 @mutant
 def believe_every_queue_entry_7355(patch: pytest.MonkeyPatch) -> None:
     """After a power cut an entry may be there while one before it is not."""
-    patch.setattr(recovery, "_agrees", lambda queue, commit_log, limit: True)
+    patch.setattr(recovery_queue, "_agrees", lambda queue, commit_log, limit: True)
 
     def plan(facts: Any) -> Plan:
         return replace(real_plan(facts), rebuild_queues_from=-1)

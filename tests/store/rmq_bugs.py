@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from crash.mutants import MUTANTS
 
-from aerobee.broker.store import json_file, recovery, scan
+from aerobee.broker.store import json_file, recovery, recovery_queue, scan
 from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
 from aerobee.broker.store.disk import RealDisk
 from aerobee.broker.store.errors import StoreError
@@ -57,7 +57,7 @@ def only_the_last_file(patch: Patch) -> None:
 
 def leave_cut_entries(patch: Patch) -> None:
     """#495: a cut moves the queue's end and leaves the entries, for the next start to believe."""
-    patch.setattr(recovery, "_agrees", lambda queue, commit_log, limit: True)
+    patch.setattr(recovery_queue, "_agrees", lambda queue, commit_log, limit: True)
     real = MappedFile.cut
 
     def cut(self: MappedFile, position: int) -> None:
