@@ -3,15 +3,14 @@
     python -m bench.store [--quick] [--folder DIR] [--json FILE]
 
 Each figure stands next to a ceiling measured in the same run on the same disk: the same bytes
-copied into the same kind of map, and fdatasync after each append with nothing else to do. CPU is
-that of the thread that appends; the median of many short rounds, so that neighbours' load shows
-less. Every row checks what it stored.
+copied into the same kind of map; for group commit see store_sync.py. CPU is that of the thread that
+appends; the median of many short rounds, so that neighbours' load shows less. Every row checks what
+it stored.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import resource
 import shutil
@@ -30,33 +29,14 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.store.disk import RealDisk
 from aerobee.broker.store.flush import CHECKPOINT_BYTES
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.results import PutStatus
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message
 from bench.machine import describe_machine
+from bench.store_messages import LIST, messages
+from bench.store_sync import sync_rows
 
-HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
-LIST = 32  # messages in one put
 ROUND = 8  # puts in one timed round
 STALL_NS = 10_000_000
 Row = dict[str, Any]
-
-
-def messages(size: int, count: int, start: int = 0) -> list[Message]:
-    """As a client sends them: a unique key, a key, a tag."""
-    body = (bytes(range(256)) * (size // 256 + 1))[:size]
-    return [
-        Message(
-            "BenchTopic",
-            n % 8,
-            body,
-            f"UNIQ_KEY\x017F0000010A5B18B4AAC2{n:012X}\x02KEYS\x01order-{n}\x02TAGS\x01TagA\x02",
-            born_timestamp=1_700_000_000_000,
-            born_host=HOST,
-            store_host=HOST,
-        )
-        for n in range(start, start + count)
-    ]
 
 
 @contextmanager
@@ -135,93 +115,6 @@ def memcpy_us(store: MessageStore, size: int) -> float:
     file.close()
     RealDisk().unlink(path)
     return statistics.median(times) / LIST / 1000
-
-
-def fdatasync_rate(folder: Path, seconds: float, size: int = 1300) -> float:
-    """Append `size` bytes through a map and fdatasync, one after the other; times a second."""
-    disk = RealDisk()
-    disk.makedirs(str(folder))
-    file = disk.create(str(folder / "ceiling"), 64 << 20)
-    file.allocate(0, file.size)
-    file.populate(0, file.size)
-    view = file.view()
-    file.sync()
-    data = bytes([1]) * size
-    count = position = 0
-    started = time.perf_counter()
-    while time.perf_counter() - started < seconds:
-        position = (position + size) % (file.size - size)
-        view[position : position + size] = data
-        file.sync()
-        count += 1
-    rate = count / (time.perf_counter() - started)
-    file.close()
-    disk.unlink(str(folder / "ceiling"))
-    return rate
-
-
-async def group_commit(folder: Path, waiting: int, seconds: float) -> tuple[int, int, float]:
-    """So many senders, each sending its next message when the last is durable; (acks, syncs, s).
-
-    What is acknowledged together is sent again together, up to 32 in one put: as the messages of
-    several clients come out of one read of the sockets.
-    """
-    settings = StoreSettings(
-        str(folder),
-        flush_disk_type="SYNC_FLUSH",
-        mapped_file_size_commit_log=256 << 20,
-        disk_guard_enable=False,
-    )
-    store = MessageStore(settings, clock=Clock())
-    store.load()
-    await store.start()
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    acks = 0
-    stop_at = 0.0
-
-    def send(batch: list[Message]) -> None:
-        def acknowledged(status: PutStatus) -> None:
-            nonlocal acks
-            assert status is PutStatus.PUT_OK, status
-            acks += len(batch)
-            if time.perf_counter() < stop_at:
-                loop.call_soon(send, batch)
-            elif not done.done():
-                done.set_result(None)
-
-        store.when_durable(store.put(batch)[-1].end_offset, acknowledged)
-
-    store.put(messages(1024, 1))
-    await asyncio.sleep(0.5)  # the first file is there and warm
-    flushes = store.stats.flushes
-    started = time.perf_counter()
-    stop_at = started + seconds
-    for first in range(0, waiting, LIST):
-        send(messages(1024, min(LIST, waiting - first), first))
-    await done
-    took = time.perf_counter() - started
-    result = acks, store.stats.flushes - flushes, took
-    await store.stop()
-    return result
-
-
-def sync_rows(folder: Path, seconds: float) -> list[Row]:
-    rows = []
-    for waiting in (1, 32, 256):
-        ceiling = fdatasync_rate(folder / f"ceiling{waiting}", seconds)
-        acks, syncs, took = asyncio.run(group_commit(folder / f"s{waiting}", waiting, seconds))
-        ceiling = (ceiling + fdatasync_rate(folder / f"ceiling{waiting}b", seconds)) / 2
-        rows.append(
-            {
-                "row": f"SYNC_FLUSH, {waiting} waiting",
-                "appends/s": round(acks / took),
-                "syncs/s": round(syncs / took),
-                "of the ceiling": f"{syncs / took / ceiling:.0%}",
-                "ceiling": f"fdatasync {ceiling:.0f}/s",
-            }
-        )
-    return rows
 
 
 def rolls(folder: Path, file_size: int, files: int) -> list[Row]:
@@ -356,7 +249,7 @@ def main() -> None:
         for size in (100, 1024, 10240):
             add(appends(folder / f"a{size}", size, (32 if quick else 400) << 20))
             shutil.rmtree(folder / f"a{size}")
-        add(*sync_rows(folder, 0.5 if quick else 3.0))
+        add(*sync_rows(folder, 1.5 if quick else 5.0))
         add(*rolls(folder / "rolls", (16 if quick else 256) << 20, 4))
         shutil.rmtree(folder / "rolls")
         add(*recovery(folder / "recovery", (160 if quick else 1000) << 20))

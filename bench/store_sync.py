@@ -1,0 +1,154 @@
+"""Group commit beside its two ceilings: what the disk allows and what the processor allows.
+
+The disk: as many appends as wait, in each of as many syncs as the disk makes when nothing else is
+done. The processor: the same senders through the same road, with nobody waiting for the disk
+(ASYNC_FLUSH). The smaller of the two binds. All are measured in turns, in short rounds, on the loop
+that the broker runs on; medians.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store.disk import RealDisk
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.results import PutStatus
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.record import Message
+from bench.store_messages import LIST, messages
+
+WAITING = (1, 32, 256)
+ROUNDS = 5
+Row = dict[str, Any]
+
+
+class Rates(NamedTuple):
+    """A second's, all of them."""
+
+    fdatasyncs: float  # with nothing else to do
+    unwaited: float  # appends that nobody waits for, dispatched
+    appends: float  # acknowledged after their sync
+    syncs: float  # that it took
+
+
+def sync_rows(folder: Path, seconds: float) -> list[Row]:
+    rows = []
+    for waiting in WAITING:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            rates = runner.run(measure(folder / f"s{waiting}", waiting, seconds / ROUNDS))
+        rows.append(sync_row(waiting, rates))
+    return rows
+
+
+def sync_row(waiting: int, rates: Rates) -> Row:
+    disk = rates.fdatasyncs * waiting
+    binds = "disk" if disk <= rates.unwaited else "CPU"
+    return {
+        "row": f"SYNC_FLUSH, {waiting} waiting",
+        "appends/s": round(rates.appends),
+        "of what binds": f"{rates.appends / min(disk, rates.unwaited):.0%} ({binds})",
+        "disk allows": round(disk),
+        "of it": f"{rates.appends / disk:.0%}",
+        "CPU allows": round(rates.unwaited),
+        "of that": f"{rates.appends / rates.unwaited:.0%}",
+        "syncs/s": round(rates.syncs),
+        "fdatasync/s alone": round(rates.fdatasyncs),
+    }
+
+
+async def measure(folder: Path, waiting: int, seconds: float) -> Rates:
+    waited = await opened(folder / "waited", "SYNC_FLUSH")
+    unwaited = await opened(folder / "unwaited", "ASYNC_FLUSH")
+    rounds = []
+    for _ in range(ROUNDS):
+        alone = fdatasync_rate(folder, seconds)
+        free, _ = await send_for(unwaited, waiting, seconds)
+        unwaited.flush.step()  # the disk has nothing of it left to do when the next part begins
+        rounds.append(Rates(alone, free, *await send_for(waited, waiting, seconds)))
+    await waited.stop()
+    await unwaited.stop()
+    return Rates(*map(statistics.median, zip(*rounds, strict=True)))
+
+
+async def opened(folder: Path, flush_disk_type: str) -> MessageStore:
+    settings = StoreSettings(
+        str(folder),
+        flush_disk_type=flush_disk_type,
+        mapped_file_size_commit_log=256 << 20,
+        disk_guard_enable=False,
+    )
+    store = MessageStore(settings, clock=Clock())
+    store.load()
+    await store.start()
+    store.put(messages(1024, 1))
+    await asyncio.sleep(0.5)  # the first file is there and warm
+    return store
+
+
+async def send_for(store: MessageStore, waiting: int, seconds: float) -> tuple[float, float]:
+    """So many senders, each sending its next message when the last is acknowledged; appends and
+    syncs a second, until all are in their queues.
+
+    What is acknowledged together is sent again together, up to 32 in one put: as the messages of
+    several clients come out of one read of the sockets.
+    """
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    senders = -(-waiting // LIST)
+    acks = 0
+
+    def send(batch: list[Message]) -> None:
+        def acknowledged(status: PutStatus) -> None:
+            nonlocal acks, senders
+            assert status is PutStatus.PUT_OK, status
+            acks += len(batch)
+            if time.perf_counter() < stop_at:
+                loop.call_soon(send, batch)
+                return
+            senders -= 1
+            if not senders:
+                done.set_result(None)
+
+        store.when_durable(store.put(batch)[-1].end_offset, acknowledged)
+
+    stored, flushes = store.stats.dispatched, store.stats.flushes
+    started = time.perf_counter()
+    stop_at = started + seconds
+    for first in range(0, waiting, LIST):
+        send(messages(1024, min(LIST, waiting - first), first))
+    await done
+    while store.reput.step():
+        pass
+    took = time.perf_counter() - started
+    assert store.stats.dispatched - stored == acks
+    return acks / took, (store.stats.flushes - flushes) / took
+
+
+def fdatasync_rate(folder: Path, seconds: float, size: int = 1300) -> float:
+    """Append `size` bytes through a map and fdatasync, one after the other; times a second."""
+    disk = RealDisk()
+    path = str(folder / "ceiling")
+    file = disk.create(path, 64 << 20)
+    file.allocate(0, file.size)
+    file.populate(0, file.size)
+    view = file.view()
+    file.sync()
+    data = bytes([1]) * size
+    count = position = 0
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        position = (position + size) % (file.size - size)
+        view[position : position + size] = data
+        file.sync()
+        count += 1
+    rate = count / (time.perf_counter() - started)
+    file.close()
+    disk.unlink(path)
+    return rate
