@@ -18,6 +18,7 @@ from aerobee.broker.handlers.pull_checks import selection_of
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.subscription import ALL
+from aerobee.broker.store.page_cache import Residence
 from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
@@ -31,11 +32,10 @@ from aerobee.protocol.headers import (
 
 log = structlog.get_logger("aerobee.pull")
 
-JOIN_MAX: Final = 32 << 10  # bytes up to which one buffer is cheaper to write than several
-SEGMENTS_MAX: Final = 64  # views beyond which it is cheaper too
+JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write than several
 SUSPEND_MAX_S: Final = 600.0
 RECENT_BYTES: Final = 32 << 20  # what was written last is in memory: no need to ask
-SPARSE: Final = 32  # records so far apart are asked for one by one
+LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
 
 CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -96,6 +96,7 @@ class Pulls:
         self._watched: set[Connection] = set()  # whose end must drop their holds
         self._long_polling: LongPolling = broker.long_polling
         self._long_polling.rerun = self._rerun
+        self._residence = Residence()
 
     def handle(self, request: Request) -> Command | None:
         """A pull in a header that is decoded the general way."""
@@ -119,7 +120,7 @@ class Pulls:
     ) -> Sequence[Part]:
         """The answer in pieces; nothing when it comes later."""
         pull = Pull(connection, codec, opaque, flag, fields)
-        pull.is_lite = code == RequestCode.LITE_PULL_MESSAGE
+        pull.is_lite = code == LITE_PULL
         return self._run(pull, first=True)
 
     def _rerun(self, holds: list[Hold]) -> None:
@@ -187,11 +188,7 @@ class Pulls:
         file, position, _ = spans[0]
         if self.broker.store.max_physical_offset - (file.start + position) < RECENT_BYTES:
             return True
-        last_file, last_position, last_length = spans[-1]
-        end = last_position + last_length
-        if last_file is file and end - position <= result.size * SPARSE:
-            return file.file.is_cached(position, end - position)
-        return all(each.file.is_cached(start, length) for each, start, length in spans)
+        return self._residence.holds(spans, result.size)
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
         """Have a thread read what is not in memory: the loop must not wait for the disk."""
@@ -298,7 +295,7 @@ def _with_messages(pull: Pull, result: ReadResult, views: Sequence[Part]) -> Seq
             ),
             size,
         )
-    if size <= JOIN_MAX or len(views) > SEGMENTS_MAX:
+    if size <= JOIN_MAX:
         joined = b"".join((head, *views))
         result.release()
         return (joined,)

@@ -1,13 +1,26 @@
 """Whether a range of a file is in the page cache, asked without reading it."""
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import os
-from typing import Final
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.mapped_file import MappedFile
 
 _CACHESTAT: Final = 451  # Linux 6.5; the number is the same on every architecture
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PROBE_BYTES: Final = 1 << 20
+_BLOCK: Final = 1 << 20
+_FRESH_S: Final = 0.02  # so long an answer for a block holds
+_BLOCKS_MAX: Final = 4096  # remembered at most
+_SPARSE: Final = 32  # records so far apart are asked for one by one
+
+Span = tuple["MappedFile", int, int]  # file, position, length
 
 
 class _Range(ctypes.Structure):
@@ -63,3 +76,43 @@ def _by_reading(descriptor: int, position: int, length: int) -> bool:
             return False
         position += count
     return True
+
+
+class Residence:
+    """Whether records can be sent without waiting for the disk, asked of the system once per
+    block of the log rather than once per pull.
+
+    A block that was found in memory is taken to be there for some milliseconds more: consumers
+    read it piece by piece within that time. The system might drop a page right after any answer,
+    so a read that waits after all can be made rarer but never be excluded; it drops the pages
+    first that were not used for longest, which these were just now.
+    """
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}  # by the physical offset where the block begins
+
+    def holds(self, spans: Sequence[Span], size: int) -> bool:
+        """Whether all spans, `size` bytes in rising order, are in memory."""
+        file, position, _ = spans[0]
+        last_file, last_position, last_length = spans[-1]
+        end = last_position + last_length
+        if last_file is file and end - position <= size * _SPARSE + _BLOCK:
+            now = monotonic()
+            first = position - position % _BLOCK
+            blocks = range(first, end, _BLOCK)
+            if all(self._has_block(file, block, now) for block in blocks):
+                return True
+        return all(each.file.is_cached(start, length) for each, start, length in spans)
+
+    def _has_block(self, file: MappedFile, position: int, now: float) -> bool:
+        key = file.start + position
+        if self._until.get(key, 0.0) > now:
+            return True
+        if not file.file.is_cached(position, min(_BLOCK, file.readable - position)):
+            return False
+        if len(self._until) >= _BLOCKS_MAX:
+            self._until.clear()
+        self._until[key] = now + _FRESH_S
+        return True

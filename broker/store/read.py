@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from aerobee.broker.store import plain_read
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import (
     BLANK_ENTRY_SIZE,
@@ -59,6 +60,10 @@ class Reader:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
         if queue_offset > high:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        if matches is None and matches_record is None and not self.check_records:
+            plain = self._read_plain(queue, queue_offset, max_count, max_bytes)
+            if plain is not None:
+                return plain
         entries = queue.entries(queue_offset, max(self._scan_bytes // ENTRY_SIZE, max_count))
         if not entries:
             after = queue.next_file_offset(queue_offset)
@@ -69,6 +74,26 @@ class Reader:
         if queue.ext is not None and matches is not None:
             matches = _resolving(queue, matches)
         self._collect(result, entries, max(max_count, 1), max_bytes, matches, matches_record)
+        return result
+
+    def _read_plain(
+        self, queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
+    ) -> ReadResult | None:
+        """Every record of the range; None when something is out of the ordinary."""
+        entries = queue.entries(queue_offset, max(max_count, 1))
+        if not entries:
+            return None
+        physical_offset = plain_read.first_offset(entries)
+        file = self._log.find_readable(physical_offset)
+        if file is None or not file.usable:
+            return None
+        result = ReadResult(ReadStatus.FOUND, queue_offset, queue.min_offset, queue.max_offset)
+        if not plain_read.take(result, entries, file, max_bytes):
+            return None
+        file.hold()
+        result.held.append(file)
+        result.next_offset = queue_offset + result.count
+        result.cold = self._log.max_offset - physical_offset > self._hot_bytes
         return result
 
     def _collect(
