@@ -8,14 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from peers.apache import SERVER_VERSIONS, build
+from peers.tools import free_port
 
-from peers.apache import SERVER_VERSIONS, build  # noqa: E402
-from peers.tools import free_port  # noqa: E402
-
-from bench.process import ServerProcess  # noqa: E402
-from bench.wire import first_send  # noqa: E402
+from bench.process import ServerProcess
+from bench.wire import first_send
 
 AEROBEE = "aerobee"
 APACHE_4 = "apache-4.9"

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from peers import apache
+
 from bench.driver import LineDriver, compile_java
 
 if TYPE_CHECKING:
@@ -48,14 +50,16 @@ def drive_of(broker: BrokerProcess) -> Drive:
     return drive
 
 
-def java_client(broker: BrokerProcess) -> LineDriver:
-    """Apache's Java client on this broker, compiled when its source changed."""
-    from peers import apache
-
+def java_class_path() -> str:
+    """The driver by Apache's Java client, compiled when its source changed."""
     sources = ["Lines.java", "RocketmqDriver.java"]
-    class_path = compile_java("rocketmq", apache.build(JAVA_CLIENT), *sources)
+    return compile_java("rocketmq", apache.build(JAVA_CLIENT), *sources)
+
+
+def java_client(broker: BrokerProcess) -> LineDriver:
+    """Apache's Java client on this broker."""
     home = broker.folder / "java-client"  # it writes its log there
-    jvm = ["java", "-Xms512m", "-Xmx512m", f"-Duser.home={home}", "-cp", class_path]
+    jvm = ["java", "-Xms512m", "-Xmx512m", f"-Duser.home={home}", "-cp", java_class_path()]
     return LineDriver(
         [*jvm, "RocketmqDriver", f"127.0.0.1:{broker.namesrv_port}"], home / "errors.log"
     )

@@ -1,13 +1,18 @@
-# Figures: each one that the README states comes from one of these.
+# Figures: each one that the README states comes from one of these. bench/README.md explains them.
 BENCH_OK := $(V)/.bench-installed
 
 $(BENCH_OK): $(OK)
 	@$(V)/bin/pip install -q --disable-pip-version-check 'matplotlib>=3.8'
 	@touch $@
 
+# FULL=1: the whole matrix. PEERS=1, or PEERS=nats,redis: other kinds of brokers instead.
 .PHONY: bench-compare
-bench-compare: $(BENCH_OK) ## Aerobee beside Apache RocketMQ (needs a JDK, Maven and cc; FULL=1: all rows)
+bench-compare: $(BENCH_OK) ## Aerobee beside Apache RocketMQ (JDK, Maven, cc; FULL=1: all rows; PEERS=1: NATS, Kafka, Redis)
+ifdef PEERS
+	$(V)/bin/python -m bench.peers $(if $(filter-out 1,$(PEERS)),--only $(PEERS)) $(ARGS)
+else
 	$(V)/bin/python -m bench.compare $(if $(FULL),--full) $(ARGS)
+endif
 
 .PHONY: bench-quick
 bench-quick: $(OK) ## CPU per message beside the recorded figures; fails when a quarter was lost

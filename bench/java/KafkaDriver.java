@@ -143,6 +143,7 @@ public final class KafkaDriver {
         settings.put("bootstrap.servers", address);
         settings.put("max.poll.records", most);
         settings.put("max.partition.fetch.bytes", most * (size + RECORD_OVERHEAD));
+        settings.put("fetch.max.wait.ms", 0); // or a read-ahead at the end holds up the next pass
         settings.put("enable.auto.commit", "false");
         KafkaConsumer<byte[], byte[]> consumer =
             new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());

@@ -1,0 +1,1 @@
+"""Brokers of other kinds beside Aerobee: one module each, all with the interface of `base.Peer`."""
