@@ -19,19 +19,23 @@ from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher
 from aerobee.broker.general_feed import ANSWERS_MAX, GeneralFeed
 from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, flush_failed_text
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
+from aerobee.broker.store.commitlog import Fact, Row
 from aerobee.broker.store.results import PutResult, PutStatus, RefusedPut
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from aerobee.protocol.frame import RawFrame, encode_frame
 from aerobee.protocol.ids import encode_host, offset_message_id
-from aerobee.protocol.record import TRANSACTION_MASK, Message
+from aerobee.protocol.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, Message
 
 log = structlog.get_logger("aerobee.hot_path")
 
 JOIN_MAX: Final = 64 << 10  # up to here one buffer is cheaper to write than many
 
+UNUSUAL_SYS_FLAGS: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
+
 # Codec, opaque, queue id, flag of the frame, whether the answer waits for the disk.
 Mark = tuple[int, int, int, int, bool]
+Stored = tuple[Mark, int, int, int]  # a message's physical and queue offset, its record's end
 
 
 class HotPath(GeneralFeed):
@@ -50,6 +54,8 @@ class HotPath(GeneralFeed):
         self._born_host = encode_host(*connection.peer)
         self._store_host = broker.addresses.store_host(connection.peer, connection.local)
         self._id_head = self._store_host.hex().upper().encode()
+        # A record with IPv6 hosts is not a plain one.
+        self._is_plain_host = len(self._born_host) == len(self._store_host) == 8
         self._sync_flush = bool(broker.store.sync_flush)
         self._send_times = dispatcher.latencies[RequestCode.SEND_MESSAGE_V2]
         self._pull_times = dispatcher.latencies[RequestCode.PULL_MESSAGE]
@@ -80,9 +86,10 @@ class HotPath(GeneralFeed):
         """
         started = perf_counter()
         heads, plain, added = self._heads, self._sends.plain, self._sends.added
+        queues = self._store.queue_table.table
         born_host, store_host = self._born_host, self._store_host
         sync_flush = self._sync_flush
-        messages: list[Message] = []
+        rows: list[Row] = []
         marks: list[Mark] = []
         for codec, header, body in frames[index:] if index else frames:
             head_size, table = heads[codec]
@@ -95,15 +102,17 @@ class HotPath(GeneralFeed):
                 break
             fields = hot.extFields
             flag = hot.flag
+            topic = fields.b
             queue_id = fields.e
             text = fields.i
-            topic = plain.get(fields.b)
+            queue = queues.get((topic, queue_id))
             if (
-                topic is None
-                or not 0 <= queue_id < topic.queue_nums
+                queue is None
+                or not queue_id < plain.get(topic, 0)
                 or fields.m
-                or fields.f & TRANSACTION_MASK
+                or fields.f & UNUSUAL_SYS_FLAGS
                 or flag & RESPONSE_FLAG
+                or not queue.topic_field
                 or "DELAY" in text
                 or "TIMER_" in text
                 or "TRAN_MSG" in text
@@ -115,10 +124,9 @@ class HotPath(GeneralFeed):
                 text += "\x02"
             if "UNIQ_KEY\x01" not in text:
                 text = f"{text}UNIQ_KEY\x01{self._sends.unique_ids.next()}\x02"
-            messages.append(
-                Message(
-                    topic.name,
-                    queue_id,
+            rows.append(
+                (
+                    queue,
                     body,
                     text + added,
                     fields.h,
@@ -127,105 +135,110 @@ class HotPath(GeneralFeed):
                     born_host,
                     store_host,
                     fields.j,
+                    0,
                 )
             )
             waits = sync_flush and "WAIT\x01false" not in text
             marks.append((codec, hot.opaque, queue_id, flag, waits))
-        if messages:
-            self._put(messages, marks, out, started)
-        return index + len(messages)
+        if rows:
+            self._put(rows, marks, out, started)
+        return index + len(rows)
 
-    def _put(
-        self, messages: list[Message], marks: list[Mark], out: list[Part], started: float
-    ) -> None:
+    def _put(self, rows: list[Row], marks: list[Mark], out: list[Part], started: float) -> None:
         """Store the messages of a run and answer those that need not wait for the disk."""
+        facts: list[Fact] = []
+        results: list[PutResult] = []
         try:
-            results: list[PutResult] = self._store.put(messages)
+            if self._is_plain_host:
+                facts = self._store.put_rows(rows)
+            if len(facts) < len(rows):
+                results = self._store.put([message_of(row) for row in rows[len(facts) :]])
         except Exception as error:  # the store's own answer to bad messages is a status
-            log.exception("sends failed", peer=self.connection.name, messages=len(messages))
+            log.exception("sends failed", peer=self.connection.name, messages=len(rows))
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
-            results = [RefusedPut(PutStatus.UNKNOWN_ERROR, text) for _ in messages]
-        self._count(messages, results)
-        ok = PutStatus.PUT_OK
-        answers, id_head, prefixes = self._sends.answers, self._id_head, LENGTH_PREFIXES
-        template = answers.json_template
-        waiting: list[tuple[PutResult, Mark]] = []
-        for result, mark in zip(results, marks, strict=True):
-            codec, opaque, queue_id, flag, waits = mark
-            if result.status is not ok:
-                self._refuse(mark, code_of(result.status), result.reason, out)
-            elif waits:
-                waiting.append((result, mark))
-            elif flag & ONEWAY_FLAG:
-                continue
-            elif codec == JSON:
-                header = template % (
-                    id_head,
-                    result.physical_offset,
-                    queue_id,
-                    result.queue_offset,
-                    opaque,
-                )
-                out.append(prefixes[len(header)])
-                out.append(header)
-            else:
-                out.append(
-                    answers.answer(
-                        codec,
-                        opaque,
-                        id_head,
-                        result.physical_offset,
-                        queue_id,
-                        result.queue_offset,
-                    )
-                )
+            results = [RefusedPut(PutStatus.UNKNOWN_ERROR, text)] * (len(rows) - len(facts))
+        waiting: list[Stored] = []
+        if facts:
+            self._count(facts)
+            self._answer_rows(marks, facts, out, waiting)
+        if results:
+            self._answer_results(rows[len(facts) :], marks[len(facts) :], results, out, waiting)
         if waiting:
             self._wait(waiting, started)
         if len(marks) > len(waiting):
             self._send_times.add_many(perf_counter() - started, len(marks) - len(waiting))
 
-    def _count(self, messages: list[Message], results: list[PutResult]) -> None:
-        """Statistics: one call for a run to one topic."""
-        first = messages[0].topic
-        last = results[-1]
-        if last.status is PutStatus.PUT_OK and results[0].status is PutStatus.PUT_OK:
-            size = last.physical_offset + last.size - results[0].physical_offset
-            if all(message.topic is first for message in messages):
-                self._stats.add_put(first, len(messages), size)
-                return
-        for message, result in zip(messages, results, strict=True):
-            if result.ok:
-                self._stats.add_put(message.topic, 1, result.size)
+    def _answer_rows(
+        self, marks: list[Mark], facts: list[Fact], out: list[Part], waiting: list[Stored]
+    ) -> None:
+        """Answers to messages that the store took as they were."""
+        answers, id_head, prefixes = self._sends.answers, self._id_head, LENGTH_PREFIXES
+        template = answers.json_template
+        for mark, (_, queue_offset, offset, size, _, _, _) in zip(marks, facts, strict=False):
+            codec, opaque, queue_id, flag, waits = mark
+            if waits:
+                waiting.append((mark, offset, queue_offset, offset + size))
+            elif flag & ONEWAY_FLAG:
+                continue
+            elif codec == JSON:
+                header = template % (id_head, offset, queue_id, queue_offset, opaque)
+                out.append(prefixes[len(header)])
+                out.append(header)
+            else:
+                out.append(answers.answer(codec, opaque, id_head, offset, queue_id, queue_offset))
 
-    def _wait(self, waiting: list[tuple[PutResult, Mark]], started: float) -> None:
-        """Answer these once the last of them is on disk, all in one write."""
-        self.connection.waits_begin(len(waiting))
-        self._store.when_durable(
-            waiting[-1][0].end_offset, partial(self._durable, waiting, started)
+    def _answer_results(
+        self,
+        rows: list[Row],
+        marks: list[Mark],
+        results: list[PutResult],
+        out: list[Part],
+        waiting: list[Stored],
+    ) -> None:
+        """Answers to messages that went the store's general way."""
+        for row, mark, result in zip(rows, marks, results, strict=True):
+            offset, queue_offset = result.physical_offset, result.queue_offset
+            if not result.ok:
+                self._refuse(mark, code_of(result.status), result.reason, out)
+                continue
+            self._stats.add_put(row[0].topic, 1, result.size)
+            if mark[4]:
+                waiting.append((mark, offset, queue_offset, result.end_offset))
+            elif not mark[3] & ONEWAY_FLAG:
+                out.append(self._stored_answer(mark, offset, queue_offset))
+
+    def _stored_answer(self, mark: Mark, physical_offset: int, queue_offset: int) -> bytes:
+        codec, opaque, queue_id, _, _ = mark
+        return self._sends.answers.answer(
+            codec, opaque, self._id_head, physical_offset, queue_id, queue_offset
         )
 
-    def _durable(
-        self, waiting: list[tuple[PutResult, Mark]], started: float, status: PutStatus
-    ) -> None:
+    def _count(self, facts: list[Fact]) -> None:
+        """Statistics: one call for a run to one topic."""
+        topics = {fact[0].topic for fact in facts}
+        if len(topics) == 1:
+            last = facts[-1]
+            size = last[2] + last[3] - facts[0][2]
+            self._stats.add_put(facts[0][0].topic, len(facts), size)
+        else:
+            for queue, _, _, size, *_ in facts:
+                self._stats.add_put(queue.topic, 1, size)
+
+    def _wait(self, waiting: list[Stored], started: float) -> None:
+        """Answer these once the last of them is on disk, all in one write."""
+        self.connection.waits_begin(len(waiting))
+        self._store.when_durable(waiting[-1][3], partial(self._durable, waiting, started))
+
+    def _durable(self, waiting: list[Stored], started: float, status: PutStatus) -> None:
         self._send_times.add_many(perf_counter() - started, len(waiting))
         out: list[Part] = []
-        for result, mark in waiting:
-            codec, opaque, queue_id, flag, _ = mark
-            if flag & ONEWAY_FLAG:
+        for mark, physical_offset, queue_offset, _ in waiting:
+            if mark[3] & ONEWAY_FLAG:
                 continue
             if status is PutStatus.PUT_OK:
-                out.append(
-                    self._sends.answers.answer(
-                        codec,
-                        opaque,
-                        self._id_head,
-                        result.physical_offset,
-                        queue_id,
-                        result.queue_offset,
-                    )
-                )
+                out.append(self._stored_answer(mark, physical_offset, queue_offset))
             elif status in STORED:
-                self._answer_late(mark, result, status, out)
+                self._answer_late(mark, physical_offset, queue_offset, status, out)
             else:
                 self._refuse(mark, code_of(status), flush_failed_text(status), out)
         self.connection.waits_end(len(waiting))
@@ -233,14 +246,19 @@ class HotPath(GeneralFeed):
             self.connection.write((b"".join(out),))
 
     def _answer_late(
-        self, mark: Mark, result: PutResult, status: PutStatus, out: list[Part]
+        self,
+        mark: Mark,
+        physical_offset: int,
+        queue_offset: int,
+        status: PutStatus,
+        out: list[Part],
     ) -> None:
         """Stored, but not on disk in time: the answer carries where, all the same."""
         codec, opaque, queue_id, _, _ = mark
         ext = self._sends.answer_ext | {
-            "msgId": offset_message_id(self._store_host, result.physical_offset),
+            "msgId": offset_message_id(self._store_host, physical_offset),
             "queueId": str(queue_id),
-            "queueOffset": str(result.queue_offset),
+            "queueOffset": str(queue_offset),
         }
         answer = Command(
             code_of(status), ext, b"", opaque, RESPONSE_FLAG, DISK_TIMEOUT_REMARK, codec=codec
@@ -273,3 +291,21 @@ class HotPath(GeneralFeed):
                 self._pull_times.add(perf_counter() - started)
                 return sum(map(len, parts))
         return self._general(frame, out)
+
+
+def message_of(row: Row) -> Message:
+    """The row as the store's general way takes it."""
+    queue, body, text, flag, sys_flag, born_timestamp, born_host, store_host, times, prepared = row
+    return Message(
+        queue.topic,
+        queue.queue_id,
+        body,
+        text,
+        flag,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_host,
+        times,
+        prepared,
+    )

@@ -52,22 +52,12 @@ def code_of(status: PutStatus) -> int:
     return CODES.get(status, ResponseCode.SYSTEM_ERROR)
 
 
-class PlainTopic:
-    """A topic whose sends need no other check than that of the queue id."""
-
-    __slots__ = ("name", "queue_nums")
-
-    def __init__(self, name: str, queue_nums: int) -> None:
-        self.name = name
-        self.queue_nums = queue_nums
-
-
 class Sends:
     """What all sends of a broker share."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.plain: dict[str, PlainTopic] = {}
+        self.plain: dict[str, int] = {}  # topics whose sends need no check but this: their queues
         self.added = ""  # the properties that every message gets
         self.answer_ext: dict[str, str] = {}
         self.unique_ids = UniqueIds()
@@ -151,7 +141,7 @@ class Sends:
                 f"{config.queue_nums} queues, numbered from 0",
             )
         if self._is_plain(config):
-            self.plain[topic] = PlainTopic(config.name, config.queue_nums)
+            self.plain[topic] = config.queue_nums
         return config
 
     def _create(self, fields: SendRequest) -> TopicConfig:

@@ -1,9 +1,9 @@
 """The commitlog: every message of every topic, one behind the other, in files of one size.
 
 A file ends with a blank record (int room left, int magic) of at least 8 bytes, so a record that
-would leave less goes to the next file. `append` is the hot path: it encodes a list of messages,
-joins them and copies them into the map in one slice; what it knows of each message goes to reput
-as a plain tuple, so that nobody has to read the log again.
+would leave less goes to the next file. `append_rows` is the hot path: it encodes plain messages,
+joins them and copies them into the map in one slice; what it knows of each goes to reput as a
+tuple, so that nobody has to read the log again. `append` takes messages of every kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from aerobee.protocol.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
     CRC_MASK,
+    CRC_PROPERTY_SIZE,
     HEAD_V4,
+    HEAD_V4_SIZE,
     MAGIC_V1,
     Message,
     encode_record,
@@ -37,10 +39,14 @@ from aerobee.protocol.record import (
 # queue, queue offset (-1: gets no queue entry), physical offset, size, store time, properties,
 # sys flag
 Fact = tuple[ConsumeQueue, int, int, int, int, str, int]
+# A plain message: queue, body, properties, flag, sys flag, born timestamp, born host, store host,
+# reconsume times, prepared transaction offset.
+Row = tuple[ConsumeQueue, bytes | memoryview, str, int, int, int, bytes, bytes, int, int]
 
 BLANK: Final = struct.Struct(">ii")
 NOT_IN_QUEUE: Final = 0x4  # set in the sys flag of prepared and rolled-back messages alike
 V6_HOSTS: Final = 0x30
+RECORD_SIZE_MIN: Final = HEAD_V4_SIZE + 2  # with the properties' length
 JOIN_BODY_MAX: Final = 4096  # a larger body is not copied once more to save a call
 _pack_head = HEAD_V4.pack
 _pack_short = struct.Struct(">h").pack
@@ -101,35 +107,115 @@ class CommitLog:
 
     # -- appending
 
+    def append_rows(self, rows: Sequence[Row], now_ms: int) -> list[Fact]:
+        """Append plain messages while they fit the file; a fact for each that was appended. What
+        is left begins with one that `append` has to look at. LogFull when there is no file.
+
+        One long loop without calls of ours: this is where a put spends its time.
+        """
+        now_ms = self.last_store_timestamp = max(now_ms, self.last_store_timestamp)
+        file = self._file_with_room(0)
+        base = file.start
+        start = position = file.wrote
+        limit = file.size - BLANK_SIZE
+        append_crc = self.append_crc
+        body_size_max = self.limits.body_size
+        props_size_max = self.limits.properties_size
+        facts: list[Fact] = []
+        parts: list[bytes | memoryview] = []
+        add_part = parts.append
+        join = b"".join
+        for (
+            queue,
+            body,
+            text,
+            flag,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+        ) in rows:
+            queue_offset = queue.assigned
+            offset = base + position
+            try:
+                props = text.encode()
+                body_size = len(body)
+                props_size = len(props)
+                if body_size > body_size_max or props_size > props_size_max or "__CRC32#" in text:
+                    break
+                if append_crc:
+                    if props_size and props[-1] != 2:
+                        props += b"\x02"
+                        props_size += 1
+                    props_size += CRC_PROPERTY_SIZE
+                topic_field = queue.topic_field
+                size = RECORD_SIZE_MIN + body_size + len(topic_field) + props_size
+                if position + size > limit:
+                    break
+                head = _pack_head(
+                    size,
+                    MAGIC_V1,
+                    (crc32_large if body_size > 512 else crc32)(body) & CRC_MASK,
+                    queue.queue_id,
+                    flag,
+                    queue_offset,
+                    offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    now_ms,
+                    store_host,
+                    reconsume_times,
+                    prepared_offset,
+                    body_size,
+                )
+            except (struct.error, UnicodeError, TypeError):
+                break
+            tail = topic_field + _pack_short(props_size) + props
+            if body_size <= JOIN_BODY_MAX:
+                # One join, then one checksum of it: cheaper than one of each part.
+                record = join((head, body, tail))
+                add_part(record)
+                crc = (crc32_large if size > 600 else crc32)(record) if append_crc else 0
+            else:
+                crc = crc32(tail, crc32_large(body, crc32(head))) if append_crc else 0
+                parts += (head, body, tail)
+            if append_crc:
+                add_part((b"\x02%010d\x01#23CRC__" % (crc & CRC_MASK))[::-1])
+            queue.assigned = queue_offset + 1
+            facts.append((queue, queue_offset, offset, size, now_ms, text, sys_flag))
+            position += size
+        if parts:
+            target = file.view if file.buffer is None else file.buffer
+            target[start:position] = join(parts)
+            file.wrote = position
+        return facts
+
     def append(
         self, messages: Sequence[Message], now_ms: int, facts: list[Fact]
     ) -> list[PutResult]:
         """Append each message that can be; one result for each."""
-        now_ms = self.last_store_timestamp = max(now_ms, self.last_store_timestamp)
         results: list[PutResult] = []
-        index = 0
-        while index < len(messages):
+        ok = PutStatus.PUT_OK
+        while len(results) < len(messages):
             try:
-                file = self._file_with_room(0)
-                index = self._append_run(messages, index, file, now_ms, results, facts)
-                if index < len(messages):
-                    refused = self.limits.check_room(messages[index])
-                    if refused is None:
-                        self._end_file(file)
-                    else:  # not even an empty file has room for it
-                        results.append(refused)
-                        index += 1
+                appended = self.append_rows(self._rows(messages[len(results) :]), now_ms)
+                facts += appended
+                for _, queue_offset, offset, size, time_ms, _, _ in appended:
+                    results.append(PutResult(ok, offset, size, queue_offset, time_ms))
+                if len(results) < len(messages):
+                    results.append(self._append_slowly(messages[len(results)], facts))
             except LogFull as error:
                 status = PutStatus.CREATE_MAPEDFILE_FAILED
-                results += [RefusedPut(status, str(error)) for _ in messages[index:]]
-                break
+                results += [RefusedPut(status, str(error)) for _ in messages[len(results) :]]
         return results
 
     def append_batch(
         self, messages: Sequence[Message], now_ms: int, facts: list[Fact]
     ) -> PutResult:
         """Append all messages in one file, or none."""
-        now_ms = self.last_store_timestamp = max(now_ms, self.last_store_timestamp)
         refused = [result for m in messages if (result := self.limits.check(m)) is not None]
         if refused:
             return refused[0]
@@ -140,9 +226,8 @@ class CommitLog:
             file = self._file_with_room(size)
         except LogFull as error:
             return RefusedPut(PutStatus.CREATE_MAPEDFILE_FAILED, str(error))
-        results: list[PutResult] = []
         before = file.wrote
-        self._append_run(messages, 0, file, now_ms, results, facts)
+        results = self.append(messages, now_ms, facts)
         bad = next((result for result in results if not result.ok), None)
         if bad is not None:
             self._take_back(file, before, facts)
@@ -159,135 +244,65 @@ class CommitLog:
             if queue_offset >= 0:
                 queue.assigned = queue_offset
 
-    def _append_run(
-        self,
-        messages: Sequence[Message],
-        index: int,
-        file: MappedFile,
-        now_ms: int,
-        results: list[PutResult],
-        facts: list[Fact],
-    ) -> int:
-        """Append messages from `index` on while they fit the file; the index of the first that
-        does not. One long loop without calls: this is where a put spends its time."""
-        base = file.start
-        start = position = file.wrote
-        limit = file.size - BLANK_SIZE
-        table = self.queues.table
-        append_crc = self.append_crc
-        limits = self.limits
-        body_size_max = limits.body_size
-        properties_size_max = limits.properties_size
-        ok = PutStatus.PUT_OK
-        parts: list[bytes | memoryview] = []
-        add_part = parts.append
-        join = b"".join
-        for message in messages[index:] if index else messages:
-            queue = table.get((message.topic, message.queue_id))
-            text = message.properties
-            body = message.body
-            sys_flag = message.sys_flag
-            born_host = message.born_host
-            store_host = message.store_host
-            try:
-                props = text.encode()
-                body_size = len(body)
-                props_size = len(props)
-                if (
-                    queue is None
-                    or body_size > body_size_max
-                    or props_size > properties_size_max
-                    or not queue.topic_field
-                    or sys_flag & V6_HOSTS
-                    or len(born_host) != 8
-                    or len(store_host) != 8
-                    or "__CRC32#" in text
-                ):
-                    refused = limits.check(message)
-                    if refused is not None:
-                        results.append(refused)
-                        index += 1
-                        continue
-                    queue, text, record = self._encode_slowly(message, base + position, now_ms)
-                    size = len(record)
-                    if position + size > limit:
-                        break
-                    add_part(record)
-                else:
-                    if append_crc:
-                        if props_size and props[-1] != 2:
-                            props += b"\x02"
-                            props_size += 1
-                        props_size += 20
-                    topic_field = queue.topic_field
-                    size = 90 + body_size + len(topic_field) + props_size
-                    if position + size > limit:
-                        break
-                    head = _pack_head(
-                        size,
-                        MAGIC_V1,
-                        (crc32_large if body_size > 512 else crc32)(body) & CRC_MASK,
-                        message.queue_id,
-                        message.flag,
-                        0 if sys_flag & NOT_IN_QUEUE else queue.assigned,
-                        base + position,
-                        sys_flag,
-                        message.born_timestamp,
-                        born_host,
-                        now_ms,
-                        store_host,
-                        message.reconsume_times,
-                        message.prepared_transaction_offset,
-                        body_size,
-                    )
-                    tail = topic_field + _pack_short(props_size) + props
-                    if body_size <= JOIN_BODY_MAX:
-                        # One join, then one checksum of it: cheaper than one of each part.
-                        record = join((head, body, tail))
-                        add_part(record)
-                        crc = (crc32_large if size > 600 else crc32)(record) if append_crc else 0
-                    else:
-                        crc = crc32(tail, crc32_large(body, crc32(head))) if append_crc else 0
-                        add_part(head)
-                        add_part(body)
-                        add_part(tail)
-                    if append_crc:
-                        add_part((b"\x02%010d\x01#23CRC__" % (crc & CRC_MASK))[::-1])
-            except (struct.error, UnicodeError, TypeError) as error:
-                reason = f"the message to {message.topic!r} cannot be stored: {error}"
-                results.append(RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason))
-                index += 1
-                continue
-            if sys_flag & NOT_IN_QUEUE:
-                queue_offset = 0
-                facts.append((queue, -1, base + position, size, now_ms, text, sys_flag))
-            else:
-                queue_offset = queue.assigned
-                queue.assigned = queue_offset + 1
-                facts.append((queue, queue_offset, base + position, size, now_ms, text, sys_flag))
-            results.append(PutResult(ok, base + position, size, queue_offset, now_ms))
-            position += size
-            index += 1
-        if parts:
-            target = file.view if file.buffer is None else file.buffer
-            target[start:position] = join(parts)
-            file.wrote = position
-        return index
+    def _rows(self, messages: Sequence[Message]) -> list[Row]:
+        """The plain messages up to the first that is out of the ordinary."""
+        rows: list[Row] = []
+        for message in messages:
+            queue = self.queues.table.get((message.topic, message.queue_id))
+            if (
+                queue is None
+                or not queue.topic_field
+                or message.sys_flag & (V6_HOSTS | NOT_IN_QUEUE)
+                or len(message.born_host) != 8
+                or len(message.store_host) != 8
+            ):
+                break
+            rows.append(
+                (
+                    queue,
+                    message.body,
+                    message.properties,
+                    message.flag,
+                    message.sys_flag,
+                    message.born_timestamp,
+                    message.born_host,
+                    message.store_host,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                )
+            )
+        return rows
 
-    def _encode_slowly(
-        self, message: Message, physical_offset: int, now_ms: int
-    ) -> tuple[ConsumeQueue, str, bytes]:
-        """The record of a message that is out of the ordinary: IPv6, V2, a first one, a copy."""
-        queue = self.queues.get_or_create(message.topic, message.queue_id)
-        text = message.properties
-        if "__CRC32#" in text:
-            text = message_properties.remove(text, message_properties.CRC32)
-            message = with_properties(message, text)
-        queue_offset = 0 if message.sys_flag & NOT_IN_QUEUE else queue.assigned
-        record = encode_record(
-            message, queue_offset, physical_offset, now_ms, append_crc=self.append_crc
-        )
-        return queue, text, record
+    def _append_slowly(self, message: Message, facts: list[Fact]) -> PutResult:
+        """Append one message of any kind: the first of a queue, IPv6, V2, a half, a copy with its
+        old checksum, one that needs the next file, one that cannot be stored."""
+        try:
+            refused = self.limits.check(message) or self.limits.check_room(message)
+            if refused is not None:
+                return refused
+            text = message.properties
+            if "__CRC32#" in text:
+                text = message_properties.remove(text, message_properties.CRC32)
+                message = with_properties(message, text)
+            queue = self.queues.get_or_create(message.topic, message.queue_id)
+            file = self._file_with_room(record_size_max(message))
+            in_queue = not message.sys_flag & NOT_IN_QUEUE
+            queue_offset = queue.assigned if in_queue else 0
+            offset, now_ms = file.start + file.wrote, self.last_store_timestamp
+            record = encode_record(
+                message, queue_offset, offset, now_ms, append_crc=self.append_crc
+            )
+        except (struct.error, UnicodeError, TypeError) as error:
+            reason = f"the message to {message.topic!r} cannot be stored: {error}"
+            return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
+        size = len(record)
+        target = file.view if file.buffer is None else file.buffer
+        target[file.wrote : file.wrote + size] = record
+        file.wrote += size
+        queue.assigned += in_queue
+        numbered = queue_offset if in_queue else -1
+        facts.append((queue, numbered, offset, size, now_ms, text, message.sys_flag))
+        return PutResult(PutStatus.PUT_OK, offset, size, queue_offset, now_ms)
 
     # -- files
 

@@ -241,7 +241,7 @@ class StoreLifecycle:
         self.reput.wake.set()
         runs = {
             "store.reput": self.reput.run(),
-            "store.index": self.reput.run_index(),
+            "store.index": self.reput.run_late(),
             "store.flush": self.flush.run(self._flush_worker),
             "store.flush-expiry": self.flush.run_expiry(),
             "store.flush-queues": self.queue_flush.run(self._queue_worker),

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from aerobee.broker.store.commitlog import Fact
+from aerobee.broker.store.commitlog import Fact, LogFull, Row
+from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.disk import DiskSpace
 from aerobee.broker.store.lifecycle import StoreLifecycle
+from aerobee.broker.store.plain_read import PlainRead
 from aerobee.broker.store.results import (
     ArrivalListener,
     Boundary,
@@ -54,6 +56,24 @@ class MessageStore(StoreLifecycle):
             lock.release()
         self._note_put(started, facts, len(messages))
         return results
+
+    def put_rows(self, rows: Sequence[Row]) -> list[Fact]:
+        """Append plain messages, cheaply: a fact for each that was taken. What is left, from the
+        first that was not, is for `put`, which also knows the reason."""
+        lock = self._put_message_lock
+        if self.refusals.current is not None or not lock.acquire(False):
+            return []
+        started = self.clock.monotonic()
+        facts: list[Fact] = []
+        try:
+            facts = self.commit_log.append_rows(rows, self.clock.now_ms())
+            self.reput.offer(facts)
+        except LogFull:
+            return []
+        finally:
+            lock.release()
+        self._note_put(started, facts, len(facts))
+        return facts
 
     def put_batch(self, messages: Sequence[Message]) -> PutResult:
         """Append the messages of one batch: all in one file and one piece, or none."""
@@ -97,7 +117,7 @@ class MessageStore(StoreLifecycle):
             if self.sync_flush:  # consumers see only what is flushed, whether or not anybody waits
                 self.flush.ask(last[2] + last[3])
             else:
-                self.reput.wake.set()
+                self.reput.nudge(facts)
         if took * 1000 > stats.put_lock_ms_max:
             stats.put_lock_ms_max = took * 1000
         if took > SLOW_LOCK_S:
@@ -142,6 +162,8 @@ class MessageStore(StoreLifecycle):
         matches_record: Callable[[memoryview], bool] | None = None,
     ) -> ReadResult:
         queue = self.queue_table.get(topic, queue_id)
+        if queue is not None and queue_offset + max_count > queue.max_offset < queue.assigned:
+            self.reput.catch_up()
         result = self._reader.read_queue(
             queue, queue_offset, max_count, max_bytes, matches, matches_record
         )
@@ -151,6 +173,20 @@ class MessageStore(StoreLifecycle):
         else:
             self.stats.gets_missed += 1
         return result
+
+    def read_plain(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int
+    ) -> PlainRead | None:
+        """What most pulls want, with less ado: every record of a range, not far behind the log's
+        end. None: ask `read_queue`. Whoever keeps a view holds the file meanwhile."""
+        queue = self.queue_table.table.get((topic, queue_id))
+        if queue is None:
+            return None
+        found = self._reader.read_plain(queue, queue_offset, max_count, max_bytes)
+        if found is not None:
+            self.stats.gets_found += 1
+            self.stats.messages_read += found[6]
+        return found
 
     def read_cold(self, result: ReadResult) -> list[bytes]:
         """The bytes of a result's views, read with pread: for a thread beside the loop."""
@@ -167,25 +203,32 @@ class MessageStore(StoreLifecycle):
     def queue_entry(
         self, topic: str, queue_id: int, queue_offset: int
     ) -> tuple[int, int, int] | None:
-        queue = self.queue_table.get(topic, queue_id)
+        queue = self._caught_up(topic, queue_id)
         return queue.entry(queue_offset) if queue is not None else None
+
+    def _caught_up(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, with what was appended to it so far."""
+        queue = self.queue_table.get(topic, queue_id)
+        if queue is not None and queue.max_offset < queue.assigned:
+            self.reput.catch_up()
+        return queue
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queue_table.get(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.queue_table.get(topic, queue_id)
+        queue = self._caught_up(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        queue = self.queue_table.get(topic, queue_id)
+        queue = self._caught_up(topic, queue_id)
         return self._reader.offset_by_time(queue, timestamp_ms, boundary) if queue else 0
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        queue = self.queue_table.get(topic, queue_id)
+        queue = self._caught_up(topic, queue_id)
         return self._reader.store_time(queue, queue_offset) if queue is not None else -1
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
@@ -201,6 +244,7 @@ class MessageStore(StoreLifecycle):
         *,
         unique: bool = False,
     ) -> QueryResult:
+        self.reput.catch_up()
         limit = min(max_count, self.settings.max_msgs_num_batch)
         return self._reader.query(topic, key, limit, begin_ms, end_ms, unique)
 

@@ -438,6 +438,7 @@ async def test_a_store_that_breaks_fails_these_sends_and_no_more(
         def broken(*_: object) -> None:
             raise RuntimeError("planted")
 
+        patch.setattr(CommitLog, "append_rows", broken)
         patch.setattr(CommitLog, "append", broken)
         answers = await client.ask_all([client.command(310, send_ext("Orders")) for _ in range(3)])
         assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 3
