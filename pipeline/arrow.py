@@ -49,17 +49,45 @@ def decode_batches(
 
 
 def record_positions(body: Buffer) -> Any:
-    """Where each record of a body starts."""
-    positions = []
-    at, end = 0, len(body)
-    from_bytes = int.from_bytes
+    """Where each record of a body starts.
+
+    Each record's size leads to the next one. Where records of one size follow each other, a whole
+    run of them is checked at once; where sizes vary, one after the other is.
+    """
+    end = len(body)
+    words = np.ndarray((max(0, end - 3),), ">i4", buffer=body, strides=(1,))  # one at every byte
+    parts: list[Any] = []
+    at = 0
+    guess = _RUN_MIN
     while at < end:
-        positions.append(at)
-        size = from_bytes(body[at : at + 4], "big")
+        size = int(words[at]) if at < len(words) else 0
         if size <= 0 or at + size > end:
             raise CorruptRecord(at, f"size {size} with {end - at} bytes left")
+        same = words[at : at + size * min(guess, (end - at) // size) : size] == size
+        run = len(same) if same.all() else int(np.argmin(same))
+        parts.append(np.arange(at, at + run * size, size))
+        at += run * size
+        guess = guess * 4 if run == guess else _RUN_MIN
+        if run < _RUN_MIN:
+            singles, at = _next_positions(body, at, end)
+            parts.append(singles)
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+_RUN_MIN: Final = 32
+
+
+def _next_positions(body: Buffer, at: int, end: int, count: int = 1024) -> tuple[Any, int]:
+    """The next positions, `count` or up to a wrong size or the end, and where they stop."""
+    positions: list[int] = []
+    from_bytes = int.from_bytes
+    while len(positions) < count and at + 4 <= end:
+        size = from_bytes(body[at : at + 4], "big")  # unsigned: a negative size is too large
+        if size <= 0 or at + size > end:
+            break
+        positions.append(at)
         at += size
-    return np.array(positions, np.int64)
+    return np.array(positions, np.int64), at
 
 
 def store_splits(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.columns import COLUMNS, arrow_schema
-from aerobee.pipeline.property_columns import PropertyColumns
+from aerobee.pipeline.property_columns import PropertyColumns, property_columns
 from aerobee.protocol.ids import decode_host
 from aerobee.protocol.record import (
     BORN_HOST_V6,
@@ -75,13 +75,25 @@ def gap_take(buffer: Any, starts: Ints, ends: Ints, kind: Any, valid: Any = None
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = starts
     offsets[1::2] = ends
-    offsets[-1] = ends[-1] if count else 0
+    offsets[-1] = _estimate_end(starts, ends, buffer.size)
     laid = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
     taken = laid.take(_even_numbers(count))
     if valid is None or valid.all():
         return taken
     mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, count, [mask, *taken.buffers()[1:]])
+
+
+def _estimate_end(starts: Ints, ends: Ints, size: int) -> int:
+    """An end for the last gap by which Arrow reserves the right room for the values.
+
+    It reserves by the mean length of all 2n elements, so as much gap as value makes it reserve half
+    of what is needed, and the result is copied while it grows. That gap is never read.
+    """
+    if not len(starts):
+        return 0
+    room = int(starts[0]) + 2 * (int(ends.sum()) - int(starts.sum()) + len(starts))
+    return min(max(int(ends[-1]), room), size, SPAN_MAX)
 
 
 class Records:
@@ -161,7 +173,7 @@ class Records:
     def properties(self) -> PropertyColumns:
         if self._properties is None:
             text = gap_take(self.buffer, self.property_starts, self.ends, pa.binary())
-            self._properties = PropertyColumns(text, gap_take)
+            self._properties = property_columns(text, gap_take)
         return self._properties
 
     def column(self, name: str) -> Any:

@@ -2,10 +2,13 @@
 
 A pair ends at \\x02 or where its record's string ends; its name ends at the pair's first \\x01. A
 pair whose name or value is empty is left out, and so is the broker's checksum of the record.
+
+Most batches come from producers that set the same properties in the same order, so that pair n of
+every record has one name: `SamePairs` reads those; `MixedPairs` reads everything.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +20,126 @@ Ints = npt.NDArray[np.int64]
 _CRC_NAME: Final = b"__CRC32#"
 
 
-class PropertyColumns:
-    """`text` is a binary array, a property string per record."""
+class PropertyColumns(Protocol):
+    """The parsed properties of a batch."""
 
-    def __init__(self, text: Any, gap_take: Callable[..., Any]) -> None:
+    def value_of(self, name: bytes, kind: Any) -> Any:
+        """The property of that name per record, null where it has none."""
+
+    def as_map(self) -> Any:
+        """Column `properties`."""
+
+    def as_headers(self) -> Any:
+        """Column `headers`."""
+
+
+def property_columns(text: Any, gap_take: Callable[..., Any]) -> PropertyColumns:
+    """Parses `text`, a binary array with a property string per record."""
+    _valid, offsets, data = text.buffers()
+    buffer = data if data is not None else pa.py_buffer(b"")
+    bounds = np.frombuffer(offsets, np.int32)[: len(text) + 1].astype(np.int64)
+    pairs = _same_pairs(np.frombuffer(buffer, np.uint8)[: bounds[-1]], bounds)
+    if pairs is not None:
+        return SamePairs(buffer, len(text), *pairs, gap_take)
+    return MixedPairs(buffer, bounds, gap_take)
+
+
+def _headers(row_offsets: Any, names: Any, values: Any) -> Any:
+    kind = COLUMNS["headers"][1]
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(row_offsets, pairs, type=kind)
+
+
+def _same_pairs(data: Any, bounds: Ints) -> tuple[list[bytes], Ints, Ints] | None:
+    """Names, value starts and value ends (a row per record); None unless all have those names."""
+    rows = len(bounds) - 1
+    marks: Any = np.flatnonzero(data < 3)
+    if not rows or not len(marks) or len(marks) % rows:
+        return None
+    marks = marks.reshape(rows, -1)
+    name_ends, ends = marks[:, 0::2], marks[:, 1::2]
+    kinds = data[marks]
+    if (kinds[:, 0::2] != 1).any() or (kinds[:, 1::2] != 2).any():
+        return None
+    if name_ends.shape != ends.shape:  # 4.9 to 5.1 leave out the last mark
+        ends = np.concatenate((ends, bounds[1:, None]), axis=1)
+    elif (ends[:, -1] != bounds[1:] - 1).any():
+        return None
+    starts = np.empty(ends.shape, np.int64)
+    starts[:, 0] = bounds[:-1]
+    starts[:, 1:] = ends[:, :-1] + 1
+    lengths = name_ends - starts
+    if (lengths != lengths[0]).any() or (lengths[0] < 1).any() or (name_ends + 1 >= ends).any():
+        return None
+    names = []
+    for start, length in zip(starts.T, lengths[0].tolist(), strict=True):
+        texts = np.lib.stride_tricks.sliding_window_view(data, length)[start]
+        if (texts != texts[0]).any():
+            return None
+        names.append(texts[0].tobytes())
+    kept = [at for at, name in enumerate(names) if name != _CRC_NAME]
+    if len(kept) < len(names):
+        name_ends, ends = name_ends[:, kept], ends[:, kept]
+    return [names[at] for at in kept], name_ends + 1, ends
+
+
+class SamePairs:
+    """Properties of records that all have the pairs `names`, in that order."""
+
+    def __init__(
+        self,
+        buffer: Any,
+        count: int,
+        names: list[bytes],
+        starts: Ints,
+        ends: Ints,
+        gap_take: Callable[..., Any],
+    ) -> None:
+        self._buffer, self._count, self._names = buffer, count, names
+        self._starts, self._ends = starts, ends
         self._gap_take = gap_take
-        self.count = len(text)
-        _valid, offsets, data = text.buffers()
-        bounds = np.frombuffer(offsets, np.int32)[: self.count + 1].astype(np.int64)
-        self._buffer = data if data is not None else pa.py_buffer(b"")
-        self._data = np.frombuffer(self._buffer, np.uint8)[: bounds[-1]]
+
+    def value_of(self, name: bytes, kind: Any) -> Any:
+        if name not in self._names:
+            return pa.nulls(self._count, kind)
+        at = len(self._names) - 1 - self._names[::-1].index(name)  # the last one counts
+        return self._gap_take(self._buffer, self._starts[:, at], self._ends[:, at], kind)
+
+    def _row_offsets(self) -> Any:
+        step = len(self._names)
+        return pa.array(np.arange(self._count + 1, dtype=np.int32) * np.int32(step))
+
+    def _all_names(self) -> Any:
+        """The names of one record, repeated."""
+        lengths = [len(name) for name in self._names]
+        offsets = np.zeros(self._count * len(lengths) + 1, np.int32)
+        firsts = np.arange(self._count, dtype=np.int32) * np.int32(sum(lengths))
+        offsets[1:] = (firsts[:, None] + np.cumsum(lengths, dtype=np.int32)).ravel()
+        text = pa.py_buffer(b"".join(self._names) * self._count)
+        return pa.Array.from_buffers(
+            pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), text]
+        )
+
+    def _all_values(self, kind: Any) -> Any:
+        return self._gap_take(self._buffer, self._starts.ravel(), self._ends.ravel(), kind)
+
+    def as_map(self) -> Any:
+        return pa.MapArray.from_arrays(
+            self._row_offsets(), self._all_names(), self._all_values(pa.string())
+        )
+
+    def as_headers(self) -> Any:
+        return _headers(self._row_offsets(), self._all_names(), self._all_values(pa.binary()))
+
+
+class MixedPairs:
+    """Properties of any records; `bounds` tell where each record's string begins and ends."""
+
+    def __init__(self, buffer: Any, bounds: Ints, gap_take: Callable[..., Any]) -> None:
+        self._gap_take = gap_take
+        self.count = len(bounds) - 1
+        self._buffer = buffer
+        self._data = np.frombuffer(buffer, np.uint8)[: bounds[-1]]
         self._row_starts = bounds[:-1]
         self._named: dict[int, tuple[Ints, Any]] = {}
         self._find_pairs(bounds)
@@ -88,7 +201,6 @@ class PropertyColumns:
         return found
 
     def value_of(self, name: bytes, kind: Any) -> Any:
-        """The property of that name per record, null where it has none."""
         pairs = self._pairs_named(name)
         starts, ends = self._row_starts.copy(), self._row_starts.copy()
         valid = np.zeros(self.count, bool)
@@ -113,6 +225,4 @@ class PropertyColumns:
     def as_headers(self) -> Any:
         names = self._gap_take(self._buffer, self.starts, self.name_ends, pa.string())
         values = self._gap_take(self._buffer, self.name_ends + 1, self.ends, pa.binary())
-        kind = COLUMNS["headers"][1]
-        pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
-        return pa.ListArray.from_arrays(self._row_offsets(), pairs, type=kind)
+        return _headers(self._row_offsets(), names, values)

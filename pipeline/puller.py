@@ -1,8 +1,9 @@
 """Reads a range of one queue over TCP, several pulls in flight, as bodies of raw records.
 
-Brokers answer with 32 messages at most (their setting), so one pull at a time would wait most of
-the time. Without a filter the offsets of a queue have no gaps, so the next pulls can be asked for
-before the first is answered; an answer that holds less than was asked is completed at once.
+A broker's setting limits an answer (RocketMQ's: 32 messages; ours: 4096 and 8 MiB), so one pull at
+a time would wait most of the time. Without a filter the offsets of a queue have no gaps, so the
+next pulls can be asked for before the first is answered; an answer that holds less than was asked
+is completed at once.
 """
 
 import time
@@ -17,8 +18,10 @@ from aerobee.protocol.codecs import ProtocolError
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
 
-DEPTH: Final = 12
-COUNT_MAX: Final = 1024
+DEPTH_MIN: Final = 2
+DEPTH_MAX: Final = 12
+IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
+COUNT_MAX: Final = 4096
 PATIENCE: Final = 3.0  # seconds to wait for messages that the broker announced and does not show
 
 
@@ -103,9 +106,14 @@ def _pull(
             in_flight.appendleft(ask(following, end))
         elif following > end:
             asked = max(asked, following)
-        depth = 1 if plan.filtered else DEPTH
         body = answer.body if answer.code == ResponseCode.SUCCESS else b""
+        depth = 1 if plan.filtered else _depth(len(body))
         yield body, following
+
+
+def _depth(answer_size: int) -> int:
+    """How many pulls to have in flight: enough to never wait, not so many as to fill the memory."""
+    return max(DEPTH_MIN, min(DEPTH_MAX, IN_FLIGHT_BYTES // max(1, answer_size)))
 
 
 def _following(

@@ -6,6 +6,7 @@ import random
 import struct
 import zlib
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -251,6 +252,55 @@ def test_property_strings_of_random_bytes_parse_as_the_plain_parser_does() -> No
     rows = arrow.decode(body, ["properties", "tags"]).to_pylist(maps_as_pydicts="strict")
     assert [row["properties"] for row in rows] == [properties.parse(text) for text in texts]
     assert [row["tags"] for row in rows] == [properties.parse(t).get("TAGS") for t in texts]
+
+
+@pytest.mark.parametrize("last", ["\x02", ""])
+def test_properties_with_the_same_names_in_every_record_parse_as_the_plain_parser_does(
+    last: str,
+) -> None:
+    rng = random.Random(11)
+    shapes = [("KEYS", "TAGS", "UNIQ_KEY"), ("a",), ("TAGS", "__CRC32#"), ("x", "__CRC32#", "y")]
+    for names in shapes:
+        texts = [
+            "\x02".join(f"{name}\x01{'v' * rng.randrange(1, 9)}" for name in names) + last
+            for _ in range(50)
+        ]
+        for odd in (None, f"TAGX\x01v{last}", "", f"KEYS\x01{last}", "a\x01b\x01c\x02"):
+            some = texts if odd is None else [*texts[:20], odd, *texts[20:]]
+            check_properties(some)
+
+
+def check_properties(texts: list[str]) -> None:
+    messages = [Message("t", 0, b"", text) for text in texts]
+    body = b"".join(encode_record(one, n, 0, 0, append_crc=False) for n, one in enumerate(messages))
+    batch = arrow.decode(body, ["properties", "tags", "headers", "messageId", "key"])
+    batch.validate(full=True)
+    for row, stored in zip(
+        batch.to_pylist(maps_as_pydicts="strict"), decode_records(body), strict=True
+    ):
+        assert row == {name: expected_row(stored)[name] for name in row}
+
+
+def test_records_of_any_mix_of_sizes_are_found_in_a_body() -> None:
+    rng = random.Random(5)
+    for sizes in ([7], [40] * 500, [rng.randrange(90) for _ in range(3000)], [5] * 99 + [6] * 99):
+        records = [
+            encode_record(Message("t", 0, bytes(size)), n, 0, 0) for n, size in enumerate(sizes)
+        ]
+        positions = arrow.record_positions(b"".join(records))
+        assert positions.tolist() == [0, *accumulate(len(record) for record in records)][:-1]
+
+
+@pytest.mark.parametrize("size", [0, -1, 10_000])
+@pytest.mark.parametrize("row", [0, 40, 99])
+def test_a_record_of_a_wrong_size_in_a_body_is_an_error_that_says_where(
+    row: int, size: int
+) -> None:
+    record = encode_record(Message("t", 0, b"body"), 0, 0, 0)
+    body = bytearray(record * 100)
+    struct.pack_into(">i", body, row * len(record), size)
+    with pytest.raises(CorruptRecord, match=f"{row * len(record)}.*size {size} "):
+        arrow.record_positions(bytes(body))
 
 
 def _pairs(text: str) -> int:
