@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,8 +50,9 @@ class LineDriver:
         """One row; raises when an acknowledgement was no success or the driver failed."""
         line = " ".join([mode, *(f"{name}={value}" for name, value in options.items())])
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it ended; then there is no answer either
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
             log = self._log.read_text(errors="replace")[-3000:]
@@ -61,12 +63,13 @@ class LineDriver:
         return result
 
     def close(self) -> None:
-        """Ends the process: its input closes, and it has nothing to keep."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        """Ends the process, which has nothing to keep."""
         self._process.kill()
         self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):
+                if stream is not None:
+                    stream.close()
 
 
 def compile_java(target: str, class_path: str, *sources: str) -> str:

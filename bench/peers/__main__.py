@@ -83,7 +83,7 @@ def measure_all(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="bench.peers", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(PEERS), help="which, by commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the program out")
@@ -94,7 +94,10 @@ def main() -> None:
         parser.error(f"{', '.join(unknown)}: unknown; {', '.join(PEERS)} are known")
     kinds: list[type[Peer]] = [AerobeeByC, AerobeeByJava, *(PEERS[name] for name in names)]
     for kind in kinds:
-        kind.prepare()
+        try:
+            kind.prepare()
+        except SystemExit as missing:
+            parser.error(f"{kind.title}: {missing}; or choose the peers, as PEERS=nats,kafka")
     scale = QUICK_SCALE if options.quick else FULL_SCALE
     with tempfile.TemporaryDirectory(prefix="aerobee-bench-") as work:
         versions, runs = measure_all(kinds, options.rounds, scale, Path(work))
@@ -109,7 +112,7 @@ def main() -> None:
     }
     result = {"machine": describe_machine(), "rounds": options.rounds, "servers": servers}
     page = (
-        f"{result['machine']}; medians of {options.rounds} rounds.\n\n"
+        f"{result['machine']}; {options.rounds} rounds, medians (ranges).\n\n"
         f"{legend(servers)}\n\n{table(runs, list(servers))}\n"
     )
     name = "peers-quick" if options.quick else "peers"

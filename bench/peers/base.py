@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
 from bench.driver import BUILD, LineDriver
-from bench.process import ServerProcess, need
+from bench.process import ServerProcess
 
 GO_PROJECT = Path(__file__).parent.parent / "go"
 GO_DRIVER = BUILD / "go-driver"
@@ -69,7 +70,8 @@ class DrivenPeer(Peer):
 
 
 def build_go_driver() -> None:
-    need("go=golang")
+    if shutil.which("go") is None:
+        raise SystemExit("not found on PATH: go; get Go 1.26 or newer from go.dev/dl")
     go_build(GO_DRIVER, ".")
 
 
