@@ -136,6 +136,8 @@ class Pulls:
             pull.selection = selection_of(self.broker, pull.fields, is_lite=pull.is_lite)
             if (moved := self._reset(pull)) is not None:
                 return moved
+            if pull.selection is ALL and (parts := self._answer_plain(pull, first)):
+                return parts
             result = self._read(pull)
             if not self._in_memory(result):
                 self._read_cold(pull, result, first)
@@ -147,6 +149,37 @@ class Pulls:
             log.exception("pull failed", topic=pull.topic, peer=pull.connection.name)
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
             return _refusal(pull, ResponseCode.SYSTEM_ERROR, text)
+
+    def _answer_plain(self, pull: Pull, first: bool) -> Sequence[Part]:
+        """The usual pull, whose records are all there and in memory; nothing when it is another.
+        Most of a consumer's messages come this way, so it makes few calls and few objects."""
+        broker, fields = self.broker, pull.fields
+        settings = broker.settings
+        count = fields.max_msg_nums
+        if count > settings.max_transfer_count_on_message_in_memory:
+            count = settings.max_transfer_count_on_message_in_memory
+        bytes_max = settings.max_transfer_bytes_on_message_in_memory
+        limit = fields.max_msg_bytes
+        if limit is not None and 0 < limit < bytes_max:
+            bytes_max = limit
+        topic, queue_id, group = pull.topic, pull.queue_id, fields.consumer_group
+        found = broker.store.read_plain(topic, queue_id, pull.queue_offset, count, bytes_max)
+        if found is None or pull.flag & ONEWAY_FLAG:
+            return ()
+        queue, file, position, end, views, size, count, behind = found
+        if behind >= RECENT_BYTES and not self._residence.holds_range(file, position, end):
+            return ()
+        if first and fields.sys_flag & PULL_COMMIT_OFFSET:
+            broker.offsets.commit(group, topic, queue_id, fields.commit_offset)
+        next_offset = pull.queue_offset + count
+        broker.stats.add_get(topic, group, count, size)
+        broker.offsets.commit_pull(group, topic, queue_id, next_offset)
+        head = _found_head(pull, next_offset, queue.min_offset, queue.max_offset, size)
+        if size <= JOIN_MAX:
+            return (b"".join((head, *views)),)
+        file.hold()
+        pull.connection.release_when_sent(file.release)
+        return (head, *views)
 
     # --- reading
 
@@ -279,28 +312,20 @@ def _with_messages(pull: Pull, result: ReadResult, views: Sequence[Part]) -> Seq
         result.release()
         return ()
     size = result.size
-    if pull.codec == JSON:
-        head = found_head(
-            pull.opaque, result.next_offset, result.min_offset, result.max_offset, size
-        )
-    else:
-        head = encode_frame_head(
-            _command(
-                pull,
-                ResponseCode.SUCCESS,
-                "FOUND",
-                result.next_offset,
-                result.min_offset,
-                result.max_offset,
-            ),
-            size,
-        )
+    head = _found_head(pull, result.next_offset, result.min_offset, result.max_offset, size)
     if size <= JOIN_MAX:
         joined = b"".join((head, *views))
         result.release()
         return (joined,)
     pull.connection.release_when_sent(result.release)
     return (head, *views)
+
+
+def _found_head(pull: Pull, next_offset: int, min_offset: int, max_offset: int, size: int) -> bytes:
+    if pull.codec == JSON:
+        return found_head(pull.opaque, next_offset, min_offset, max_offset, size)
+    command = _command(pull, ResponseCode.SUCCESS, "FOUND", next_offset, min_offset, max_offset)
+    return encode_frame_head(command, size)
 
 
 def _without_messages(

@@ -29,6 +29,7 @@ ENTRY_SIZE: Final = 20
 BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
 ALLOCATION_CHUNK: Final = 64 * 1024
+_NO_ENTRIES: Final = memoryview(b"")
 
 
 class ConsumeQueue:
@@ -198,12 +199,12 @@ class ConsumeQueue:
         """Up to `count` entries as bytes, from one file; empty when the offset is out of range."""
         byte = queue_offset * ENTRY_SIZE
         file = self.files.find(byte)
-        if file is None or queue_offset >= self.max_offset:
-            return memoryview(b"")
+        left = self.max_offset - queue_offset
+        if file is None or left <= 0:
+            return _NO_ENTRIES
         position = byte - file.start
-        count = min(count, self.max_offset - queue_offset)
-        end = min(position + count * ENTRY_SIZE, file.size)
-        return file.view[position:end]
+        end = position + (count if count < left else left) * ENTRY_SIZE
+        return file.view[position:end]  # a slice ends with the file, whatever `end` is
 
     def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code); None outside the queue or for a blank slot."""

@@ -93,26 +93,32 @@ class Residence:
     def __init__(self) -> None:
         self._until: dict[int, float] = {}  # by the physical offset where the block begins
 
+    def holds_range(self, file: MappedFile, position: int, end: int) -> bool:
+        """Whether the range, and what stands around it, is in memory."""
+        now = monotonic()
+        until = self._until
+        for block in range(position - position % _BLOCK, end, _BLOCK):
+            if until.get(file.start + block, 0.0) < now and not self._has_block(file, block, now):
+                return False
+        return True
+
     def holds(self, spans: Sequence[Span], size: int) -> bool:
         """Whether all spans, `size` bytes in rising order, are in memory."""
         file, position, _ = spans[0]
         last_file, last_position, last_length = spans[-1]
         end = last_position + last_length
-        if last_file is file and end - position <= size * _SPARSE + _BLOCK:
-            now = monotonic()
-            first = position - position % _BLOCK
-            blocks = range(first, end, _BLOCK)
-            if all(self._has_block(file, block, now) for block in blocks):
-                return True
+        if (
+            last_file is file
+            and end - position <= size * _SPARSE + _BLOCK
+            and self.holds_range(file, position, end)
+        ):
+            return True
         return all(each.file.is_cached(start, length) for each, start, length in spans)
 
     def _has_block(self, file: MappedFile, position: int, now: float) -> bool:
-        key = file.start + position
-        if self._until.get(key, 0.0) > now:
-            return True
         if not file.file.is_cached(position, min(_BLOCK, file.readable - position)):
             return False
         if len(self._until) >= _BLOCKS_MAX:
             self._until.clear()
-        self._until[key] = now + _FRESH_S
+        self._until[file.start + position] = now + _FRESH_S
         return True

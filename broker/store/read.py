@@ -17,6 +17,7 @@ from aerobee.broker.store.consume_queue import (
 )
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.store.plain_read import PlainRead
 from aerobee.broker.store.results import Boundary, QueryResult, ReadResult, ReadStatus
 from aerobee.broker.store.scan import check_record
 from aerobee.protocol import properties as message_properties
@@ -60,10 +61,6 @@ class Reader:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
         if queue_offset > high:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        if matches is None and matches_record is None and not self.check_records:
-            plain = self._read_plain(queue, queue_offset, max_count, max_bytes)
-            if plain is not None:
-                return plain
         entries = queue.entries(queue_offset, max(self._scan_bytes // ENTRY_SIZE, max_count))
         if not entries:
             after = queue.next_file_offset(queue_offset)
@@ -76,25 +73,29 @@ class Reader:
         self._collect(result, entries, max(max_count, 1), max_bytes, matches, matches_record)
         return result
 
-    def _read_plain(
+    def read_plain(
         self, queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
-    ) -> ReadResult | None:
-        """Every record of the range; None when something is out of the ordinary."""
-        entries = queue.entries(queue_offset, max(max_count, 1))
+    ) -> PlainRead | None:
+        """Every record of the range. None when there is none, when it is far behind the log's end
+        or when something else is out of the ordinary: `read_queue` then finds out."""
+        if queue_offset < queue.min_offset or max_count < 1 or self.check_records:
+            return None
+        entries = queue.entries(queue_offset, max_count)
         if not entries:
             return None
         physical_offset = plain_read.first_offset(entries)
         file = self._log.find_readable(physical_offset)
-        if file is None or not file.usable:
+        behind = self._log.max_offset - physical_offset
+        if file is None or not file.usable or behind > self._hot_bytes:
             return None
-        result = ReadResult(ReadStatus.FOUND, queue_offset, queue.min_offset, queue.max_offset)
-        if not plain_read.take(result, entries, file, max_bytes):
+        taken = plain_read.take(entries, file)
+        if taken is not None and taken[3] > max_bytes and len(entries) > ENTRY_SIZE:
+            entries = entries[: plain_read.fitting(entries, max_bytes) * ENTRY_SIZE]
+            taken = plain_read.take(entries, file)
+        if taken is None:
             return None
-        file.hold()
-        result.held.append(file)
-        result.next_offset = queue_offset + result.count
-        result.cold = self._log.max_offset - physical_offset > self._hot_bytes
-        return result
+        start, end, views, size = taken
+        return queue, file, start, end, views, size, len(entries) // ENTRY_SIZE, behind
 
     def _collect(
         self,

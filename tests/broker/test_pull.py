@@ -582,9 +582,12 @@ async def test_a_pull_that_breaks_fails_alone(
         def broken(*_: object, **__: object) -> None:
             raise RuntimeError("planted")
 
+        patch.setattr(app.broker.store, "read_plain", broken)
         patch.setattr(app.broker.store, "read_queue", broken)
-        answer = await client.request(11, pull_ext("Orders"))
-        assert answer.code == ResponseCode.SYSTEM_ERROR and "planted" in answer.remark
+        for subscription in ("*", "TagA"):
+            ext = pull_ext("Orders", subscription=subscription)
+            answer = await client.request(11, ext)
+            assert answer.code == ResponseCode.SYSTEM_ERROR and "planted" in answer.remark
     assert (await client.request(11, pull_ext("Orders"))).code == 0
 
 
