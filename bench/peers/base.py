@@ -77,6 +77,7 @@ def build_go_driver() -> None:
 
 def go_build(target: Path, package: str) -> None:
     """Go itself knows what is up to date; the versions are pinned in bench/go/go.sum."""
+    target.parent.mkdir(exist_ok=True)
     subprocess.run(["go", "build", "-o", target, package], cwd=GO_PROJECT, check=True)
 
 
