@@ -15,6 +15,7 @@ from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.store.property_columns import key_spans
 from aerobee.broker.store.recovery_plan import (
     IndexFileFacts,
     LogFileFacts,
@@ -28,12 +29,13 @@ from aerobee.broker.store.recovery_scan import LogScan
 from aerobee.broker.store.reput import Reput
 from aerobee.broker.store.scan import NOTHING_HERE, check_record
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import CorruptRecord
+from aerobee.protocol.record import CorruptRecord, decode_record
 
 log = structlog.get_logger("aerobee.store")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 WRITE_STEP = 1024 * 1024
+FOREVER_MS = 1 << 62
 
 
 def gather_facts(
@@ -130,6 +132,39 @@ class Recovery:
                 count = file.count_below(plan.dispatch_from, plan.cut_index[1])
                 if count != file.count or plan.mode is Mode.ABNORMAL:
                     file.cut(count)
+        self._complete_newest()
+
+    def _complete_newest(self) -> None:
+        """Give the newest indexed record the keys that it lacks: they were in a file that is gone,
+        or a kill came between two of them."""
+        assert self._index is not None
+        offset = self._index.indexed_offset
+        file = self._log.files.find(offset) if offset >= 0 else None
+        if file is None:
+            return
+        try:
+            record = decode_record(file.view, offset - file.start)
+        except CorruptRecord:
+            return  # the scan finds that too, and cuts the log before it
+        queue = self._log.queues.get_or_create(record.topic, record.queue_id)
+        for start, end in key_spans(record.properties):
+            key = record.properties[start:end]
+            if offset not in self._index.find(record.topic, key, 0, FOREVER_MS):
+                text = f"UNIQ_KEY\x01{key}\x02"
+                self._index.add(
+                    [
+                        (
+                            queue,
+                            -1,
+                            offset,
+                            record.size,
+                            record.store_timestamp,
+                            text,
+                            record.sys_flag,
+                        )
+                    ]
+                )
+        self._index.write_pending()
 
     def _forget_derived(self, plan: Plan) -> None:
         """Without a log there is nothing that queues or index could point to."""

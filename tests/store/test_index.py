@@ -236,3 +236,26 @@ def test_the_index_survives_a_kill(open_store: OpenStore) -> None:
     store = open_store()
     for n in range(500):
         assert bodies(store, "T", f"u{n}") == [b"%d" % n]
+
+
+def test_a_record_whose_keys_are_in_two_files_keeps_both_when_the_second_is_built_anew(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    """RocketMQ's checkpoint says up to which time the index is on disk: whole files."""
+    store = open_store()
+    for number in range(210):
+        clock.time_ms += 1
+        store.put([message(properties=f"UNIQ_KEY\x01u{number}\x02KEYS\x01k{number}\x02")])
+    dispatch(store)
+    assert store.index is not None
+    store.index.write_pending()
+    first, _ = store.index.files
+    assert first.room == 0 and first.count % 2 == 0  # so the last record has one key in each file
+    times = struct.pack(">qqq", clock.time_ms, clock.time_ms, first.end_timestamp)
+    abandon(store)
+    (tmp_path / "store" / "checkpoint").write_bytes(times.ljust(4096, b"\0"))
+    again = open_store()
+    assert again.index is not None and len(again.index.files) == 2
+    for number in range(210):
+        for key in (f"u{number}", f"k{number}"):
+            assert len(bodies(again, "T", key)) == 1, key
