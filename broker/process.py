@@ -21,6 +21,7 @@ log = structlog.get_logger("aerobee.process")
 
 _STATUS_S: Final = 10.0
 _EXTEND_S: Final = 60.0  # how much more time a start or a stop asks systemd for, each _STATUS_S
+_YOUNG_MAX: Final = 20_000  # a run of sends makes thousands of tuples that die by themselves
 
 
 class Daemon(Protocol):
@@ -85,6 +86,7 @@ async def _live(
         if not stop.is_set():
             gc.collect()
             gc.freeze()  # what the start made stays: no collection needs to look at it again
+            gc.set_threshold(_YOUNG_MAX, 10, 10)
             print(daemon.ready_line(), flush=True)
             notifier.ready(daemon.status())
             status = asyncio.ensure_future(_tell_status(notifier, daemon))
