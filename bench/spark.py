@@ -1,10 +1,13 @@
 """MB/s of reading a topic, reading a store's files and writing, beside Spark's own Parquet reader.
 
-    python -m bench.spark [--rows 1000000] [--reads-only] [--json out.json]
+    python -m bench.spark [--rows 500000] [--body 1024 100] [--reads-only] [--json out.json]
 
-All cases read the same rows (1 KB bodies) with the same columns in the same session, interleaved,
-and the best of the rounds is shown: the machine's other work disturbs a single one. MB are bytes of
-the commitlog. Reads end in Spark's `noop` sink.
+All cases read the same rows in the same session, interleaved, into Spark's `noop` sink, so every
+column is read: all sixteen, and those that a job usually takes. "of Parquet" is the median over the
+rounds of Parquet's time by this case's in the same round. Bodies are random bytes, each different:
+Parquet's dictionary would store repeated ones once, and Snappy has little work with what does not
+compress. "ready-made" is a Python source that only hands over Arrow batches, so no Python source
+can be faster. MB are bytes of the commitlog; CPU is microseconds per row by process.
 """
 
 from __future__ import annotations
@@ -14,27 +17,36 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from aerobee.pipeline.columns import DEFAULT_COLUMNS
 from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.queues import discover, latest
 from aerobee.pipeline.sender import BatchSender
 from aerobee.pipeline.wire import Access, Cluster
+from bench.spark_ready import ReadySource, make_ready
 
 TOPIC = "bench"
-BODY_SIZE = 1024
-READY = re.compile(r"ready broker=(\S+) namesrv=(\S+) store=")
+PARQUET = "Spark's Parquet reader"
+READY = "ready-made Arrow"
+COLUMN_SETS = {
+    "all columns": DEFAULT_COLUMNS,
+    "usual columns": ("key", "value", "topic", "partition", "offset", "timestamp", "tags"),
+}
+READY_LINE = re.compile(r"ready broker=(\S+) namesrv=(\S+) store=")
 
 
 @contextmanager
@@ -48,23 +60,26 @@ def running_broker(folder: Path) -> Iterator[str]:
     ) as process:
         try:
             assert process.stdout is not None
-            ready = READY.match(process.stdout.readline())
+            ready = READY_LINE.match(process.stdout.readline())
             assert ready is not None, "the broker gave no ready line"
             yield ready.group(2)
         finally:
             process.terminate()
 
 
-def fill(namesrv: str, rows: int) -> None:
-    """Stores the rows: random bodies that compress as badly as they should."""
-    bodies = [random.Random(seed).randbytes(BODY_SIZE) for seed in range(256)]
+def fill(namesrv: str, rows: int, body_size: int) -> None:
+    """Stores the rows, each with a body of its own."""
+    rng = random.Random(1)
     ids = BulkIds()
     with Cluster(Access((namesrv,))) as cluster:
         sender = BatchSender(cluster, "bench", 1024 * 1024)
         for start in range(0, rows, 8192):
             numbers = range(start, min(rows, start + 8192))
+            bodies = memoryview(rng.randbytes(body_size * len(numbers)))
             columns = {
-                "value": [bodies[number % 256] for number in numbers],
+                "value": [
+                    bytes(bodies[at : at + body_size]) for at in range(0, len(bodies), body_size)
+                ],
                 "key": [b"key-%d" % number for number in numbers],
                 "tags": [b"tag" for _ in numbers],
             }
@@ -80,6 +95,7 @@ def session() -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])  # the workers import ReadySource
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").appName("bench")
     for key, value in {
@@ -90,6 +106,7 @@ def session() -> Any:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(ReadySource)
     return spark
 
 
@@ -97,79 +114,170 @@ def drain(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def cases(spark: Any, namesrv: str, store: Path, parquet: Path) -> dict[str, Callable[[], None]]:
-    def read(**options: Any) -> Any:
-        return spark.read.format("aerobee").options(**options).load()
+def read_cases(
+    spark: Any, namesrv: str, folder: Path, columns: tuple[str, ...]
+) -> dict[str, Callable[[], None]]:
+    """Reads of these columns; the frames are made here, for planning is not what is measured."""
+    ready = folder / f"ready-{len(columns)}"
+    make_ready(folder / "store", TOPIC, columns, ready)
+
+    def read(source: str = "aerobee", **options: Any) -> Any:
+        return spark.read.format(source).options(columns=",".join(columns), **options).load()
+
+    frames = {
+        PARQUET: spark.read.parquet(str(folder / "parquet")).select(*columns),
+        READY: read("ready", path=str(ready)),
+        "store files": read(path=str(folder / "store"), subscribe=TOPIC),
+        "topic over TCP": read(namesrv=namesrv, subscribe=TOPIC),
+    }
+    return {name: partial(drain, frame) for name, frame in frames.items()}
+
+
+def write_cases(spark: Any, namesrv: str, folder: Path) -> dict[str, Callable[[], None]]:
+    rows = spark.read.parquet(str(folder / "parquet")).select("value", "key", "tags")
 
     def write(guarantee: str) -> None:
-        rows = spark.read.parquet(str(parquet)).select("value", "key", "tags")
         writer = rows.write.format("aerobee").options(namesrv=namesrv, topic=f"out-{guarantee}")
         writer.option("deliveryGuarantee", guarantee).mode("append").save()
 
-    frames = {  # made here: starting the planner's Python is not what is measured
-        "Spark's Parquet reader": spark.read.parquet(str(parquet)),
-        "store files": read(path=str(store), subscribe=TOPIC),
-        "topic over TCP": read(namesrv=namesrv, subscribe=TOPIC),
-    }
-    reads = {name: partial(drain, frame) for name, frame in frames.items()}
-    return reads | {
-        "write, at least once": lambda: write("at-least-once"),
-        "write, exactly once": lambda: write("exactly-once"),
+    return {
+        PARQUET: partial(drain, rows),
+        "write, at least once": partial(write, "at-least-once"),
+        "write, exactly once": partial(write, "exactly-once"),
     }
 
 
-def measure(rows: int, rounds: int, *, with_writes: bool) -> dict[str, float]:
-    """Seconds of the best round, by case."""
-    best: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="aerobee-bench-") as folder:
-        store, parquet = Path(folder) / "store", Path(folder) / "parquet"
-        with running_broker(store) as namesrv:
-            fill(namesrv, rows)
+def cpu_seconds() -> dict[tuple[str, int], float]:
+    """CPU seconds so far of each process below this one, by its kind and number."""
+    parents, used = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().partition("(")[2].rpartition(") ")
+            command = (path.parent / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended
+        fields = rest.split()
+        pid = int(path.parent.name)
+        parents[pid] = int(fields[1])
+        kind = "jvm" if name == "java" else "broker" if b"listenPort" in command else "python"
+        used[kind, pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return {(kind, pid): used[kind, pid] for kind, pid in used if _is_ours(pid, parents)}
+
+
+def _is_ours(pid: int, parents: dict[int, int]) -> bool:
+    while pid := parents.get(pid, 0):
+        if pid == os.getpid():
+            return True
+    return False
+
+
+@dataclass
+class Runs:
+    """What the rounds of one case took."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, run: Callable[[], None]) -> float:
+        before, began = cpu_seconds(), time.perf_counter()
+        run()
+        self.seconds.append(time.perf_counter() - began)
+        used = dict.fromkeys(("jvm", "python", "broker"), 0.0)
+        for process, seconds in cpu_seconds().items():
+            used[process[0]] += seconds - before.get(process, 0.0)
+        self.cpu.append(used)
+        return self.seconds[-1]
+
+
+def run_rounds(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, Runs]:
+    """Every case in every round; the first round warms up and does not count."""
+    for run in cases.values():
+        run()
+    taken = {name: Runs() for name in cases}
+    for number in range(rounds):
+        for name, run in cases.items():
+            print(f"round {number}: {name}: {taken[name].add(run):.2f} s", file=sys.stderr)
+    return taken
+
+
+def figures(taken: dict[str, Runs], rows: int, record_size: int) -> dict[str, dict[str, float]]:
+    base = taken[PARQUET].seconds
+    base_cpu = [sum(used.values()) for used in taken[PARQUET].cpu]
+    table = {}
+    for name, runs in taken.items():
+        took = statistics.median(runs.seconds)
+        cpu = [sum(used.values()) for used in runs.cpu]
+        table[name] = {
+            "krows_per_s": round(rows / took / 1000, 1),
+            "mb_per_s": round(rows * record_size / took / 1e6, 1),
+            "of_parquet": round(_median_ratio(base, runs.seconds), 2),
+            "of_parquet_by_cpu": round(_median_ratio(base_cpu, cpu), 2),
+        } | {
+            f"{what}_us_per_row": round(
+                statistics.median(used[what] for used in runs.cpu) / rows * 1e6, 2
+            )
+            for what in runs.cpu[0]
+        }
+    return table
+
+
+def _median_ratio(base: list[float], other: list[float]) -> float:
+    return statistics.median(one / two for one, two in zip(base, other, strict=True))
+
+
+def measure(rows: int, body_size: int, rounds: int, *, with_writes: bool) -> dict[str, Any]:
+    """The tables by what was read or written."""
+    tables = {}
+    with tempfile.TemporaryDirectory(prefix="aerobee-bench-") as name:
+        folder = Path(name)
+        with running_broker(folder / "store") as namesrv:
+            fill(namesrv, rows, body_size)
             spark = session()
             frame = spark.read.format("aerobee").options(namesrv=namesrv, subscribe=TOPIC).load()
-            frame.write.option("compression", "snappy").parquet(str(parquet))
-            every = cases(spark, namesrv, store, parquet)
-            writes = {name: run for name, run in every.items() if name.startswith("write")}
-            reads = {name: run for name, run in every.items() if name not in writes}
-            for some in (
-                reads,
-                writes if with_writes else {},
-            ):  # writes last: they make the log grow
-                for number in range(rounds + 1):  # the first round warms up
-                    for name, run in some.items():
-                        began = time.perf_counter()
-                        run()
-                        took = time.perf_counter() - began
-                        if number:
-                            best[name] = min(best.get(name, took), took)
-                        print(f"round {number}: {name}: {took:.2f} s", file=sys.stderr)
+            frame.write.option("compression", "snappy").parquet(str(folder / "parquet"))
+            parts = {
+                what: read_cases(spark, namesrv, folder, columns)
+                for what, columns in COLUMN_SETS.items()
+            }
+            if with_writes:  # last: they make the log grow
+                parts["writing"] = write_cases(spark, namesrv, folder)
+            record_size = 88 + body_size + 1 + len(TOPIC) + 2 + 75  # head, body, topic, properties
+            for what, cases in parts.items():
+                tables[what] = figures(run_rounds(cases, rounds), rows, record_size)
             spark.stop()
-    return best
+    return tables
+
+
+def show(title: str, table: dict[str, dict[str, float]]) -> None:
+    print(
+        f"\n{title:26} {'krows/s':>8} {'MB/s':>7} {'of Parquet':>10} {'by CPU':>7}"
+        f"   CPU us/row: {'JVM':>5} {'Python':>7} {'broker':>7}"
+    )
+    for name, row in table.items():
+        print(
+            f"{name:26} {row['krows_per_s']:8} {row['mb_per_s']:7} {row['of_parquet']:10} "
+            f"{row['of_parquet_by_cpu']:7}   {'':11} {row['jvm_us_per_row']:5} "
+            f"{row['python_us_per_row']:7} {row['broker_us_per_row']:7}"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--body", type=int, nargs="+", default=[1024, 100], help="bytes")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reads-only", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    record_size = 91 + BODY_SIZE + len(TOPIC) + 75  # head, body, topic, properties
-    best = measure(options.rows, options.rounds, with_writes=not options.reads_only)
-    base = best["Spark's Parquet reader"]
-    figures = {
-        name: {
-            "krows_per_s": round(options.rows / took / 1000, 1),
-            "mb_per_s": round(options.rows * record_size / took / 1e6, 1),
-            "of_parquet": round(base / took, 2),
-        }
-        for name, took in best.items()
-    }
-    print(f"{'case':26} {'krows/s':>9} {'MB/s':>8} {'of Parquet':>11}")
-    for name, row in figures.items():
-        print(f"{name:26} {row['krows_per_s']:9} {row['mb_per_s']:8} {row['of_parquet']:11}")
+    found = {}
+    for size in options.body:
+        found[size] = measure(
+            options.rows, size, options.rounds, with_writes=not options.reads_only
+        )
+        for what, table in found[size].items():
+            show(f"{what}, {size} B bodies", table)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+        options.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

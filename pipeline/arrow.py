@@ -77,15 +77,15 @@ def record_positions(body: Buffer) -> Any:
 _RUN_MIN: Final = 32
 
 
-def _next_positions(body: Buffer, at: int, end: int, count: int = 1024) -> tuple[Any, int]:
+def _next_positions(body: Buffer, at: int, end: int, count: int = 4096) -> tuple[Any, int]:
     """The next positions, `count` or up to a wrong size or the end, and where they stop."""
     positions: list[int] = []
-    from_bytes = int.from_bytes
-    while len(positions) < count and at + 4 <= end:
-        size = from_bytes(body[at : at + 4], "big")  # unsigned: a negative size is too large
-        if size <= 0 or at + size > end:
+    from_bytes, append = int.from_bytes, positions.append
+    for _ in range(count):
+        size = from_bytes(body[at : at + 4], "big")  # 0 at the end; too large when negative
+        if not size or at + size > end:
             break
-        positions.append(at)
+        append(at)
         at += size
     return np.array(positions, np.int64), at
 
