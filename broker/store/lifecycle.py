@@ -93,7 +93,7 @@ class StoreLifecycle:
         self.reput.on_recovery = lambda: self.refusals.clear(Cause.DISPATCH_FAILED)
         fence = self._fence
         self.flush = LogFlush(
-            settings, self.commit_log, clock, self.stats, self.reput.wake.set, fence
+            settings, self.commit_log, clock, self.stats, self.reput.flushed, fence
         )
         self.checkpoint = CheckpointFile(self.disk, settings.layout.checkpoint)
         self.queue_flush = QueueFlush(

@@ -65,6 +65,7 @@ class Reput:
         self.filter_bitmap: Callable[[str, str], bytes] = _no_bitmap  # of (topic, properties)
         self.listeners: list[ArrivalListener] = []
         self._facts: list[Fact] = []
+        self._flushed_offset = 0  # up to where listeners to what was flushed have been looked for
         self._walked: dict[tuple[bytes, int], ConsumeQueue] = {}  # met since the walk began
         self.wake = Wake()
         self.wake_late = Wake()
@@ -86,6 +87,24 @@ class Reput:
         if len(self._facts) >= STEP_FACTS or any([fact[0].listened for fact in facts]):
             self.wake.set()
         else:
+            self.wake_late.set()
+
+    def flushed(self) -> None:
+        """More may be dispatched, because it is on disk: at once when somebody listens, else when
+        it is many. Who listens is asked now: one who came after the put has found nothing."""
+        facts, limit = self._facts, self._limit()
+        count = len(facts)
+        if facts and _end_of(facts[-1]) > limit:
+            count = bisect_right(facts, limit, key=_end_of)
+        known = bisect_right(facts, self._flushed_offset, 0, count, key=_end_of)
+        self._flushed_offset = limit
+        if (
+            self.behind
+            or count >= STEP_FACTS
+            or any([fact[0].listened for fact in facts[known:count]])
+        ):
+            self.wake.set()
+        elif count:
             self.wake_late.set()
 
     def catch_up(self) -> None:
@@ -134,7 +153,7 @@ class Reput:
             return False
         count = min(len(facts), STEP_FACTS)
         if facts[count - 1][2] + facts[count - 1][3] > limit:
-            count = bisect_right(facts, limit, 0, count, key=lambda fact: fact[2] + fact[3])
+            count = bisect_right(facts, limit, 0, count, key=_end_of)
         if not count:
             return False
         batch = facts[:count] if count < len(facts) else facts
@@ -370,6 +389,10 @@ class Reput:
         log.info("dispatch goes on", after_failures=self.failures)
         self.failures = 0
         self.on_recovery()
+
+
+def _end_of(fact: Fact) -> int:
+    return fact[2] + fact[3]
 
 
 def _no_bitmap(_topic: str, _properties: str) -> bytes:

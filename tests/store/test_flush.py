@@ -61,6 +61,36 @@ def test_consumers_do_not_see_what_is_not_flushed_in_sync_flush(open_store: Open
     assert [m.body for m in read_all(store)] == [b"1", b"2"]
 
 
+def flush_wakes_dispatch(store: MessageStore) -> bool:
+    store.reput.wake.is_set = store.reput.wake_late.is_set = False
+    store.flush.step()
+    assert store.reput.wake.is_set or store.reput.wake_late.is_set  # at once, or in a moment
+    return store.reput.wake.is_set
+
+
+def test_what_is_flushed_is_dispatched_at_once_for_those_who_listen(open_store: OpenStore) -> None:
+    store = open_store(**SYNC)
+    wanted: set[str] = set()
+    store.add_arrival_listener(lambda arrivals: None, lambda topic, _: topic in wanted)
+    store.put([message()])
+    assert not flush_wakes_dispatch(store)
+    store.put([message()])
+    wanted.add("T")  # after the put: a pull that found nothing
+    store.listening_changed("T", 0)
+    assert flush_wakes_dispatch(store)
+    store.put([message(topic="other")])
+    assert not flush_wakes_dispatch(store)
+    assert (store.max_offset("T", 0), store.max_offset("other", 0)) == (2, 1)
+
+
+def test_what_is_flushed_is_dispatched_at_once_when_it_is_much(open_store: OpenStore) -> None:
+    store = open_store(**SYNC)
+    store.put([message() for _ in range(1000)])
+    assert not flush_wakes_dispatch(store)
+    store.put([message() for _ in range(1000)])
+    assert flush_wakes_dispatch(store)
+
+
 def test_a_flush_over_a_files_end_syncs_both_files(open_store: OpenStore) -> None:
     disk = FaultyDisk()
     store = open_store(disk=disk, **SYNC)
