@@ -174,7 +174,7 @@ SOURCE: Final[dict[str, Option]] = CONNECTION | {
     "sql": Option(_text),
     "columns": Option(_columns, DEFAULT_COLUMNS),
     "pushdown": Option(_boolean, False),
-    "splitBytes": Option(_positive, 64 * 1024 * 1024),
+    "splitBytes": Option(_positive, 128 * 1024 * 1024),
     "sealedOnly": Option(_boolean, False),
 }
 SINK: Final[dict[str, Option]] = CONNECTION | {
