@@ -24,22 +24,21 @@ class GeneralFeed:
         self.error: ProtocolError | None = None
         self.completed = 0
         self.kept_back: Sequence[RawFrame] = ()
+        self.partial = False
         self._broken = False  # by a header that cannot be read: nothing after it is answered
         self._decoder = FrameDecoder(frame_size_max)
         self._dispatch = dispatcher.dispatch
-
-    @property
-    def partial(self) -> bool:
-        return self._decoder.pending > 0
 
     @property
     def header_missing(self) -> bool:
         return self._decoder.header_missing
 
     def feed(self, data: bytes) -> Sequence[Part]:
-        frames = self._decoder.feed(data)
-        if self._decoder.error is not None:
-            self.error = self._decoder.error  # the frames before it are answered all the same
+        decoder = self._decoder
+        frames = decoder.feed(data)
+        self.partial = decoder.pending > 0
+        if decoder.error is not None:
+            self.error = decoder.error  # the frames before it are answered all the same
         if self.kept_back:
             self.kept_back = [*self.kept_back, *frames]
             return ()

@@ -134,7 +134,7 @@ class Pulls:
     def _run(self, pull: Pull, *, first: bool) -> Sequence[Part]:
         try:
             pull.selection = selection_of(self.broker, pull.fields, is_lite=pull.is_lite)
-            if (moved := self._reset(pull)) is not None:
+            if self.broker.settings.use_server_side_reset_offset and (moved := self._reset(pull)):
                 return moved
             if pull.selection is ALL and (parts := self._answer_plain(pull, first)):
                 return parts
@@ -242,16 +242,14 @@ class Pulls:
 
         reading.add_done_callback(done)
 
-    def _reset(self, pull: Pull) -> Sequence[Part] | None:
+    def _reset(self, pull: Pull) -> Sequence[Part]:
         """The answer that sends a reader to where an operator has reset its group, if one has."""
         broker, fields = self.broker, pull.fields
-        if not broker.settings.use_server_side_reset_offset:
-            return None
         offset = broker.offsets.take_reset(
             fields.consumer_group, pull.topic, pull.queue_id, pull.queue_offset
         )
         if offset is None:
-            return None
+            return ()
         low = broker.store.min_offset(pull.topic, pull.queue_id)
         high = broker.store.max_offset(pull.topic, pull.queue_id)
         return _without_messages(

@@ -1,5 +1,7 @@
 """Whether a pull may be, in RocketMQ's order of checks, and what it selects."""
 
+from typing import NoReturn
+
 from aerobee.broker.broker import Broker
 from aerobee.broker.services import names_check
 from aerobee.broker.services.consumer_group import ConsumerGroup
@@ -39,7 +41,14 @@ def selection_of(broker: Broker, fields: PullRequest, *, is_lite: bool) -> Selec
             ResponseCode.NO_PERMISSION,
             f"subscription group no permission, {group}: consumeEnable is false",
         )
-    _check_topic(broker, fields)
+    topic = broker.topics.get(fields.topic)
+    if (
+        topic is None
+        or not topic.perm & READ
+        or not 0 <= fields.queue_id < topic.read_queue_nums
+        or broker.groups.is_forbidden(group, fields.topic)
+    ):
+        _refuse_topic(broker, fields)
     if fields.max_msg_nums < 1:
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
@@ -59,7 +68,8 @@ def selection_of(broker: Broker, fields: PullRequest, *, is_lite: bool) -> Selec
     return selection
 
 
-def _check_topic(broker: Broker, fields: PullRequest) -> None:
+def _refuse_topic(broker: Broker, fields: PullRequest) -> NoReturn:
+    """Say the first thing that is wrong with the topic, for this group and queue."""
     topic = fields.topic
     config = broker.topics.get(topic)
     if config is None:
@@ -77,12 +87,11 @@ def _check_topic(broker: Broker, fields: PullRequest) -> None:
             ResponseCode.NO_PERMISSION,
             f"group {fields.consumer_group} may not read topic {topic}: an operator forbade it",
         )
-    if not 0 <= fields.queue_id < config.read_queue_nums:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{fields.queue_id}] is illegal: topic {topic} has "
-            f"{config.read_queue_nums} queues to read, numbered from 0",
-        )
+    raise Refused(
+        ResponseCode.INVALID_PARAMETER,
+        f"queueId[{fields.queue_id}] is illegal: topic {topic} has "
+        f"{config.read_queue_nums} queues to read, numbered from 0",
+    )
 
 
 def _check_expression_type(broker: Broker, kind: str | None) -> None:

@@ -20,16 +20,10 @@ from aerobee.broker.store.mapped_file import MappedFile
 PlainRead = tuple[ConsumeQueue, MappedFile, int, int, list[memoryview], int, int, int]
 
 _Taken = tuple[int, int, list[memoryview], int]  # the range in the file, the records, their bytes
-_PLACE: Final = struct.Struct(">qi8x")  # an entry without its tags code
-_places: Final = _PLACE.iter_unpack
+FIRST_OFFSET: Final = struct.Struct(">q")  # where the record of the first entry begins
+_places: Final = struct.Struct(">qi8x").iter_unpack  # entries without their tags codes
 _ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _MANY_BYTES: Final = 64 * ENTRY_SIZE  # from here on numpy is faster than a loop
-
-
-def first_offset(entries: memoryview) -> int:
-    """Where the record of the first entry begins."""
-    offset: int = _PLACE.unpack_from(entries)[0]
-    return offset
 
 
 def take(entries: memoryview, file: MappedFile) -> _Taken | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import structlog
 
-from aerobee.broker.store import plain_read
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import (
     BLANK_ENTRY_SIZE,
@@ -17,7 +16,7 @@ from aerobee.broker.store.consume_queue import (
 )
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
-from aerobee.broker.store.plain_read import PlainRead
+from aerobee.broker.store.plain_read import FIRST_OFFSET, PlainRead, fitting, take
 from aerobee.broker.store.results import Boundary, QueryResult, ReadResult, ReadStatus
 from aerobee.broker.store.scan import check_record
 from aerobee.protocol import properties as message_properties
@@ -83,15 +82,19 @@ class Reader:
         entries = queue.entries(queue_offset, max_count)
         if not entries:
             return None
-        physical_offset = plain_read.first_offset(entries)
-        file = self._log.find_readable(physical_offset)
-        behind = self._log.max_offset - physical_offset
-        if file is None or not file.usable or behind > self._hot_bytes:
+        (physical_offset,) = FIRST_OFFSET.unpack_from(entries)
+        log_files = self._log.files
+        file = log_files.find(physical_offset)
+        if file is None or not file.usable:
             return None
-        taken = plain_read.take(entries, file)
+        last = log_files.files[-1]
+        behind = last.start + last.wrote - physical_offset
+        if behind > self._hot_bytes:
+            return None
+        taken = take(entries, file)
         if taken is not None and taken[3] > max_bytes and len(entries) > ENTRY_SIZE:
-            entries = entries[: plain_read.fitting(entries, max_bytes) * ENTRY_SIZE]
-            taken = plain_read.take(entries, file)
+            entries = entries[: fitting(entries, max_bytes) * ENTRY_SIZE]
+            taken = take(entries, file)
         if taken is None:
             return None
         start, end, views, size = taken

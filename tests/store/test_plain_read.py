@@ -1,0 +1,123 @@
+"""The read that selects nothing gives what the general read gives, or stands back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from aerobee.broker.store import page_cache
+from aerobee.broker.store.consume_queue import BLANK_ENTRY
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.page_cache import Residence
+
+from .conftest import OpenStore, dispatch, message
+
+QUEUES = 3
+
+
+def filled(open_store: OpenStore, count: int = 900) -> MessageStore:
+    """Records of all lengths in runs of all lengths, over several files of log and queues."""
+    store = open_store(mapped_file_size_consume_queue=20 * 200)
+    chance = random.Random(7)
+    left = count
+    while left:
+        run, queue_id = min(left, chance.choice((1, 1, 2, 9, 70))), chance.randrange(QUEUES)
+        store.put([message("T", queue_id, bytes(chance.randrange(300))) for _ in range(run)])
+        left -= run
+    dispatch(store)
+    assert len(store.commit_log.files.files) > 3
+    return store
+
+
+def test_a_plain_read_gives_the_same_bytes_as_the_general_one(open_store: OpenStore) -> None:
+    store = filled(open_store)
+    chance = random.Random(11)
+    plain = 0
+    for _ in range(3000):
+        queue_id = chance.randrange(QUEUES)
+        offset = chance.randrange(-2, store.max_offset("T", queue_id) + 2)
+        count = chance.choice((1, 2, 31, 32, 63, 64, 65, 150))
+        most = chance.choice((1, 200, 1000, 4000, 1 << 20))
+        found = store.read_plain("T", queue_id, offset, count, most)
+        if found is None:
+            continue
+        plain += 1
+        queue, file, start, end, views, size, taken, behind = found
+        general = store.read_queue("T", queue_id, offset, count, max_bytes=most)
+        assert b"".join(views) == b"".join(general.views)
+        assert (size, taken) == (general.size, general.count)
+        assert offset + taken == general.next_offset
+        assert (queue.min_offset, queue.max_offset) == (general.min_offset, general.max_offset)
+        first_file, first, _ = general.spans[0]
+        last_file, last, length = general.spans[-1]
+        assert file is first_file is last_file
+        assert (start, end) == (first, last + length)
+        assert behind == store.max_physical_offset - file.start - first
+        general.release()
+    assert plain > 1500  # the others cross a file's end or begin outside of the queue
+    assert {file.holders for file in store.commit_log.files.files} == {0}
+
+
+def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(open_store: OpenStore) -> None:
+    store = filled(open_store)
+    queue = store.queue_table.get("T", 0)
+    assert queue is not None
+    assert store.read_plain("T", 0, 10, 5, 1 << 20) is not None
+    assert store.read_plain("T", 9, 0, 5, 1 << 20) is None
+    assert store.read_plain("T", 0, -1, 5, 1 << 20) is None
+    assert store.read_plain("T", 0, queue.max_offset, 5, 1 << 20) is None
+    assert store.read_plain("T", 0, 10, 0, 1 << 20) is None
+    for count in (5, 100):
+        saved = bytes(queue.entries(12, 1))
+        queue.entries(12, 1)[:] = BLANK_ENTRY
+        assert store.read_plain("T", 0, 10, count, 1 << 20) is None
+        queue.entries(12, 1)[:] = saved
+        assert store.read_plain("T", 0, 10, count, 1 << 20) is not None
+    first = store.commit_log.files.files[0]
+    first.usable = False  # it is being removed
+    assert store.read_plain("T", 0, 0, 5, 1 << 20) is None
+    first.usable = True
+    store._reader.check_records = True
+    assert store.read_plain("T", 0, 10, 5, 1 << 20) is None
+
+
+def test_what_is_far_behind_the_logs_end_is_left_to_the_general_read(
+    open_store: OpenStore,
+) -> None:
+    store = filled(open_store)
+    store._reader._hot_bytes = 50_000
+    last = store.max_offset("T", 0) - 1
+    assert store.read_plain("T", 0, 0, 5, 1 << 20) is None
+    assert store.read_plain("T", 0, last, 5, 1 << 20) is not None
+
+
+def test_a_block_that_is_in_memory_is_asked_for_once_in_a_while(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(open_store)
+    first, second = store.commit_log.files.files[:2]
+    asked: list[tuple[int, int]] = []
+    cached = True
+    time = 100.0
+
+    def is_cached(_descriptor: int, position: int, length: int) -> bool:
+        asked.append((position, length))
+        return cached
+
+    monkeypatch.setattr(page_cache, "is_cached", is_cached)
+    monkeypatch.setattr(page_cache, "monotonic", lambda: time)
+    residence = Residence()
+    assert residence.holds_range(first, 1000, 2000)
+    assert residence.holds_range(first, 30_000, 40_000)
+    assert residence.holds([(first, 5000, 200), (first, 9000, 200)], 400)
+    assert asked == [(0, first.wrote)]
+    assert residence.holds([(first, 5000, 200), (second, 0, 200)], 400)  # one by one
+    assert asked == [(0, first.wrote), (5000, 200), (0, 200)]
+    time += 1
+    cached = False
+    asked.clear()
+    assert not residence.holds_range(first, 1000, 2000)
+    assert not residence.holds_range(second, 1000, 2000)
+    assert not residence.holds([(first, 5000, 200), (first, 9000, 200)], 400)
+    assert asked == [(0, first.wrote), (0, second.wrote), (0, first.wrote), (5000, 200)]
