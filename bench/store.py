@@ -31,7 +31,7 @@ from aerobee.broker.store.flush import CHECKPOINT_BYTES
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from bench.machine import describe_machine
-from bench.store_messages import LIST, messages
+from bench.store_messages import LIST, Batch, append, append_objects, batch_of
 from bench.store_sync import sync_rows
 
 ROUND = 8  # puts in one timed round
@@ -55,14 +55,20 @@ def dispatch(store: MessageStore) -> None:
         pass
 
 
-def appends(folder: Path, size: int, total_bytes: int) -> Row:
+def appends(
+    folder: Path,
+    size: int,
+    total_bytes: int,
+    put: Callable[[MessageStore, Batch], int] = append,
+    name: str = "",
+) -> Row:
     """put of lists of 32 and their dispatch to queues and index; us of CPU per message."""
     per_round = LIST * ROUND
     rounds = max(20, total_bytes // (size + 300) // per_round)
     with opened(folder) as store:
-        batches = [messages(size, LIST, n * LIST) for n in range(ROUND)]
+        batches = [batch_of(store, size, LIST, n * LIST) for n in range(ROUND)]
         store.commit_log.prepare_first_file()
-        store.put(batches[0])
+        append_objects(store, batches[0])
         dispatch(store)
         put_us: list[float] = []
         both_us: list[float] = []
@@ -70,7 +76,7 @@ def appends(folder: Path, size: int, total_bytes: int) -> Row:
         for _ in range(rounds):
             started, cpu = time.perf_counter(), time.thread_time_ns()
             for batch in batches:
-                store.put(batch)
+                put(store, batch)
             middle = time.thread_time_ns()
             dispatch(store)
             end = time.thread_time_ns()
@@ -80,7 +86,7 @@ def appends(folder: Path, size: int, total_bytes: int) -> Row:
         check_count(store, rounds * per_round + LIST)
         copied = memcpy_us(store, size)
     return {
-        "row": f"append + dispatch, {size} B",
+        "row": f"append + dispatch, {size} B{name}",
         "appends/s": round(rounds * per_round / wall),
         "us CPU": round(statistics.median(both_us), 2),
         "us CPU min": round(min(both_us), 2),
@@ -121,7 +127,7 @@ def rolls(folder: Path, file_size: int, files: int) -> list[Row]:
     """Every put of one 1 KB message timed over several file rolls, dispatched every 64."""
     with opened(folder, mapped_file_size_commit_log=file_size) as store:
         store.commit_log.prepare_first_file()
-        one = messages(1024, 1)
+        one = batch_of(store, 1024, 1)
         times: list[int] = []
         blocked = 0
         clock = time.perf_counter_ns
@@ -129,7 +135,7 @@ def rolls(folder: Path, file_size: int, files: int) -> list[Row]:
             for _ in range(64):
                 waits = _voluntary_waits()
                 started = clock()
-                store.put(one)
+                append(store, one)
                 took = clock() - started
                 times.append(took)
                 blocked += took > STALL_NS and _voluntary_waits() > waits
@@ -182,9 +188,9 @@ def recovery(folder: Path, total_bytes: int) -> list[Row]:
     root = folder
     page = b""
     with opened(folder) as store:
-        batch = messages(1024, LIST)
+        batch = batch_of(store, 1024, LIST)
         while store.max_physical_offset < total_bytes:
-            store.put(batch)
+            append(store, batch)
             dispatch(store)
             if not page and store.max_physical_offset > total_bytes - CHECKPOINT_BYTES:
                 store.flush.step()
@@ -246,9 +252,12 @@ def main() -> None:
 
     print(describe_machine())
     try:
+        amount = (32 if quick else 400) << 20
         for size in (100, 1024, 10240):
-            add(appends(folder / f"a{size}", size, (32 if quick else 400) << 20))
+            add(appends(folder / f"a{size}", size, amount))
             shutil.rmtree(folder / f"a{size}")
+        add(appends(folder / "objects", 1024, amount, append_objects, " as objects"))
+        shutil.rmtree(folder / "objects")
         add(*sync_rows(folder, 1.5 if quick else 5.0))
         add(*rolls(folder / "rolls", (16 if quick else 256) << 20, 4))
         shutil.rmtree(folder / "rolls")

@@ -21,8 +21,7 @@ from aerobee.broker.store.disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message
-from bench.store_messages import LIST, messages
+from bench.store_messages import LIST, Batch, append, append_objects, batch_of
 
 WAITING = (1, 32, 256)
 ROUNDS = 5
@@ -87,7 +86,7 @@ async def opened(folder: Path, flush_disk_type: str) -> MessageStore:
     store = MessageStore(settings, clock=Clock())
     store.load()
     await store.start()
-    store.put(messages(1024, 1))
+    append_objects(store, batch_of(store, 1024, 1))
     await asyncio.sleep(0.5)  # the first file is there and warm
     return store
 
@@ -104,11 +103,11 @@ async def send_for(store: MessageStore, waiting: int, seconds: float) -> tuple[f
     senders = -(-waiting // LIST)
     acks = 0
 
-    def send(batch: list[Message]) -> None:
+    def send(batch: Batch) -> None:
         def acknowledged(status: PutStatus) -> None:
             nonlocal acks, senders
             assert status is PutStatus.PUT_OK, status
-            acks += len(batch)
+            acks += len(batch.rows)
             if time.perf_counter() < stop_at:
                 loop.call_soon(send, batch)
                 return
@@ -116,13 +115,13 @@ async def send_for(store: MessageStore, waiting: int, seconds: float) -> tuple[f
             if not senders:
                 done.set_result(None)
 
-        store.when_durable(store.put(batch)[-1].end_offset, acknowledged)
+        store.when_durable(append(store, batch), acknowledged)
 
     stored, flushes = store.stats.dispatched, store.stats.flushes
     started = time.perf_counter()
     stop_at = started + seconds
     for first in range(0, waiting, LIST):
-        send(messages(1024, min(LIST, waiting - first), first))
+        send(batch_of(store, 1024, min(LIST, waiting - first), first))
     await done
     while store.reput.step():
         pass
