@@ -18,7 +18,7 @@ func natsClient(port string) client { return jetStream{"nats://127.0.0.1:" + por
 func (j jetStream) readers() int { return 1 }
 
 func (j jetStream) connect(options ...jetstream.JetStreamOpt) (*nats.Conn, jetstream.JetStream, error) {
-	connection, err := nats.Connect(j.url)
+	connection, err := nats.Connect(j.url, nats.NoReconnect())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -61,20 +61,20 @@ func (j jetStream) sender(topic string, _ int) (func(int, int, []byte, *figures)
 		if window == 1 {
 			return publishOneByOne(js, topic, share, body, f)
 		}
-		return publishWindow(js, topic, share, window, body, f)
+		return publishWindow(js, topic, share, window, body, connection.StatusChanged(nats.CLOSED), f)
 	}, nil
 }
 
 func publishOneByOne(js jetstream.JetStream, topic string, share int, body []byte, f *figures) error {
 	for range share {
 		begun := time.Now()
-		if ack, err := js.Publish(context.Background(), topic, body); err != nil {
-			f.failed(err)
+		ack, err := js.Publish(context.Background(), topic, body)
+		if err != nil {
+			return err
 		} else if ack.Stream != topic || ack.Duplicate {
-			f.failed(fmt.Errorf("unexpected acknowledgement %+v", ack))
-		} else {
-			f.good(1, time.Since(begun))
+			return fmt.Errorf("unexpected acknowledgement %+v", ack)
 		}
+		f.good(1, time.Since(begun))
 	}
 	return nil
 }
@@ -85,26 +85,28 @@ type pending struct {
 }
 
 // publishWindow keeps window asynchronous publications under way and checks them in their order.
-func publishWindow(js jetstream.JetStream, topic string, share, window int, body []byte, f *figures) error {
+func publishWindow(js jetstream.JetStream, topic string, share, window int, body []byte,
+	gone <-chan nats.Status, f *figures) error {
 	underWay := make(chan pending, window)
-	late := time.After(5 * time.Minute)
-	settle := func(one pending) {
+	settle := func(one pending) error {
 		select {
 		case ack := <-one.ack.Ok():
 			if ack.Stream != topic || ack.Duplicate {
-				f.failed(fmt.Errorf("unexpected acknowledgement %+v", ack))
-				return
+				return fmt.Errorf("unexpected acknowledgement %+v", ack)
 			}
 			f.good(1, time.Since(one.begun))
+			return nil
 		case err := <-one.ack.Err():
-			f.failed(err)
-		case <-late:
-			f.failed(fmt.Errorf("the acknowledgements took more than 5 minutes"))
+			return err
+		case <-gone:
+			return nats.ErrConnectionClosed
 		}
 	}
 	for range share {
 		if len(underWay) == window {
-			settle(<-underWay)
+			if err := settle(<-underWay); err != nil {
+				return err
+			}
 		}
 		begun := time.Now()
 		ack, err := js.PublishAsync(topic, body)
@@ -114,7 +116,9 @@ func publishWindow(js jetstream.JetStream, topic string, share, window int, body
 		underWay <- pending{ack, begun}
 	}
 	for len(underWay) > 0 {
-		settle(<-underWay)
+		if err := settle(<-underWay); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -49,10 +49,9 @@ func (s streams) sender(topic string, index int) (func(int, int, []byte, *figure
 			share -= n
 			begun := time.Now()
 			if err := addAll(connection, name, n, body); err != nil {
-				f.failed(err)
-			} else {
-				f.good(n, time.Since(begun))
+				return err
 			}
+			f.good(n, time.Since(begun))
 		}
 		return nil
 	}, nil

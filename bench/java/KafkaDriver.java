@@ -39,6 +39,8 @@ public final class KafkaDriver {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", address);
         settings.put("linger.ms", "0");
+        settings.put("request.timeout.ms", "20000");
+        settings.put("delivery.timeout.ms", "30000");
         settings.putAll(more);
         return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
     }
@@ -88,7 +90,7 @@ public final class KafkaDriver {
         KafkaProducer<byte[], byte[]> producer, String topic, int share, byte[] body, int window,
         Lines.Figures figures) throws InterruptedException {
         Semaphore free = new Semaphore(window);
-        for (int i = 0; i < share; i++) {
+        for (int i = 0; i < share && figures.allGood(); i++) {
             free.acquire();
             long begun = System.nanoTime();
             producer.send(new ProducerRecord<>(topic, body), (metadata, error) -> {

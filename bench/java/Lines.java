@@ -82,6 +82,11 @@ final class Lines {
             return done.get();
         }
 
+        /** A row that has failed need not go on. */
+        boolean allGood() {
+            return bad.get() == 0;
+        }
+
         void bad(Object what) {
             if (bad.getAndIncrement() == 0) {
                 error = String.valueOf(what);

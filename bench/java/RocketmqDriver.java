@@ -66,7 +66,7 @@ public final class RocketmqDriver {
 
     private static void sendOneByOne(
         DefaultMQProducer producer, String topic, int share, byte[] body, Lines.Figures figures) throws Exception {
-        for (int i = 0; i < share; i++) {
+        for (int i = 0; i < share && figures.allGood(); i++) {
             long begun = System.nanoTime();
             note(producer.send(message(topic, i, body)), begun, figures);
         }
@@ -76,7 +76,7 @@ public final class RocketmqDriver {
         DefaultMQProducer producer, String topic, int share, byte[] body, int window, Lines.Figures figures)
         throws Exception {
         Semaphore free = new Semaphore(window);
-        for (int i = 0; i < share; i++) {
+        for (int i = 0; i < share && figures.allGood(); i++) {
             free.acquire();
             long begun = System.nanoTime();
             producer.send(message(topic, i, body), new SendCallback() {
