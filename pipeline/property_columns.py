@@ -40,7 +40,7 @@ def property_columns(text: Any, gap_take: Callable[..., Any]) -> PropertyColumns
     bounds = np.frombuffer(offsets, np.int32)[: len(text) + 1].astype(np.int64)
     pairs = _same_pairs(np.frombuffer(buffer, np.uint8)[: bounds[-1]], bounds)
     if pairs is not None:
-        return SamePairs(buffer, len(text), *pairs, gap_take)
+        return SamePairs(buffer, len(text), pairs, gap_take)
     return MixedPairs(buffer, bounds, gap_take)
 
 
@@ -50,78 +50,89 @@ def _headers(row_offsets: Any, names: Any, values: Any) -> Any:
     return pa.ListArray.from_arrays(row_offsets, pairs, type=kind)
 
 
-def _same_pairs(data: Any, bounds: Ints) -> tuple[list[bytes], Ints, Ints] | None:
-    """Names, value starts and value ends (a row per record); None unless all have those names."""
+def _same_pairs(data: Any, bounds: Ints) -> list[tuple[bytes, Ints, Ints]] | None:
+    """Name, value starts and value ends of each pair; None unless all records have those names."""
     rows = len(bounds) - 1
     marks: Any = np.flatnonzero(data < 3)
     if not rows or not len(marks) or len(marks) % rows:
         return None
     marks = marks.reshape(rows, -1)
-    name_ends, ends = marks[:, 0::2], marks[:, 1::2]
     kinds = data[marks]
     if (kinds[:, 0::2] != 1).any() or (kinds[:, 1::2] != 2).any():
         return None
-    if name_ends.shape != ends.shape:  # 4.9 to 5.1 leave out the last mark
-        ends = np.concatenate((ends, bounds[1:, None]), axis=1)
-    elif (ends[:, -1] != bounds[1:] - 1).any():
+    columns = list(np.ascontiguousarray(marks.T))
+    if len(columns) % 2:  # 4.9 to 5.1 leave out the last mark
+        columns.append(bounds[1:])
+    elif (columns[-1] != bounds[1:] - 1).any():
         return None
-    starts = np.empty(ends.shape, np.int64)
-    starts[:, 0] = bounds[:-1]
-    starts[:, 1:] = ends[:, :-1] + 1
-    lengths = name_ends - starts
-    if (lengths != lengths[0]).any() or (lengths[0] < 1).any() or (name_ends + 1 >= ends).any():
-        return None
-    names = []
-    for start, length in zip(starts.T, lengths[0].tolist(), strict=True):
-        texts = np.lib.stride_tricks.sliding_window_view(data, length)[start]
-        if (texts != texts[0]).any():
+    pairs = []
+    starts = bounds[:-1]
+    for name_ends, ends in zip(columns[0::2], columns[1::2], strict=True):
+        name = _same_text(data, starts, name_ends)
+        if not name or (ends - name_ends < 2).any():
             return None
-        names.append(texts[0].tobytes())
-    kept = [at for at, name in enumerate(names) if name != _CRC_NAME]
-    if len(kept) < len(names):
-        name_ends, ends = name_ends[:, kept], ends[:, kept]
-    return [names[at] for at in kept], name_ends + 1, ends
+        if name != _CRC_NAME:
+            pairs.append((name, name_ends + 1, ends))
+        starts = ends + 1
+    return pairs
+
+
+def _same_text(data: Any, starts: Ints, ends: Ints) -> bytes | None:
+    """The text that all these ranges hold; None when they differ."""
+    text: bytes = data[starts[0] : ends[0]].tobytes()
+    size = len(text)
+    if not size or (ends - starts != size).any():
+        return None
+    width = next(width for width in (8, 4, 2, 1) if width <= size)
+    words = np.ndarray((len(data) - width + 1,), f"u{width}", buffer=data, strides=(1,))
+    for at in {*range(0, size - width, width), size - width}:  # the last may overlap
+        found = words[starts + at]
+        if (found != found[0]).any():
+            return None
+    return text
 
 
 class SamePairs:
-    """Properties of records that all have the pairs `names`, in that order."""
+    """Properties of records that all have the same names in the same order."""
 
     def __init__(
         self,
         buffer: Any,
         count: int,
-        names: list[bytes],
-        starts: Ints,
-        ends: Ints,
+        pairs: list[tuple[bytes, Ints, Ints]],
         gap_take: Callable[..., Any],
     ) -> None:
-        self._buffer, self._count, self._names = buffer, count, names
-        self._starts, self._ends = starts, ends
+        self._buffer, self._count, self._pairs = buffer, count, pairs
         self._gap_take = gap_take
 
     def value_of(self, name: bytes, kind: Any) -> Any:
-        if name not in self._names:
-            return pa.nulls(self._count, kind)
-        at = len(self._names) - 1 - self._names[::-1].index(name)  # the last one counts
-        return self._gap_take(self._buffer, self._starts[:, at], self._ends[:, at], kind)
+        for known, starts, ends in reversed(self._pairs):  # the last one counts
+            if known == name:
+                return self._gap_take(self._buffer, starts, ends, kind)
+        return pa.nulls(self._count, kind)
 
     def _row_offsets(self) -> Any:
-        step = len(self._names)
+        step = len(self._pairs)
         return pa.array(np.arange(self._count + 1, dtype=np.int32) * np.int32(step))
 
     def _all_names(self) -> Any:
         """The names of one record, repeated."""
-        lengths = [len(name) for name in self._names]
+        names = [name for name, _, _ in self._pairs]
+        lengths = [len(name) for name in names]
         offsets = np.zeros(self._count * len(lengths) + 1, np.int32)
         firsts = np.arange(self._count, dtype=np.int32) * np.int32(sum(lengths))
         offsets[1:] = (firsts[:, None] + np.cumsum(lengths, dtype=np.int32)).ravel()
-        text = pa.py_buffer(b"".join(self._names) * self._count)
+        text = pa.py_buffer(b"".join(names) * self._count)
         return pa.Array.from_buffers(
             pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), text]
         )
 
     def _all_values(self, kind: Any) -> Any:
-        return self._gap_take(self._buffer, self._starts.ravel(), self._ends.ravel(), kind)
+        shape = (self._count, len(self._pairs))
+        starts, ends = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        for at, (_, some_starts, some_ends) in enumerate(self._pairs):
+            starts[:, at], ends[:, at] = some_starts, some_ends
+        return self._gap_take(self._buffer, starts.ravel(), ends.ravel(), kind)
 
     def as_map(self) -> Any:
         return pa.MapArray.from_arrays(
