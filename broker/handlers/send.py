@@ -284,9 +284,8 @@ class Sends:
             return self._refuse(request, code_of(result.status), result.reason)
         first = messages[0]
         self.broker.stats.add_put(first.topic, len(messages), result.size)
-        ids = [
-            offset_message_id(first.store_host, offset) for offset in result.physical_offsets or ()
-        ]
+        host = first.store_host.hex().upper()
+        ids = [f"{host}{offset:016X}" for offset in result.physical_offsets or ()]
         ext = self.answer_ext | {
             "msgId": ",".join(ids),
             "queueId": str(first.queue_id),

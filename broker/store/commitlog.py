@@ -16,7 +16,12 @@ from aerobee.broker.store.allocate import FileMaker
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.crc import crc32, crc32_large
 from aerobee.broker.store.disk import Disk
-from aerobee.broker.store.limits import limits_of, record_size_max, with_properties
+from aerobee.broker.store.limits import (
+    limits_of,
+    record_size_bound,
+    record_size_max,
+    with_properties,
+)
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.queue_table import QueueTable
@@ -216,10 +221,7 @@ class CommitLog:
         self, messages: Sequence[Message], now_ms: int, facts: list[Fact]
     ) -> PutResult:
         """Append all messages in one file, or none."""
-        refused = [result for m in messages if (result := self.limits.check(m)) is not None]
-        if refused:
-            return refused[0]
-        size = sum(map(record_size_max, messages))
+        size = sum([record_size_bound(message) for message in messages])
         if size + BLANK_SIZE > self.files.file_size:
             return self.limits.too_big(f"the batch of {len(messages)} messages", size)
         try:
@@ -227,12 +229,13 @@ class CommitLog:
         except LogFull as error:
             return RefusedPut(PutStatus.CREATE_MAPEDFILE_FAILED, str(error))
         before = file.wrote
-        results = self.append(messages, now_ms, facts)
-        bad = next((result for result in results if not result.ok), None)
+        bad = next((r for r in self.append(messages, now_ms, facts) if not r.ok), None)
         if bad is not None:
             self._take_back(file, before, facts)
             return bad
-        return BatchPut(results)
+        offsets = [fact[2] for fact in facts]
+        _, queue_offset, _, _, stored_ms, _, _ = facts[0]
+        return BatchPut(offsets, file.wrote - before, queue_offset, stored_ms)
 
     def _take_back(self, file: MappedFile, before: int, facts: list[Fact]) -> None:
         """Undo an append that nobody has seen; its bytes must not look like records."""

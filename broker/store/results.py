@@ -99,16 +99,11 @@ class BatchPut(PutResult):
 
     __slots__ = ("physical_offsets",)
 
-    def __init__(self, results: Sequence[PutResult]) -> None:
-        first, last = results[0], results[-1]
-        super().__init__(
-            PutStatus.PUT_OK,
-            first.physical_offset,
-            last.end_offset - first.physical_offset,
-            first.queue_offset,
-            first.store_timestamp,
-        )
-        self.physical_offsets = [each.physical_offset for each in results]
+    def __init__(
+        self, physical_offsets: Sequence[int], size: int, queue_offset: int, store_timestamp: int
+    ) -> None:
+        super().__init__(PutStatus.PUT_OK, physical_offsets[0], size, queue_offset, store_timestamp)
+        self.physical_offsets = physical_offsets
 
 
 class Refusal(NamedTuple):
