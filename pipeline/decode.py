@@ -60,8 +60,9 @@ assert _HEAD.itemsize == HEAD_V4_SIZE
 
 def gather(data: Bytes, positions: Ints, width: int) -> Bytes:
     """The `width` bytes at each position, as rows of a new array."""
-    windows = np.lib.stride_tricks.sliding_window_view(data, width)
-    return np.ascontiguousarray(windows[positions])
+    windows: Any = np.ndarray((max(0, len(data) - width + 1),), f"V{width}", data, strides=(1,))
+    rows: Bytes = windows[positions].view(np.uint8).reshape(-1, width)
+    return rows
 
 
 @lru_cache(maxsize=8)

@@ -157,8 +157,10 @@ def test_a_running_stream_sees_new_messages_and_new_queues(
         query.stop()
     create_topic(broker.broker, "growing", 3)
     fill(broker, "growing", numbers(30, 20))
-    run_available(stream(subscribe="growing"), tmp_path / "c", sink)
-    # The stop may have come before the last batch was marked as done: then it was run again.
+    # The stop may have come before the last batch was marked as done: then it is run again, and on
+    # Spark 4.1 that is all that an AvailableNow run does.
+    for _ in range(1 if HAS_LIMITS else 2):
+        run_available(stream(subscribe="growing"), tmp_path / "c", sink)
     assert sorted(set(sink.rows())) == numbers(50)
 
 
