@@ -222,10 +222,11 @@ class Connection(asyncio.Protocol):
                 sent = os.writev(self._descriptor, pieces)
             except OSError:  # it takes nothing now, or the client has gone: the transport finds out
                 sent = 0
-            for index, piece in enumerate(pieces):
-                if sent < len(piece):
-                    return (memoryview(piece)[sent:], *parts[start + index + 1 :])
-                sent -= len(piece)
+            if sent < sum(map(len, pieces)):
+                for index, piece in enumerate(pieces, start):
+                    if sent < len(piece):
+                        return (memoryview(piece)[sent:], *parts[index + 1 :])
+                    sent -= len(piece)
         return ()
 
     def release_when_sent(self, release: Callable[[], None]) -> None:
