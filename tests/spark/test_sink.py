@@ -131,6 +131,7 @@ def test_a_failed_exactly_once_write_leaves_nothing_visible(
     assert sum(topic_values(broker.namesrv, "whole-at-least-once").values()) > 0
 
 
+@pytest.mark.timeout(400)  # it starts Spark again and again
 def test_every_row_is_there_once_after_kills_of_driver_worker_and_broker(
     own_broker: Callable[..., AerobeeBroker], tmp_path: Path
 ) -> None:
