@@ -2,6 +2,8 @@
 
 A new file costs a second per gigabyte when all its pages are to be in memory; a put must not wait
 for that. So while one file is written the next one is created, allocated whole and populated here.
+The kernel makes large pages of what is populated in large steps, which suits ASYNC_FLUSH; but a
+sync writes a whole page for one message in it, so under SYNC_FLUSH pages are small.
 Without a thread (`ahead=False`, a simulated disk) a file is made at the moment it is needed.
 """
 
@@ -23,11 +25,21 @@ WARM_STEP = 16 * 1024 * 1024  # of a file that is in use already
 
 
 class FileMaker:
-    def __init__(self, disk: Disk, folder: str, size: int, *, ahead: bool, populate: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        size: int,
+        *,
+        ahead: bool,
+        populate: bool,
+        small_pages: bool = False,
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._size = size
         self._populate = populate and size >= POPULATE_FROM
+        self._small_pages = small_pages or not self._populate
         self._stopping = False
         self._ahead = 0
         self._requests = 0
@@ -62,7 +74,7 @@ class FileMaker:
         if self._disk.exists(path):  # left over by a `take` that failed half-way
             self._disk.unlink(path)
         file = self._disk.create(path, self._size)
-        if not self._populate:  # else its pages come ahead of the writing, in large steps
+        if self._small_pages:
             file.use_randomly()
         try:
             file.allocate(0, self._size)

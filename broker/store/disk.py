@@ -21,14 +21,10 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-
 from aerobee.broker.store import page_cache
 from aerobee.broker.store.system_calls import IS_LINUX, allocate_blocks, data_sync
 
-log = structlog.get_logger("aerobee.store")
-
-MADV_POPULATE_WRITE = 23
+MADV_POPULATE_READ = 22
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,8 +57,8 @@ class DiskFile(Protocol):
         """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
 
     def populate(self, start: int, length: int) -> None:
-        """Bring the range's pages into memory and its blocks, as zeros, to the disk: a later sync
-        then has only data to write. A hint: failing is no error."""
+        """Bring the range's pages into memory, clean: to make them dirty here would have the disk
+        write them twice. A hint: failing is no error."""
 
     def sync(self) -> None:
         """Return when all that was written to the file is on disk."""
@@ -188,25 +184,9 @@ class RealFile:
         anchor = ctypes.c_char.from_buffer(view, first)
         try:
             address = ctypes.c_void_p(ctypes.addressof(anchor))
-            _libc.madvise(address, ctypes.c_size_t(length), MADV_POPULATE_WRITE)
+            _libc.madvise(address, ctypes.c_size_t(length), MADV_POPULATE_READ)
         finally:
             del anchor
-        self._write_zeros_out()
-
-    def _write_zeros_out(self) -> None:
-        """Populated pages are dirty, and allocated blocks are not yet marked as written: unless
-        that is done now, the first sync of messages pays for both. By a descriptor of its own: an
-        error must still be told to the one that messages are synced by."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return  # it was not needed and is gone already
-        try:
-            data_sync(descriptor)
-        except OSError as error:
-            log.warning("a file made ahead could not be written", path=self.path, reason=str(error))
-        finally:
-            os.close(descriptor)
 
     def sync(self) -> None:
         with self._closing:
