@@ -84,7 +84,8 @@ class Reput:
 
     def nudge(self, facts: list[Fact]) -> None:
         """These may be dispatched: at once when somebody listens, else when they are many."""
-        if len(self._facts) >= STEP_FACTS or any([fact[0].listened for fact in facts]):
+        many = self.behind or len(self._facts) >= STEP_FACTS
+        if many or any([fact[0].listened for fact in facts]):
             self.wake.set()
         else:
             self.wake_late.set()

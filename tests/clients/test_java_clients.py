@@ -258,9 +258,10 @@ def test_two_consumers_share_the_queues_and_one_takes_over_when_the_other_leaves
         return [m for m in java.messages(consumer) if m["body"].startswith(prefix)]
 
     java.send(producer, name, 40, prefix="shared")
+    # On a busy machine a client of 5.5 sometimes misses its first round and shares 20 s later.
     wait_for(
         lambda: len(new(one, "shared")) + len(new(two, "shared")) >= 40,
-        timeout=20,
+        timeout=60,
         what="both consumers together got all",
     )
     assert bodies(new(one, "shared") + new(two, "shared")) == numbered("shared", 40)
