@@ -22,6 +22,7 @@ from aerobee.protocol.frame import FRAME_SIZE_MAX, encode_frame
 
 log = structlog.get_logger("aerobee.connection")
 
+JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write than many pieces
 PIECES_MAX: Final = 1024  # that one call of the system takes
 
 Part = bytes | memoryview

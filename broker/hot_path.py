@@ -14,22 +14,20 @@ import structlog
 
 from aerobee.broker.answers import LENGTH_PREFIXES
 from aerobee.broker.broker import Broker
-from aerobee.broker.connection import Connection, Part
+from aerobee.broker.connection import JOIN_MAX, Connection, Part
 from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher
 from aerobee.broker.general_feed import ANSWERS_MAX, GeneralFeed
 from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, flush_failed_text
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
-from aerobee.broker.store.commitlog import Fact, Row
+from aerobee.broker.store.commitlog import Fact, Row, message_of
 from aerobee.broker.store.results import PutResult, PutStatus, RefusedPut
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from aerobee.protocol.frame import RawFrame, encode_frame
 from aerobee.protocol.ids import encode_host, offset_message_id
-from aerobee.protocol.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, Message
+from aerobee.protocol.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
 
 log = structlog.get_logger("aerobee.hot_path")
-
-JOIN_MAX: Final = 64 << 10  # up to here one buffer is cheaper to write than many
 
 UNUSUAL_SYS_FLAGS: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
 
@@ -291,21 +289,3 @@ class HotPath(GeneralFeed):
                 self._pull_times.add(perf_counter() - started)
                 return sum(map(len, parts))
         return self._general(frame, out)
-
-
-def message_of(row: Row) -> Message:
-    """The row as the store's general way takes it."""
-    queue, body, text, flag, sys_flag, born_timestamp, born_host, store_host, times, prepared = row
-    return Message(
-        queue.topic,
-        queue.queue_id,
-        body,
-        text,
-        flag,
-        sys_flag,
-        born_timestamp,
-        born_host,
-        store_host,
-        times,
-        prepared,
-    )

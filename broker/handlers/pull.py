@@ -12,7 +12,7 @@ import structlog
 
 from aerobee.broker.answers import found_head
 from aerobee.broker.broker import Broker
-from aerobee.broker.connection import Connection, Part
+from aerobee.broker.connection import JOIN_MAX, Connection, Part
 from aerobee.broker.dispatch import ERROR_TEXT_MAX, Handler, Request
 from aerobee.broker.handlers.pull_checks import selection_of
 from aerobee.broker.services.long_polling import Hold, LongPolling
@@ -32,7 +32,6 @@ from aerobee.protocol.headers import (
 
 log = structlog.get_logger("aerobee.pull")
 
-JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write than several
 SUSPEND_MAX_S: Final = 600.0
 RECENT_BYTES: Final = 32 << 20  # what was written last is in memory: no need to ask
 LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)

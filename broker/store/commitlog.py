@@ -12,6 +12,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from aerobee.broker.store.allocate import FileMaker
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.crc import crc32, crc32_large
@@ -20,7 +22,6 @@ from aerobee.broker.store.limits import (
     limits_of,
     record_size_bound,
     record_size_max,
-    with_properties,
 )
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
@@ -286,7 +287,7 @@ class CommitLog:
             text = message.properties
             if "__CRC32#" in text:
                 text = message_properties.remove(text, message_properties.CRC32)
-                message = with_properties(message, text)
+                message = msgspec.structs.replace(message, properties=text)
             queue = self.queues.get_or_create(message.topic, message.queue_id)
             file = self._file_with_room(record_size_max(message))
             in_queue = not message.sys_flag & NOT_IN_QUEUE
@@ -362,3 +363,21 @@ class CommitLog:
         if file is None or physical_offset - file.start >= file.readable:
             return None
         return file
+
+
+def message_of(row: Row) -> Message:
+    """The row as `append` takes it."""
+    queue, body, text, flag, sys_flag, born_timestamp, born_host, store_host, times, prepared = row
+    return Message(
+        queue.topic,
+        queue.queue_id,
+        body,
+        text,
+        flag,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_host,
+        times,
+        prepared,
+    )

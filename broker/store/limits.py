@@ -92,20 +92,3 @@ def limits_of(settings: StoreSettings) -> Limits:
         PROPERTIES_SIZE_MAX - checksum,
         settings.mapped_file_size_commit_log,
     )
-
-
-def with_properties(message: Message, text: str) -> Message:
-    """The same message with another property string."""
-    return Message(
-        message.topic,
-        message.queue_id,
-        message.body,
-        text,
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_transaction_offset,
-    )

@@ -84,29 +84,30 @@ class Reput:
 
     def nudge(self, facts: list[Fact]) -> None:
         """These may be dispatched: at once when somebody listens, else when they are many."""
-        many = self.behind or len(self._facts) >= STEP_FACTS
-        if many or any([fact[0].listened for fact in facts]):
-            self.wake.set()
-        else:
-            self.wake_late.set()
+        self._wake_for(len(self._facts), facts)
 
     def flushed(self) -> None:
         """More may be dispatched, because it is on disk: at once when somebody listens, else when
         it is many. Who listens is asked now: one who came after the put has found nothing."""
         facts, limit = self._facts, self._limit()
-        count = len(facts)
-        if facts and _end_of(facts[-1]) > limit:
-            count = bisect_right(facts, limit, key=_end_of)
+        count = self._count_up_to(limit)
         known = bisect_right(facts, self._flushed_offset, 0, count, key=_end_of)
         self._flushed_offset = limit
-        if (
-            self.behind
-            or count >= STEP_FACTS
-            or any([fact[0].listened for fact in facts[known:count]])
-        ):
+        self._wake_for(count, facts[known:count])
+
+    def _wake_for(self, count: int, facts: list[Fact]) -> None:
+        """So many may be dispatched, these of them are new."""
+        if self.behind or count >= STEP_FACTS or any([fact[0].listened for fact in facts]):
             self.wake.set()
         elif count:
             self.wake_late.set()
+
+    def _count_up_to(self, limit: int) -> int:
+        """How many of the waiting facts' records end at `limit` or before."""
+        facts = self._facts
+        if not facts or _end_of(facts[-1]) <= limit:
+            return len(facts)
+        return bisect_right(facts, limit, key=_end_of)
 
     def catch_up(self) -> None:
         """Dispatch what waits for company, because somebody asks for it now."""
@@ -150,11 +151,7 @@ class Reput:
 
     def _dispatch_facts(self, limit: int) -> bool:
         facts = self._facts
-        if not facts:
-            return False
-        count = min(len(facts), STEP_FACTS)
-        if facts[count - 1][2] + facts[count - 1][3] > limit:
-            count = bisect_right(facts, limit, 0, count, key=_end_of)
+        count = min(self._count_up_to(limit), STEP_FACTS)
         if not count:
             return False
         batch = facts[:count] if count < len(facts) else facts
@@ -185,7 +182,7 @@ class Reput:
         file = self._log.files.find(first[2])
         if file is None or first[2] != self.dispatched_offset or last[2] >= file.end:
             return 0
-        end = last[2] + last[3]
+        end = _end_of(last)
         block = read_block(
             file.view,
             file.start,
@@ -204,7 +201,7 @@ class Reput:
 
     def _count_dispatched(self, batch: list[Fact]) -> int:
         end = self.dispatched_offset
-        return sum(1 for fact in batch if fact[2] + fact[3] <= end)
+        return sum(1 for fact in batch if _end_of(fact) <= end)
 
     def _dispatch(self, batch: list[Fact], arrivals: list[Arrival] | None) -> int:
         """Queue entries and keys of a batch. The loop that every message passes."""
