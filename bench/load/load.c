@@ -45,7 +45,7 @@ static Mode mode;
 static int port, binary;
 static const char *topic, *group;
 static char run_id[9];
-static long total, conns, window_, size, queues, max_nums, batch, gap_us;
+static long total, conns, window_, size, queues, max_nums, batch, gap_us, spin;
 static char *body;
 static long serial, sent, done, messages, bytes_in, bad, gaps, broken, ended;
 static int first_bad;
@@ -477,6 +477,7 @@ static void read_arguments(void) {
     max_nums = number("max", "32");
     batch = number("batch", "0");
     gap_us = number("gap_us", "1000");
+    spin = number("spin", "0");
 }
 
 int main(int argc, char **argv) {
@@ -515,7 +516,7 @@ int main(int argc, char **argv) {
     while (!finished()) {
         struct epoll_event events[64];
         // Only who has something to say is asked: vain reads would slow the broker on the other core.
-        int count = epoll_wait(poll, events, 64, mode != E2E ? 100 : moved ? 0 : 1);
+        int count = epoll_wait(poll, events, 64, spin ? 0 : mode != E2E ? 100 : moved ? 0 : 1);
         moved = 0;
         for (int i = 0; i < count; i++) {
             Conn *c = events[i].data.ptr;

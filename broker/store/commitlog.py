@@ -16,7 +16,7 @@ import msgspec
 
 from aerobee.broker.store.allocate import FileMaker
 from aerobee.broker.store.consume_queue import ConsumeQueue
-from aerobee.broker.store.crc import crc32, crc32_large
+from aerobee.broker.store.crc import LARGE, crc32, crc32_large
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.limits import (
     limits_of,
@@ -163,7 +163,7 @@ class CommitLog:
                 head = _pack_head(
                     size,
                     MAGIC_V1,
-                    (crc32_large if body_size > 512 else crc32)(body) & CRC_MASK,
+                    (crc32_large if body_size >= LARGE else crc32)(body) & CRC_MASK,
                     queue.queue_id,
                     flag,
                     queue_offset,
@@ -184,7 +184,7 @@ class CommitLog:
                 # One join, then one checksum of it: cheaper than one of each part.
                 record = join((head, body, tail))
                 add_part(record)
-                crc = (crc32_large if size > 600 else crc32)(record) if append_crc else 0
+                crc = (crc32_large if size >= LARGE else crc32)(record) if append_crc else 0
             else:
                 crc = crc32(tail, crc32_large(body, crc32(head))) if append_crc else 0
                 parts += (head, body, tail)

@@ -22,7 +22,7 @@ Span = tuple[int, int]
 FEW: Final = 8  # records: parsed one by one
 LAYOUTS: Final = 8  # tried for records of one length; the rest is parsed one by one
 _POWERS: Final = np.cumprod(np.r_[1, np.full(65535, 31)], dtype=np.uint32)  # of 31, mod 2^32
-_IS_MARK: Final = np.isin(np.arange(256), (1, 2, 32))
+_FIRST_PLAIN, _LAST_PLAIN, _ALL_BITS = np.uint8(33), np.uint8(127), np.uint8(255)
 
 
 @dataclass(slots=True)
@@ -78,14 +78,18 @@ def _like_first(texts: Column) -> Column | None:
     first = texts[0]
     if (first >= 128).any():
         return None
-    is_mark = _IS_MARK[first]
-    is_fixed = is_mark.copy()
+    is_special = _is_special(first)
+    fixed = is_special * _ALL_BITS
     for start, end in _names(first.tobytes()):
-        is_fixed[start:end] = True
-    wrong = (texts != first) & is_fixed
-    wrong |= ((texts <= 2) & (texts > 0) | (texts == 32)) != is_mark
-    wrong |= texts >= 128
-    return ~wrong.any(1) if wrong.any() else np.ones(len(texts), bool)
+        fixed[start:end] = _ALL_BITS
+    differs = (texts ^ first) & fixed
+    differs |= _is_special(texts) != is_special
+    return ~differs.any(1) if differs.any() else np.ones(len(texts), bool)
+
+
+def _is_special(texts: Column) -> Column:
+    """What is no plain character of ASCII: separators and spaces among it."""
+    return np.asarray(texts - _FIRST_PLAIN > _LAST_PLAIN - _FIRST_PLAIN)  # one test: below 0 wraps
 
 
 def _names(text: bytes) -> list[Span]:

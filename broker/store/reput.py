@@ -30,12 +30,12 @@ from aerobee.protocol.record import CorruptRecord
 
 log = structlog.get_logger("aerobee.store")
 
-STEP_FACTS: Final = 1024  # dispatched in one go before the loop gets its turn
+STEP_FACTS: Final = 2048  # dispatched in one go before the loop gets its turn
 STEP_RECORDS: Final = 512  # ... when they have to be read from the log
 WAITING_MAX: Final = 200_000  # facts kept; beyond, the log is walked
 TRIES: Final = 30
 RETRY_S: Final = 1.0
-LINGER_S: Final = 0.02  # how long records and keys that nobody waits for may wait for company
+LINGER_S: Final = 0.05  # how long records and keys that nobody waits for may wait for company
 BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
 _pack_entry = ENTRY.pack_into
 
@@ -357,9 +357,15 @@ class Reput:
         """Dispatch records, and write keys, that have waited in vain for company."""
         while True:
             await self.wake_late.wait()
+            dispatched_before = self.dispatched_offset
             await self._clock.sleep(LINGER_S)
+            keys_wait = self._index is not None and self._index.keys
+            if self.dispatched_offset != dispatched_before and not keys_wait:
+                if self._facts:
+                    self.wake_late.set()  # what waits now came later, and has not waited so long
+                continue
             try:
-                if self._index is not None and self._index.keys:
+                if self._index is not None and keys_wait:
                     self._index.write_pending()
                     if self.failures:
                         self._note_success()
