@@ -63,7 +63,9 @@ def async_session(kind: str, folder: Path, scale: Scale, *, full: bool) -> Figur
         load("send", broker.port, topic="WarmUp", n=scale.warm_up)
         topic = session.send("send 4x32, 1 KB", scale.sends)
         session.send("send 1x1, 1 KB", scale.round_trips, conns=1, window=1)
+        session.send("send 1x1, 1 KB, client polls", scale.round_trips, conns=1, window=1, polls=1)
         session.pull("pull 32, 1 KB", topic, scale.pulls, 32)
+        session.pull("pull 32, 1 KB, client polls", topic, scale.pulls, 32, polls=1)
         session.pull("pull 4096, 1 KB", topic, scale.pulls, 4096)
         session.receipt("send to receipt", scale.receipts)
         if full:

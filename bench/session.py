@@ -55,9 +55,9 @@ class Session:
         if stored != acknowledged:
             raise RuntimeError(f"{topic}: {acknowledged} acknowledged but {stored} stored")
 
-    def pull(self, row: str, topic: str, n: int, most: int) -> None:
+    def pull(self, row: str, topic: str, n: int, most: int, **options: object) -> None:
         cpu = self.server.cpu_seconds()
-        result = self._drive("pull", topic=topic, n=n, max=most)
+        result = self._drive("pull", topic=topic, n=n, max=most, **options)
         used = self.server.cpu_seconds() - cpu
         self._add(row, {"msg/s": result["per_s"], "CPU us/msg": used / result["n"] * 1e6})
 

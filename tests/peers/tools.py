@@ -65,15 +65,20 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+_given_out: set[int] = set()
+
+
 def free_port(*neighbours: int) -> int:
     """A port that is free together with port + n for each neighbour n.
 
     It lies below the range from which the system serves "any free port", so that nobody takes it
-    while its owner is down between a stop and a start.
+    while its owner is down between a stop and a start, and is given out once only.
     """
     for _ in range(200):
         port = random.randrange(12_000, 32_000)
-        if all(_is_free(port + other) for other in (0, *neighbours)):
+        wanted = {port + other for other in (0, *neighbours)}
+        if not wanted & _given_out and all(map(_is_free, wanted)):
+            _given_out.update(wanted)
             return port
     raise RuntimeError(f"no free port with its neighbours {neighbours}")
 
