@@ -159,6 +159,8 @@ class Reput:
         arrivals: list[Arrival] | None = [] if self.listeners else None
         try:
             if count >= BLOCK_MIN:
+                batch = self._of_one_file(batch)
+            if len(batch) >= BLOCK_MIN:
                 done = self._dispatch_block(batch)
             if not done:
                 done = self._dispatch(batch, arrivals)
@@ -175,12 +177,19 @@ class Reput:
                 self._tell(arrivals)
         return bool(self._facts)
 
+    def _of_one_file(self, batch: list[Fact]) -> list[Fact]:
+        """The records that are in the first one's file."""
+        file = self._log.files.find(batch[0][2])
+        if file is None or batch[-1][2] < file.end:
+            return batch
+        return batch[: bisect_right(batch, file.end, key=_end_of)]
+
     def _dispatch_block(self, batch: list[Fact]) -> int:
-        """Dispatch records in columns, as far as they are in one file; how many. 0: they are not
-        plain ones, or somebody listens."""
+        """Dispatch records of one file in columns; how many. 0: they are not plain ones, or
+        somebody listens."""
         first, last = batch[0], batch[-1]
         file = self._log.files.find(first[2])
-        if file is None or first[2] != self.dispatched_offset or last[2] >= file.end:
+        if file is None or first[2] not in (self.dispatched_offset, file.start):
             return 0
         end = _end_of(last)
         block = read_block(

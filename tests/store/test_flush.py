@@ -12,6 +12,7 @@ import pytest
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.checkpoint import StoreCheckpoint, decode_checkpoint
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.reput import STEP_FACTS
 from aerobee.broker.store.results import PutStatus
 
 from .conftest import ManualClock, OpenStore, abandon, dispatch, message, read_all
@@ -85,9 +86,9 @@ def test_what_is_flushed_is_dispatched_at_once_for_those_who_listen(open_store: 
 
 def test_what_is_flushed_is_dispatched_at_once_when_it_is_much(open_store: OpenStore) -> None:
     store = open_store(**SYNC)
-    store.put([message() for _ in range(1000)])
+    store.put([message() for _ in range(STEP_FACTS - 1)])
     assert not flush_wakes_dispatch(store)
-    store.put([message() for _ in range(1000)])
+    store.put([message()])
     assert flush_wakes_dispatch(store)
 
 

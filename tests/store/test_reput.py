@@ -1,0 +1,69 @@
+"""Dispatch of what nobody waits for: in blocks, file by file, and when it has waited long enough."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.store import reput
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.reput import Reput
+
+from .conftest import OpenStore, dispatch, message, read_all
+
+
+def test_records_of_two_files_are_dispatched_in_two_blocks(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    blocks: list[int] = []
+    in_block = Reput._dispatch_block
+
+    def noting(self: Reput, batch: list[reput.Fact]) -> int:
+        done = in_block(self, batch)
+        blocks.append(done)
+        return done
+
+    monkeypatch.setattr(Reput, "_dispatch_block", noting)
+    bodies = [b"%04d" % number for number in range(900)]
+    store.put([message(body=body, properties="KEYS\x01k") for body in bodies])
+    assert len(store.commit_log.files.files) == 2
+    dispatch(store)
+    assert sum(blocks) == len(bodies), "none was refused"
+    assert len(blocks) == 2
+    assert [each.body for each in read_all(store)] == bodies
+
+
+async def wait_late(store: MessageStore, puts: int) -> list[int]:
+    """How many records are dispatched after each third of the time that one may wait, when a block
+    is dispatched in the first of them and `puts` follow it."""
+    store.put([message()])
+    late = asyncio.ensure_future(store.reput.run_late())
+    store.reput.wake_late.set()
+    await asyncio.sleep(0)
+    dispatch(store)
+    store.put([message() for _ in range(puts)])
+    seen = []
+    for _ in range(8):
+        await asyncio.sleep(reput.LINGER_S / 3)
+        if store.reput.wake.is_set:
+            store.reput.wake.is_set = False
+            dispatch(store)
+        seen.append(store.stats.dispatched)
+    late.cancel()
+    with suppress(asyncio.CancelledError):
+        await late
+    return seen
+
+
+async def test_what_came_after_a_dispatch_waits_its_own_time(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reput, "LINGER_S", 0.3)
+    store = open_store(clock=Clock())
+    seen = await wait_late(store, puts=5)
+    assert seen[3] == 1, "the time of the first record has nothing to do with those that followed"
+    assert seen[-1] == 6
