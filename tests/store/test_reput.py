@@ -1,4 +1,4 @@
-"""Dispatch of what nobody waits for: in blocks, file by file, and when it has waited long enough."""
+"""Dispatch of what nobody waits for: in blocks, file by file, once it has waited long enough."""
 
 from __future__ import annotations
 
