@@ -54,6 +54,7 @@ REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
 _OTHER_ALIASES = {
     "scanAvailableNameSrv": "isScanAvailableNameSrv",
     "inBrokerContainer": "isInBrokerContainer",
+    "warmMappedFileEnable": "warmMapedFileEnable",
 }
 
 _TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}

@@ -113,14 +113,6 @@ class StorageSettings:
         200, "... or the last copy was so long ago.", unit="ms", low=1
     )
 
-    warm_maped_file_enable: bool = setting(
-        True,
-        "Touch the pages of the next log file before it is needed.",
-        aliases=("warmMappedFileEnable",),
-        upstream="false",
-        why="no stall when a file is full; it is done in the background",
-    )
-
     # --- records
     auto_message_version_on_topic_len: bool = setting(
         True, "Use the second record version for topics longer than 127."

@@ -2,7 +2,7 @@
 
 A file ends with a blank record (int room left, int magic) of at least 8 bytes, so a record that
 would leave less goes to the next file. `append_rows` is the hot path: it encodes plain messages,
-joins them and copies them into the map in one slice; what it knows of each goes to reput as a
+joins them and writes them with one call; what it knows of each goes to reput as a
 tuple, so that nobody has to read the log again. `append` takes messages of every kind.
 """
 
@@ -59,14 +59,13 @@ _pack_short = struct.Struct(">h").pack
 
 
 class LogFull(Exception):
-    """No further file could be made; the text says why."""
+    """No further file could be made, or the last one not be written; the text says why."""
 
 
 class CommitLog:
     __slots__ = (
         "_maker",
         "_pool",
-        "_warm_at",
         "append_crc",
         "files",
         "flushed_offset",
@@ -91,7 +90,6 @@ class CommitLog:
         self.queues = queues
         self._maker = maker
         self._pool = pool
-        self._warm_at = 0
         self.append_crc = settings.enabled_append_prop_crc
         self.limits = limits_of(settings)
         self.flushed_offset = 0
@@ -194,9 +192,11 @@ class CommitLog:
             facts.append((queue, queue_offset, offset, size, now_ms, text, sys_flag))
             position += size
         if parts:
-            target = file.view if file.buffer is None else file.buffer
-            target[start:position] = join(parts)
-            file.wrote = position
+            try:
+                self._write(file, start, join(parts))
+            except LogFull:
+                _take_numbers_back(facts)
+                raise
         return facts
 
     def append(
@@ -240,13 +240,10 @@ class CommitLog:
 
     def _take_back(self, file: MappedFile, before: int, facts: list[Fact]) -> None:
         """Undo an append that nobody has seen; its bytes must not look like records."""
-        target = file.view if file.buffer is None else file.buffer
-        target[before : file.wrote] = bytes(file.wrote - before)
+        file.blank_out(before, file.wrote)
         file.wrote = before
-        while facts:
-            queue, queue_offset, *_ = facts.pop()
-            if queue_offset >= 0:
-                queue.assigned = queue_offset
+        _take_numbers_back(facts)
+        facts.clear()
 
     def _rows(self, messages: Sequence[Message]) -> list[Row]:
         """The plain messages up to the first that is out of the ordinary."""
@@ -300,9 +297,7 @@ class CommitLog:
             reason = f"the message to {message.topic!r} cannot be stored: {error}"
             return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
         size = len(record)
-        target = file.view if file.buffer is None else file.buffer
-        target[file.wrote : file.wrote + size] = record
-        file.wrote += size
+        self._write(file, file.wrote, record)
         queue.assigned += in_queue
         numbered = queue_offset if in_queue else -1
         facts.append((queue, numbered, offset, size, now_ms, text, message.sys_flag))
@@ -319,8 +314,6 @@ class CommitLog:
             else:
                 if file.wrote * 4 > file.size:
                     self._maker.prepare(file.end)
-                if file.start + file.wrote >= self._warm_at:
-                    self._warm_at = file.start + self._maker.warm(file.file, file.wrote)
                 return file
         return self._new_file(file.end if file is not None else 0)
 
@@ -328,7 +321,7 @@ class CommitLog:
         """Have the file for the first put made while nobody waits for it yet."""
         file = self.files.last
         if file is None or file.is_full:
-            self._maker.prepare(file.end if file is not None else 0, first=True)
+            self._maker.prepare(file.end if file is not None else 0)
 
     def _new_file(self, start: int) -> MappedFile:
         try:
@@ -344,16 +337,25 @@ class CommitLog:
         if self._pool is not None:
             file.buffer = self._pool.borrow()
         self.files.files.append(file)
-        self._warm_at = start + self._maker.populated
         return file
 
     def _end_file(self, file: MappedFile) -> None:
         """Mark the rest of the file as blank, so that a scan goes on in the next one."""
         room = file.size - file.wrote
         if room >= BLANK_SIZE:
-            target = file.view if file.buffer is None else file.buffer
-            target[file.wrote : file.wrote + BLANK_SIZE] = BLANK.pack(room, BLANK_MAGIC)
+            self._write(file, file.wrote, BLANK.pack(room, BLANK_MAGIC))
         file.wrote = file.size
+
+    def _write(self, file: MappedFile, position: int, data: bytes) -> None:
+        try:
+            file.write(position, data)
+        except OSError as error:
+            file.blank_out(position, position + len(data))
+            raise LogFull(
+                f"{len(data)} bytes could not be written to {file.path} at {position}: "
+                f"{error.strerror or error}; check the disk"
+            ) from error
+        file.wrote = position + len(data)
 
     # -- reading
 
@@ -363,6 +365,13 @@ class CommitLog:
         if file is None or physical_offset - file.start >= file.readable:
             return None
         return file
+
+
+def _take_numbers_back(facts: list[Fact]) -> None:
+    """What these records were given in their queues is free again."""
+    for queue, queue_offset, *_ in reversed(facts):
+        if queue_offset >= 0:
+            queue.assigned = queue_offset
 
 
 def message_of(row: Row) -> Message:

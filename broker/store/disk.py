@@ -3,15 +3,13 @@
 `RealDisk` is the operating system's. Tests run the same store code on a simulated one, so nothing
 here knows what the files mean, and nothing else in the store calls `os` for its files.
 
-Three rules of the real disk are kept in this file alone:
+Two rules of the real disk are kept in this file alone:
 - data is made durable with `fdatasync`, never with `mmap.flush` (which keeps the GIL);
-- blocks are allocated before they are written through a map (a hole on a full disk is a SIGBUS);
-- pages are populated through ctypes, because `mmap.madvise` keeps the GIL as well.
+- blocks are allocated before they are written (a hole on a full disk is a SIGBUS through a map).
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -22,10 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aerobee.broker.store import page_cache
-from aerobee.broker.store.system_calls import IS_LINUX, allocate_blocks, data_sync
-
-MADV_POPULATE_READ = 22
-_libc = ctypes.CDLL(None, use_errno=True)
+from aerobee.broker.store.system_calls import allocate_blocks, data_sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +50,6 @@ class DiskFile(Protocol):
 
     def allocate(self, start: int, length: int) -> None:
         """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
-
-    def populate(self, start: int, length: int) -> None:
-        """Bring the range's pages into memory, clean: to make them dirty here would have the disk
-        write them twice. A hint: failing is no error."""
 
     def sync(self) -> None:
         """Return when all that was written to the file is on disk."""
@@ -162,7 +153,7 @@ class RealFile:
     def view(self) -> memoryview:
         view = self._view
         if view is None:
-            with self._closing:  # the thread that populates may come at the same moment
+            with self._closing:  # a thread that reads may come at the same moment
                 if self._view is None:
                     self._map = mmap.mmap(self._open(), self.size)
                     if self._random:
@@ -175,19 +166,6 @@ class RealFile:
         if length > 0:
             allocate_blocks(self._open(), start, length)
 
-    def populate(self, start: int, length: int) -> None:
-        view = self.view()
-        first = start - start % mmap.PAGESIZE
-        length = min(start + length, self.size) - first
-        if length <= 0 or not IS_LINUX:
-            return
-        anchor = ctypes.c_char.from_buffer(view, first)
-        try:
-            address = ctypes.c_void_p(ctypes.addressof(anchor))
-            _libc.madvise(address, ctypes.c_size_t(length), MADV_POPULATE_READ)
-        finally:
-            del anchor
-
     def sync(self) -> None:
         with self._closing:
             if not self._closed:  # else it was removed while the sync was on its way
@@ -198,11 +176,9 @@ class RealFile:
         os.ftruncate(self._open(), self.size)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        rest = memoryview(data)
-        while rest:
-            written = os.pwrite(self._open(), rest, position)
-            position += written
-            rest = rest[written:]
+        written = os.pwrite(self._open(), data, position)
+        while written < len(data):
+            written += os.pwrite(self._open(), data[written:], position + written)
 
     def read(self, position: int, length: int) -> bytes:
         return os.pread(self._open(), length, position)

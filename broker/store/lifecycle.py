@@ -76,8 +76,6 @@ class StoreLifecycle:
             settings.layout.commitlog,
             settings.mapped_file_size_commit_log,
             ahead=isinstance(self.disk, RealDisk) if ahead is None else ahead,
-            populate=settings.warm_mapped_file_enable and self._pool is None,
-            small_pages=self.sync_flush,
         )
         self.commit_log = CommitLog(
             settings, self.disk, self.counters, self.queue_table, self._maker, self._pool

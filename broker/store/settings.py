@@ -38,7 +38,6 @@ class StoreSettings:
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
     message_index_safe: bool = False
-    warm_mapped_file_enable: bool = True  # populate the next commitlog file ahead of need
 
     # messages
     max_message_size: int = 4 * 1024 * 1024

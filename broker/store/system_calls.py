@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 
 PAGE = 4096
-IS_LINUX = sys.platform == "linux"
 
 
 def full_sync(descriptor: int) -> None:

@@ -219,9 +219,6 @@ def test_our_defaults_are_within_their_own_bounds() -> None:
         load_settings(None, [text], {})
 
 
-_STORE_NAMES = {"warm_maped_file_enable": "warm_mapped_file_enable"}
-
-
 def test_a_setting_with_effect_is_read_somewhere() -> None:
     code = "\n".join(
         file.read_text()
@@ -231,7 +228,7 @@ def test_a_setting_with_effect_is_read_somewhere() -> None:
     unread = [
         name
         for name in (described.name for described in effective_fields())
-        if not re.search(rf"\b(\w*settings|self)\.{_STORE_NAMES.get(name, name)}\b", code)
+        if not re.search(rf"\b(\w*settings|self)\.{name}\b", code)
     ]
     assert unread == []
 
@@ -253,7 +250,7 @@ def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
         "delete_consume_queue_files_interval",
         "redelete_hanged_file_interval",
     }
-    assert theirs - ours - not_settings == {"broker_role", "warm_mapped_file_enable"}
+    assert theirs - ours - not_settings == {"broker_role"}
 
 
 @pytest.mark.parametrize("profile", sorted((ROOT / "conf").glob("*.conf")), ids=lambda p: p.name)

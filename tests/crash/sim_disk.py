@@ -55,6 +55,9 @@ class Inode:
         return any(start <= position < end for start, end in self.allocated)
 
 
+_OTHER_BYTE = bytes(255 - byte for byte in range(256))
+
+
 class SimFile:
     """An open file; the map is the inode's own memory."""
 
@@ -76,9 +79,6 @@ class SimFile:
         self._disk.take_space(length)
         if length > 0:
             self._inode.allocated.append((start, start + length))
-
-    def populate(self, start: int, length: int) -> None:
-        """Nothing to bring in: memory is all there is."""
 
     def sync(self) -> None:
         self._disk.tick("sync", self.path)
@@ -113,13 +113,15 @@ class SimFile:
         inode.size_durable = True
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        self._disk.tick("write", self.path)
+        """No place for the power to fail of its own: what is written is in memory, like what is
+        stored through a map, and is lost or kept with it at the next one."""
         inode = self._inode
         inode.current[position : position + len(data)] = data
         for at in range(position - position % SECTOR, position + len(data), SECTOR):
             # Written pages are dirty, whatever they held before.
-            inode.clean[at : at + SECTOR] = bytes(b ^ 0xFF for b in inode.current[at : at + SECTOR])
-        self._inode.allocated.append((position - position % PAGE, position + len(data)))
+            inode.clean[at : at + SECTOR] = inode.current[at : at + SECTOR].translate(_OTHER_BYTE)
+        if not (inode.is_allocated(position) and inode.is_allocated(position + len(data) - 1)):
+            inode.allocated.append((position - position % PAGE, position + len(data)))
 
     def read(self, position: int, length: int) -> bytes:
         return bytes(self._inode.current[position : position + length])

@@ -25,6 +25,12 @@ class FaultyFile:
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._file.path)
         self._file.sync()
 
+    def write(self, position: int, data: bytes) -> None:
+        if self._disk.fail_write_of and self._disk.fail_write_of in self._file.path:
+            self._file.write(position, data[: len(data) // 2])
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._file.path)
+        self._file.write(position, data)
+
     def allocate(self, start: int, length: int) -> None:
         if self._disk.no_space_for and self._disk.no_space_for in self._file.path:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.path)
@@ -34,6 +40,7 @@ class FaultyFile:
 class FaultyDisk(RealDisk):
     def __init__(self) -> None:
         self.fail_sync_of = ""  # part of the path
+        self.fail_write_of = ""
         self.no_space_for = ""
         self.synced: list[str] = []
         self.reported: DiskSpace | OSError | None = None

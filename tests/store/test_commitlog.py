@@ -21,7 +21,7 @@ from aerobee.protocol.record import (
     decode_record,
 )
 
-from .conftest import SMALL, ManualClock, OpenStore, dispatch, message, read_all
+from .conftest import SMALL, ManualClock, OpenStore, abandon, dispatch, message, read_all
 from .faulty_disk import FaultyDisk
 
 VECTOR = (
@@ -252,6 +252,32 @@ def test_a_file_that_cannot_be_made_fails_the_put_with_the_reason(open_store: Op
     assert store.put([message(body=b"x" * 30_000)])[0].ok
     dispatch(store)
     assert [m.queue_offset for m in read_all(store)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("body", [b"small", b"x" * 5000])
+def test_a_write_that_fails_half_way_is_refused_and_leaves_no_trace(
+    body: bytes, open_store: OpenStore
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    store.put([message(body=b"before"), message(queue_id=1)])
+    disk.fail_write_of = "commitlog"
+    refused = store.put([message(body=body), message(queue_id=1), message(body=body)])
+    assert {result.status for result in refused} == {PutStatus.CREATE_MAPEDFILE_FAILED}
+    assert "could not be written to" in refused[0].reason
+    assert "Input/output error" in refused[0].reason
+    batch = store.put_batch([message(body=body), message(body=body)])
+    assert batch.status is PutStatus.CREATE_MAPEDFILE_FAILED
+    new_queue = store.put([message(topic="new")])
+    assert new_queue[0].status is PutStatus.CREATE_MAPEDFILE_FAILED
+    disk.fail_write_of = ""
+    assert store.put([message(body=b"after")])[0].queue_offset == 1
+    dispatch(store)
+    assert [each.body for each in read_all(store)] == [b"before", b"after"]
+    abandon(store)
+    again = open_store()
+    assert [each.body for each in read_all(again)] == [b"before", b"after"]
+    assert again.max_offset("new", 0) == 0
 
 
 def test_the_body_crc_is_kept_in_31_bits(open_store: OpenStore) -> None:
