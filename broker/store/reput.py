@@ -376,9 +376,7 @@ class Reput:
             try:
                 if self._index is not None and keys_wait:
                     self._index.write_pending()
-                    if self.failures:
-                        self._note_success()
-                if self._facts and not self.failures:
+                if self._facts or self.failures:  # a step finds out whether all is well again
                     self.wake.set()
             except OSError as error:
                 self._note_failure(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 
 import pytest
@@ -13,6 +14,7 @@ from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.reput import Reput
 
 from .conftest import OpenStore, dispatch, message, read_all
+from .faulty_disk import FaultyDisk
 
 
 def test_records_of_two_files_are_dispatched_in_two_blocks(
@@ -67,3 +69,27 @@ async def test_what_came_after_a_dispatch_waits_its_own_time(
     seen = await wait_late(store, puts=5)
     assert seen[3] == 1, "the time of the first record has nothing to do with those that followed"
     assert seen[-1] == 6
+
+
+async def test_dispatch_goes_on_when_somebody_else_wrote_the_keys_that_failed(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reput, "RETRY_S", 0.1)
+    disk = FaultyDisk()
+    store = open_store(clock=Clock(), disk=disk)
+    disk.no_space_for = "index"
+    tasks = [asyncio.ensure_future(run()) for run in (store.reput.run, store.reput.run_late)]
+    store.put([message(properties="KEYS\x01k")])
+    while not store.reput.failures:
+        await asyncio.sleep(0.01)
+    store.put([message()])
+    disk.no_space_for = ""
+    assert store.index is not None
+    store.index.write_pending()  # as the flush of the queues does
+    deadline = time.monotonic() + 5
+    while (store.reput.failures or store.stats.dispatched < 2) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    assert (store.reput.failures, store.stats.dispatched) == (0, 2)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
