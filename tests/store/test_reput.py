@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -71,6 +71,14 @@ async def test_what_came_after_a_dispatch_waits_its_own_time(
     assert seen[-1] == 6
 
 
+async def seen(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("not seen within 5 s")
+
+
 async def test_dispatch_goes_on_when_somebody_else_wrote_the_keys_that_failed(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,16 +88,12 @@ async def test_dispatch_goes_on_when_somebody_else_wrote_the_keys_that_failed(
     disk.no_space_for = "index"
     tasks = [asyncio.ensure_future(run()) for run in (store.reput.run, store.reput.run_late)]
     store.put([message(properties="KEYS\x01k")])
-    while not store.reput.failures:
-        await asyncio.sleep(0.01)
+    await seen(lambda: store.reput.failures > 0)
     store.put([message()])
     disk.no_space_for = ""
     assert store.index is not None
     store.index.write_pending()  # as the flush of the queues does
-    deadline = time.monotonic() + 5
-    while (store.reput.failures or store.stats.dispatched < 2) and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
-    assert (store.reput.failures, store.stats.dispatched) == (0, 2)
+    await seen(lambda: store.reput.failures == 0 and store.stats.dispatched == 2)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
