@@ -138,7 +138,7 @@ def main() -> None:
     text = comparison(runs, kinds)
     print(f"\n{machine}\n{'; '.join(about)}\n{options.pairs} interleaved pairs\n\n{text}")
     options.out.mkdir(parents=True, exist_ok=True)
-    name = "compare-quick" if options.quick else "compare"
+    name = "compare" + "-full" * options.full + "-quick" * options.quick
     result = {"machine": machine, "brokers": about, "pairs": options.pairs, "runs": runs}
     (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (options.out / f"{name}.md").write_text(f"{machine}. {'; '.join(about)}.\n\n{text}\n")

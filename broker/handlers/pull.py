@@ -173,7 +173,8 @@ class Pulls:
         next_offset = pull.queue_offset + count
         broker.stats.add_get(topic, group, count, size)
         broker.offsets.commit_pull(group, topic, queue_id, next_offset)
-        head = _found_head(pull, next_offset, queue.min_offset, queue.max_offset, size)
+        high = broker.store.visible_end(queue)
+        head = _found_head(pull, next_offset, queue.min_offset, high, size)
         if size <= JOIN_MAX:
             return (b"".join((head, *views)),)
         file.hold()

@@ -150,13 +150,16 @@ def _queue_folders(folder: str) -> Iterator[tuple[QueueKey, str]]:
 def _stream(folder: str, problems: list[Problem]) -> list[RestFile]:
     """The files of a stream: of one length, and each beginning where the one before ends."""
     files: list[RestFile] = []
-    for name in _names(folder):
+    names = _names(folder)
+    for name in names:
         path = os.path.join(folder, name)
         start = parse_offset_name(name)
         if start is None:
             problems.append(Problem(path, -1, "a foreign file among those of the store"))
             continue
         file = RestFile(path, start)
+        if files and not file.size and name == names[-1]:
+            break  # a kill came while it was made: the next start removes it
         if files and file.size != files[0].size:
             text = f"{file.size} bytes long, {files[0].path} has {files[0].size}"
             problems.append(Problem(path, -1, text))

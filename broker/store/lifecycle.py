@@ -85,6 +85,8 @@ class StoreLifecycle:
             if settings.message_index_enable
             else None
         )
+        # Whether consumers may see what is neither flushed nor committed.
+        self.sees_all = not self.sync_flush and self._pool is None
         self.reput = Reput(
             settings, self.commit_log, self.index, self._dispatch_limit(), clock, self.stats
         )

@@ -167,12 +167,21 @@ class MessageStore(StoreLifecycle):
         result = self._reader.read_queue(
             queue, queue_offset, max_count, max_bytes, matches, matches_record
         )
-        if result.count:
+        if result.count and queue is not None:
             self.stats.gets_found += 1
             self.stats.messages_read += result.count
+            result.max_offset = self.visible_end(queue)
         else:
             self.stats.gets_missed += 1
         return result
+
+    def visible_end(self, queue: ConsumeQueue) -> int:
+        """The end of what consumers may see of a queue, dispatched or waiting for it."""
+        if queue.max_offset < queue.assigned:
+            if self.sees_all:
+                return queue.assigned
+            self.reput.catch_up()
+        return queue.max_offset
 
     def read_plain(
         self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int

@@ -240,6 +240,14 @@ def test_after_a_kill_the_newest_records_may_lack_entries(
     assert not found.stopped_cleanly and "not clean" in found.notes[0]
 
 
+def test_after_a_kill_the_file_made_ahead_may_be_empty(folder: Path) -> None:
+    last = max((folder / "commitlog").iterdir())
+    (last.parent / f"{int(last.name) + last.stat().st_size:020d}").touch()
+    assert problems(folder) == []
+    last.write_bytes(b"")  # but not one before it
+    assert any("0 bytes long" in each for each in problems(folder))
+
+
 def test_after_a_kill_the_index_may_be_ahead_of_its_header(folder: Path) -> None:
     path = files(folder, "index")[-1]
     count = struct.unpack_from(">i", path.read_bytes(), 36)[0]

@@ -97,3 +97,23 @@ async def test_dispatch_goes_on_when_somebody_else_wrote_the_keys_that_failed(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_reader_is_told_the_queues_end_that_is_not_dispatched_yet(
+    open_store: OpenStore, flush: str
+) -> None:
+    store = open_store(flush_disk_type=flush)
+    store.put([message() for _ in range(5)])
+    store.flush.step()
+    dispatch(store)
+    store.put([message() for _ in range(3)])
+    visible = 8 if flush == "ASYNC_FLUSH" else 5  # what a crash may take back is not shown
+    found = store.read_plain("T", 0, 1, 2, 1 << 20)
+    assert found is not None
+    assert store.visible_end(found[0]) == visible
+    general = store.read_queue("T", 0, 1, 2, max_bytes=1 << 20)
+    assert (general.count, general.max_offset) == (2, visible)
+    general.release()
+    store.flush.step()
+    assert store.visible_end(found[0]) == 8
