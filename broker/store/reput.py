@@ -35,7 +35,7 @@ STEP_RECORDS: Final = 512  # ... when they have to be read from the log
 WAITING_MAX: Final = 200_000  # facts kept; beyond, the log is walked
 TRIES: Final = 30
 RETRY_S: Final = 1.0
-LINGER_S: Final = 0.05  # how long records and keys that nobody waits for may wait for company
+LINGER_S: Final = 0.02  # how long records and keys that nobody waits for may wait for company
 BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
 _pack_entry = ENTRY.pack_into
 
