@@ -3,9 +3,9 @@
     python -m bench.store [--quick] [--folder DIR] [--json FILE]
 
 Each figure stands next to a ceiling measured in the same run on the same disk: the same bytes
-copied into the same kind of map; for group commit see store_sync.py. CPU is that of the thread that
-appends; the median of many short rounds, so that neighbours' load shows less. Every row checks what
-it stored.
+written to the same kind of file; for group commit see store_sync.py. CPU is that of the thread
+that appends; the median of many short rounds, so that neighbours' load shows less. Every row checks
+what it stored.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def appends(
             put_us.append((middle - cpu) / per_round / 1000)
             both_us.append((end - cpu) / per_round / 1000)
         check_count(store, rounds * per_round + LIST)
-        copied = memcpy_us(store, size)
+        written = write_us(store, size)
     return {
         "row": f"append + dispatch, {size} B{name}",
         "appends/s": round(rounds * per_round / wall),
         "us CPU": round(statistics.median(both_us), 2),
         "us CPU min": round(min(both_us), 2),
         "of it put": round(statistics.median(put_us), 2),
-        "ceiling": f"memcpy {copied:.2f} us",
+        "ceiling": f"write {written:.2f} us",
     }
 
 
@@ -100,7 +100,7 @@ def check_count(store: MessageStore, expected: int) -> None:
     assert stored == expected, f"{expected} messages were put but the queues have {stored}"
 
 
-def memcpy_us(store: MessageStore, size: int) -> float:
+def write_us(store: MessageStore, size: int) -> float:
     """The same bytes, already joined, into a file like the log's; us per message."""
     record = size + 200
     data = bytes(record * LIST)

@@ -85,10 +85,9 @@ class StoreLifecycle:
             if settings.message_index_enable
             else None
         )
-        # Whether consumers may see what is neither flushed nor committed.
-        self.sees_all = not self.sync_flush and self._pool is None
+        self.visible_limit = self._dispatch_limit()
         self.reput = Reput(
-            settings, self.commit_log, self.index, self._dispatch_limit(), clock, self.stats
+            settings, self.commit_log, self.index, self.visible_limit, clock, self.stats
         )
         self.reput.on_refusal = lambda reason: self.refusals.set(Cause.DISPATCH_FAILED, reason)
         self.reput.on_recovery = lambda: self.refusals.clear(Cause.DISPATCH_FAILED)

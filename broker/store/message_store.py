@@ -178,7 +178,7 @@ class MessageStore(StoreLifecycle):
     def visible_end(self, queue: ConsumeQueue) -> int:
         """The end of what consumers may see of a queue, dispatched or waiting for it."""
         if queue.max_offset < queue.assigned:
-            if self.sees_all:
+            if self.visible_limit() == self.max_physical_offset:
                 return queue.assigned
             self.reput.catch_up()
         return queue.max_offset

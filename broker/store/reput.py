@@ -368,14 +368,15 @@ class Reput:
             await self.wake_late.wait()
             dispatched_before = self.dispatched_offset
             await self._clock.sleep(LINGER_S)
-            keys_wait = self._index is not None and self._index.keys
+            index = self._index
+            keys_wait = index is not None and index.keys
             if self.dispatched_offset != dispatched_before and not keys_wait:
                 if self._facts:
                     self.wake_late.set()  # what waits now came later, and has not waited so long
                 continue
             try:
-                if self._index is not None and keys_wait:
-                    self._index.write_pending()
+                if index is not None:
+                    index.write_pending()
                 if self._facts or self.failures:  # a step finds out whether all is well again
                     self.wake.set()
             except OSError as error:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
+from peers.in_process import until
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store import reput
-from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.reput import Reput
 
 from .conftest import OpenStore, dispatch, message, read_all
@@ -39,44 +37,28 @@ def test_records_of_two_files_are_dispatched_in_two_blocks(
     assert [each.body for each in read_all(store)] == bodies
 
 
-async def wait_late(store: MessageStore, puts: int) -> list[int]:
-    """How many records are dispatched after each third of the time that one may wait, when a block
-    is dispatched in the first of them and `puts` follow it."""
-    store.put([message()])
-    late = asyncio.ensure_future(store.reput.run_late())
-    store.reput.wake_late.set()
-    await asyncio.sleep(0)
-    dispatch(store)
-    store.put([message() for _ in range(puts)])
-    seen = []
-    for _ in range(8):
-        await asyncio.sleep(reput.LINGER_S / 3)
-        if store.reput.wake.is_set:
-            store.reput.wake.is_set = False
-            dispatch(store)
-        seen.append(store.stats.dispatched)
-    late.cancel()
-    with suppress(asyncio.CancelledError):
-        await late
-    return seen
-
-
 async def test_what_came_after_a_dispatch_waits_its_own_time(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reput, "LINGER_S", 0.3)
     store = open_store(clock=Clock())
-    seen = await wait_late(store, puts=5)
-    assert seen[3] == 1, "the time of the first record has nothing to do with those that followed"
-    assert seen[-1] == 6
-
-
-async def seen(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("not seen within 5 s")
+    store.put([message()])
+    late = asyncio.ensure_future(store.reput.run_late())
+    store.reput.wake_late.set()
+    await asyncio.sleep(0)
+    dispatch(store)
+    store.put([message() for _ in range(5)])
+    counts = []
+    for _ in range(8):
+        await asyncio.sleep(reput.LINGER_S / 3)
+        if store.reput.wake.is_set:
+            store.reput.wake.is_set = False
+            dispatch(store)
+        counts.append(store.stats.dispatched)
+    late.cancel()
+    await asyncio.gather(late, return_exceptions=True)
+    assert counts[3] == 1, "the time of the first record has nothing to do with those that followed"
+    assert counts[-1] == 6
 
 
 async def test_dispatch_goes_on_when_somebody_else_wrote_the_keys_that_failed(
@@ -88,12 +70,12 @@ async def test_dispatch_goes_on_when_somebody_else_wrote_the_keys_that_failed(
     disk.no_space_for = "index"
     tasks = [asyncio.ensure_future(run()) for run in (store.reput.run, store.reput.run_late)]
     store.put([message(properties="KEYS\x01k")])
-    await seen(lambda: store.reput.failures > 0)
+    await until(lambda: store.reput.failures > 0)
     store.put([message()])
     disk.no_space_for = ""
     assert store.index is not None
     store.index.write_pending()  # as the flush of the queues does
-    await seen(lambda: store.reput.failures == 0 and store.stats.dispatched == 2)
+    await until(lambda: store.reput.failures == 0 and store.stats.dispatched == 2)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
