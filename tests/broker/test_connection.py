@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from peers.in_process import Client, pull_ext, running_broker, send_ext, until
+from peers.in_process import Client, pull_ext, running_broker, send_ext
+from waiting import until
 
 from aerobee.broker.app import AppBroker
 from aerobee.broker.connection import Connection, ConnectionClosed, Limits

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from peers.tools import free_port
+from waiting import until
 
 from aerobee.broker.addresses import Addresses
 from aerobee.broker.clock import VirtualClock
@@ -61,16 +62,6 @@ def ask(link: NameServerLink) -> Ask:
         return await link.request(Command(code, texts, body, version=version), 5)
 
     return request
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait, for five seconds at most, until the condition holds."""
-    for _ in range(500):
-        held = condition()
-        if await held if asyncio.iscoroutine(held) else held:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen in 5 s")
 
 
 def identity(name: str = "broker-a", broker_id: int = 0, port: int = 10911) -> dict[str, Any]:

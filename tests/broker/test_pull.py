@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from peers.in_process import Client, pull_ext, running_broker, send_ext, until
+from peers.in_process import Client, pull_ext, running_broker, send_ext
+from waiting import until
 
 from aerobee.broker.app import AppBroker
 from aerobee.broker.handlers import pull as pull_module

@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from waiting import until
 
 from aerobee.broker.addresses import Addresses
 from aerobee.broker.broker import Broker
@@ -148,15 +150,6 @@ class Serving:
         assert result.ok, result.reason
         await until(lambda: self.broker.store.dispatched_offset >= result.end_offset)
         return result
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for something that happens by itself."""
-    for _ in range(5000):
-        if true():
-            return
-        await asyncio.sleep(0.002)
-    raise AssertionError("it did not happen within ten seconds")
 
 
 class Peer:

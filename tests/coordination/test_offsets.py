@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.topic_config import TopicConfig
 from aerobee.protocol import fastjson
 from aerobee.protocol.fastjson import MessageQueue
-from coordination.serving import Peer, Serving, heartbeat_body, until, wants
+from coordination.serving import Peer, Serving, heartbeat_body, wants
 
 Folder = Callable[[str], str]
 QUERY, UPDATE, RESET, CLONE = 14, 15, 222, 314

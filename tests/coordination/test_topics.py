@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.services.refused import Refused
@@ -13,7 +14,7 @@ from aerobee.broker.services.topic_config import TopicConfig
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.settings import load_settings
 from aerobee.broker.store.json_file import load_json
-from coordination.serving import Peer, Serving, until
+from coordination.serving import Peer, Serving
 
 Folder = Callable[[str], str]
 

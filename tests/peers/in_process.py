@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,6 @@ async def running_broker(
         yield app
     finally:
         await app.stop()
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for something that nobody announces."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.002)
 
 
 class Client:

@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 import pytest
+from waiting import until
 
 from aerobee import connect
 from aerobee.testing import EmbeddedBroker
@@ -18,7 +19,7 @@ async def pair(first: EmbeddedBroker) -> EmbeddedBroker:
     return second
 
 
-async def test_a_topic_on_two_brokers_is_written_and_read_on_both(until):
+async def test_a_topic_on_two_brokers_is_written_and_read_on_both():
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         try:
@@ -48,7 +49,7 @@ async def test_a_topic_on_two_brokers_is_written_and_read_on_both(until):
             await second.stop()
 
 
-async def test_sends_go_to_the_other_broker_when_one_is_gone(until):
+async def test_sends_go_to_the_other_broker_when_one_is_gone():
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         stopped = False

@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from waiting import until
 
 from aerobee import ConsumerOptions, FilterRefused, Misuse
 from aerobee.testing import EmbeddedBroker
@@ -106,7 +107,7 @@ async def test_messages_acked_out_of_order_do_not_skip_the_unfinished(aerobee_br
             assert [int(row.body) for row in await take(inbox, 2)] == [2, 3]
 
 
-async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker, until):
+async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 1)
         seen = []
@@ -241,7 +242,7 @@ async def test_the_callback_form_acks_retries_and_limits_concurrency(aerobee_bro
     assert most == 4
 
 
-async def test_two_members_share_the_queues_and_one_takes_over(aerobee_broker, until):
+async def test_two_members_share_the_queues_and_one_takes_over(aerobee_broker):
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=4)
         async with one.consumer("orders", group="billing") as first:
@@ -257,7 +258,7 @@ async def test_two_members_share_the_queues_and_one_takes_over(aerobee_broker, u
             await take(first, 8)
 
 
-async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker, until):
+async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker):
     seen: dict[str, list[int]] = {}
 
     async def handle(message):
@@ -279,7 +280,7 @@ async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker, unt
     assert seen == {key: list(range(20)) for key in "abc"}
 
 
-async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(aerobee_broker, until):
+async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(aerobee_broker):
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=1)
         async with one.consumer("orders", group="billing", orderly=True) as first:

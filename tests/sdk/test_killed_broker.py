@@ -3,11 +3,12 @@
 import asyncio
 
 from peers.aerobee_broker import AerobeeBroker
+from waiting import until
 
 from aerobee import AerobeeError, ConsumerOptions, connect
 
 
-async def test_every_receipt_is_kept_and_both_go_on_by_themselves(tmp_path, until):
+async def test_every_receipt_is_kept_and_both_go_on_by_themselves(tmp_path):
     broker = AerobeeBroker(tmp_path, metricsExporterType="DISABLE")
     await asyncio.to_thread(broker.start)
     received: set[int] = set()

@@ -4,6 +4,7 @@ import socket
 import time
 
 import pytest
+from waiting import until
 
 from aerobee import (
     ConnectFailed,
@@ -78,7 +79,7 @@ async def test_a_batch_is_stored_in_one_queue_and_each_has_its_receipt(aerobee_b
             assert (await mq.message(receipt.message_id, topic="orders")).tag == "t"
 
 
-async def test_a_oneway_message_arrives(aerobee_broker, until):
+async def test_a_oneway_message_arrives(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         message_id = await mq.send_oneway("orders", b"quick")
 

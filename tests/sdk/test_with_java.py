@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 from peers.java_client import JavaClient
+from waiting import until
 
 pytestmark = pytest.mark.apache
 
 
-async def test_members_in_java_and_python_split_the_queues_alike(aerobee_broker, tmp_path, until):
+async def test_members_in_java_and_python_split_the_queues_alike(aerobee_broker, tmp_path):
     java = await asyncio.to_thread(JavaClient, "5.5.0", tmp_path)
     try:
         async with aerobee_broker.connect() as mq:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
+from waiting import until
 
 from aerobee.broker.store.group_commit import GroupCommit
 
@@ -43,14 +44,6 @@ class Disk:
         """Let a sync end while the loop is held."""
         self.may_end[job].set()
         assert self.ended[job].wait(PATIENCE_S)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(PATIENCE_S * 1000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it did not come about")
 
 
 def count_wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[object]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from aerobee.broker.clock import Clock, VirtualClock
 from aerobee.broker.store.errors import StoreError
@@ -26,13 +27,6 @@ def make(folder: Path, clock: Clock | None = None, **changes: Any) -> MessageSto
     store = MessageStore(settings, clock=clock or Clock(), disk=disk, ahead=True)
     store.load()
     return store
-
-
-async def until(condition: Any, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.002)
 
 
 async def test_messages_arrive_by_themselves_and_a_stop_loses_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peers.in_process import until
+from waiting import until
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store import reput
