@@ -51,6 +51,8 @@ class IndexService:
         self._prefixes: list[int] = []
         self._offsets: list[int] = []
         self._times: list[int] = []
+        # Entries that a full disk kept from being written: hashes, physical offsets, store times.
+        self._left: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
         self.unsynced: list[IndexFile] = []  # full files whose last bytes are not yet on disk
 
     # -- files
@@ -158,6 +160,8 @@ class IndexService:
 
     def write_pending(self) -> None:
         """Write the waiting keys. OSError when the disk refuses; what is left still waits."""
+        if self._left is not None:
+            self.add_hashed(*self._left)
         while self.keys:
             file = self._file_with_room()
             amount = min(len(self.keys), file.room)
@@ -167,12 +171,15 @@ class IndexService:
             del self._offsets[:amount], self._times[:amount]
 
     def add_hashed(self, hashes: NDArray[Any], offsets: NDArray[Any], times: NDArray[Any]) -> None:
-        """Write entries whose hashes are known already. OSError when the disk refuses."""
+        """Write entries whose hashes are known already. OSError when the disk refuses; what is
+        left waits: it may be the second key of a record whose first is written."""
         while hashes.size:
+            self._left = hashes, offsets, times
             file = self._file_with_room()
             amount = min(hashes.size, file.room)
             file.add(hashes[:amount], offsets[:amount], times[:amount])
             hashes, offsets, times = hashes[amount:], offsets[amount:], times[amount:]
+        self._left = None
 
     # -- looking up
 

@@ -213,8 +213,22 @@ class Reput:
         return sum(1 for fact in batch if _end_of(fact) <= end)
 
     def _dispatch(self, batch: list[Fact], arrivals: list[Arrival] | None) -> int:
-        """Queue entries and keys of a batch. The loop that every message passes."""
-        index = self._index
+        """Queue entries and keys of a batch; how many. After a failure the records before it have
+        both."""
+        try:
+            self._put_entries(batch, arrivals)
+        except Exception:
+            batch = batch[: self._count_dispatched(batch)]
+            raise
+        finally:
+            if batch:
+                self.dispatched_timestamp = batch[-1][4]
+                if self._index is not None:
+                    self._index.add(batch)
+        return len(batch)
+
+    def _put_entries(self, batch: list[Fact], arrivals: list[Arrival] | None) -> None:
+        """The loop that every message passes."""
         tag_codes = _tag_codes
         for queue, queue_offset, offset, size, time_ms, text, _sys_flag in batch:
             at = text.find("TAGS\x01")
@@ -249,11 +263,6 @@ class Reput:
                         )
                     )
             self.dispatched_offset = offset + size
-        if batch:
-            self.dispatched_timestamp = batch[-1][4]
-            if index is not None:
-                index.add(batch)
-        return len(batch)
 
     def _unusual_code(self, queue: ConsumeQueue, end: int, text: str, time_ms: int) -> int:
         """The tags code where it is not simply that of TAGS: a deliver time, a unit's address."""
@@ -323,24 +332,22 @@ class Reput:
 
     def dispatch_walked(self, facts: list[Fact]) -> None:
         """Dispatch records read from the log; the index may have some of them already."""
-        index = self._index
-        arrivals: list[Arrival] | None = [] if self.listeners else None
-        if index is not None:
-            index.write_pending()
-            indexed = index.indexed_offset
+        known = 0
+        if self._index is not None:
+            self._index.write_pending()
+            indexed = self._index.indexed_offset
             known = sum(1 for fact in facts if fact[2] <= indexed)
+        arrivals: list[Arrival] | None = [] if self.listeners else None
+        try:
             if known:
-                self._index = None
-                try:
-                    self._dispatch(facts[:known], arrivals)
-                finally:
-                    self._index = index
-                facts = facts[known:]
-        self._stats.dispatched += self._dispatch(facts, arrivals)
-        for queue in {fact[0] for fact in facts}:
-            queue.assigned = max(queue.assigned, queue.max_offset)
-        if arrivals:
-            self._tell(arrivals)
+                self._put_entries(facts[:known], arrivals)
+                self.dispatched_timestamp = facts[known - 1][4]
+            self._stats.dispatched += self._dispatch(facts[known:], arrivals)
+        finally:
+            for queue in {fact[0] for fact in facts}:
+                queue.assigned = max(queue.assigned, queue.max_offset)
+            if arrivals:
+                self._tell(arrivals)
 
     def note_dispatched(self, count: int) -> None:
         """A recovery has dispatched records itself."""

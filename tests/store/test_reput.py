@@ -99,3 +99,42 @@ def test_a_reader_is_told_the_queues_end_that_is_not_dispatched_yet(
     general.release()
     store.flush.step()
     assert store.visible_end(found[0]) == 8
+
+
+def test_keys_of_records_before_one_that_could_not_be_dispatched_are_kept(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, mapped_file_size_consume_queue=20 * 50)
+    store.put([message(properties=f"KEYS\x01k{n}") for n in range(40)])
+    dispatch(store)
+    store.put([message(properties=f"KEYS\x01k{n}") for n in range(40, 60)])
+    disk.no_space_for = "consumequeue"  # the queue's second file, for the 51st record
+    with pytest.raises(OSError, match="space"):
+        dispatch(store)
+    disk.no_space_for = ""
+    dispatch(store)
+    assert [len(store.query("T", f"k{n}", 2, 0, 1 << 62).views) for n in range(60)] == [1] * 60
+
+
+def test_both_keys_of_a_record_are_kept_when_the_next_index_file_could_not_be_made(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20 * 1000}
+    store = open_store(disk=disk, **sizes)
+    many = range(store.settings.max_index_num * 3 // 4)  # with two keys each: in two files
+    messages = [message(properties=f"KEYS\x01a{n} b{n}") for n in many]
+    store.put(messages[:1])
+    dispatch(store)
+    assert store.index is not None
+    store.index.write_pending()
+    store.put(messages[1:])
+    disk.no_space_for = "index"
+    with pytest.raises(OSError, match="space"):
+        dispatch(store)
+    disk.no_space_for = ""
+    dispatch(store)
+    for letter in "ab":
+        found = [len(store.query("T", f"{letter}{n}", 2, 0, 1 << 62).views) for n in many]
+        assert found == [1] * len(many), letter
