@@ -23,12 +23,19 @@ T = TypeVar("T")
 def need_tools(*names: str) -> None:
     """Skips the test where a tool is missing; in CI (CI=true) that is a failure instead."""
     missing = [name for name in names if shutil.which(name) is None]
-    if not missing:
+    need(
+        not missing,
+        f"{', '.join(missing)} not found on PATH; install it to run the tests with this peer",
+    )
+
+
+def need(given: bool, otherwise: str) -> None:
+    """Skips the test for that reason unless given; in CI (CI=true) that is a failure instead."""
+    if given:
         return
-    reason = f"{', '.join(missing)} not found on PATH; install it to run the tests with this peer"
     if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+        pytest.fail(otherwise)
+    pytest.skip(otherwise)
 
 
 def build_once(
