@@ -110,7 +110,7 @@ class ConsumeQueue:
         self.max_physical_offset = physical_offset + size
         return True
 
-    def put_run(self, entries: bytes, physical_end: int) -> None:
+    def put_run(self, entries: bytes) -> None:
         """Add entries behind the last one. OSError when the disk refuses: some may be there."""
         rest = memoryview(entries)
         while rest:
@@ -121,8 +121,9 @@ class ConsumeQueue:
             self.view[self.write_position : end] = piece
             self.write_position = end
             self.max_offset += len(piece) // ENTRY_SIZE
+            physical_offset, size, _ = ENTRY.unpack(piece[-ENTRY_SIZE:])
+            self.max_physical_offset = physical_offset + size
             rest = rest[len(piece) :]
-        self.max_physical_offset = physical_end
 
     def _seek(self, queue_offset: int) -> None:
         """Make the slot of `queue_offset` the next one to write."""
@@ -187,7 +188,8 @@ class ConsumeQueue:
             file = self.files.find(byte) or self.files.create(start)
             self.writing = file
             self.view = file.view
-        self.write_position = byte - file.start
+        # No room until it is allocated: to store to a page without a block ends the process.
+        self.write_position = self.write_end = byte - file.start
         file.allocate_to(self.write_position + ENTRY_SIZE, ALLOCATION_CHUNK)
         # The last entry that fits the chunk whole.
         self.write_end = file.allocated - file.allocated % ENTRY_SIZE

@@ -45,7 +45,7 @@ def dispatch_block(
     entries["code"] = codes
     for queue, _, lacking in lanes:
         if lacking.size:
-            queue.put_run(entries[lacking].tobytes(), int(block.end[lacking[-1]]) + base)
+            queue.put_run(entries[lacking].tobytes())
     if index is not None:
         _add_keys(index, keys, lanes, base, block)
     return True

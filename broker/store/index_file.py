@@ -91,7 +91,7 @@ class IndexFile:
         ) = _HEADER.unpack_from(self.file.view, 0)
         self.count = min(max(self.count, 1), self.entries_max)
         self.flushed_count = self.count
-        self.file.allocated = self._position(self.count)
+        self.file.allocated = 0  # others leave holes in the table of slots
 
     def begin(self, timestamp_ms: int, physical_offset: int) -> None:
         """Seed a new file with where the one before it ends."""
@@ -213,6 +213,7 @@ class IndexFile:
 
     def cut(self, count: int) -> None:
         """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros."""
+        self.file.allocate_to(self._position(count), ALLOCATION_CHUNK)
         view = self.file.view
         start = self._position(1)
         kept = np.frombuffer(view, _ENTRY_TYPE, count - 1, start) if count > 1 else None
@@ -228,6 +229,5 @@ class IndexFile:
         self.count = count
         self.flushed_count = 0
         self.file.file.cut(self._position(count))
-        self.file.allocated = 0
-        self.file.allocate_to(self._position(count), ALLOCATION_CHUNK)
+        self.file.allocated = self._position(count)
         self._write_header()

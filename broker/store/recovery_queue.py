@@ -31,6 +31,8 @@ def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None)
     if limit is not None or _has_more(queue):
         queue.cut(end)
     else:
+        if (last := queue.files.last) is not None:
+            last.allocated = end * ENTRY_SIZE - last.start  # what follows may have no blocks
         queue.max_physical_offset = queue.last_physical_end()
         queue.cut_ext()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 from waiting import until
 
 from aerobee.broker.clock import Clock
@@ -110,11 +111,33 @@ def test_keys_of_records_before_one_that_could_not_be_dispatched_are_kept(
     dispatch(store)
     store.put([message(properties=f"KEYS\x01k{n}") for n in range(40, 60)])
     disk.no_space_for = "consumequeue"  # the queue's second file, for the 51st record
-    with pytest.raises(OSError, match="space"):
-        dispatch(store)
+    for _ in range(2):  # a store to a page without a block would end the process
+        with pytest.raises(OSError, match="space"):
+            dispatch(store)
+        assert store.queue_table.table["T", 0].max_offset == 50
     disk.no_space_for = ""
     dispatch(store)
     assert [len(store.query("T", f"k{n}", 2, 0, 1 << 62).views) for n in range(60)] == [1] * 60
+
+
+def test_a_block_goes_on_where_its_queue_could_not_be_written(
+    open_store: OpenStore,
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, mapped_file_size_commit_log=1 << 20)
+    bodies = [b"%04d" % number for number in range(300)]
+    messages = [message(body=body) for body in bodies]
+    store.put(messages[:40])
+    dispatch(store)
+    store.put(messages[40:])
+    disk.no_space_for = "consumequeue"
+    with pytest.raises(OSError, match="space"):
+        dispatch(store)
+    disk.no_space_for = ""
+    with structlog.testing.capture_logs() as logs:
+        dispatch(store)
+    assert [each.body for each in read_all(store)] == bodies
+    assert not [each for each in logs if each["log_level"] != "info"]
 
 
 def test_both_keys_of_a_record_are_kept_when_the_next_index_file_could_not_be_made(
