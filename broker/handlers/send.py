@@ -125,9 +125,7 @@ class Sends:
             )
         if config is None and (problem := names_check.topic_problem(topic)):
             raise Refused(ResponseCode.INVALID_PARAMETER, problem)
-        if topic in names_check.NO_SENDING_TOPICS or topic.startswith(
-            names_check.SYSTEM_TOPIC_PREFIX
-        ):
+        if not names_check.may_be_sent_to(topic):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic}] is kept for the broker itself: sending to it is forbidden",

@@ -21,6 +21,7 @@ TRANSACTION_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TRACE_DATA_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # and the region: where C++ puts its traces
 
 NO_SENDING_TOPICS: Final = frozenset(
     {
@@ -72,6 +73,13 @@ def _problem(kind: str, name: str, size_max: int) -> str | None:
 def is_safe_as_folder(name: str) -> bool:
     """Whether a name from a config file, perhaps of another broker's rules, stays in its folder."""
     return name not in ("", ".", "..") and not _SEPARATORS.search(name)
+
+
+def may_be_sent_to(topic: str) -> bool:
+    """Whether clients may: all but the topics that the broker keeps for itself."""
+    if topic.startswith(SYSTEM_TOPIC_PREFIX):
+        return topic.startswith(TRACE_DATA_PREFIX)
+    return topic not in NO_SENDING_TOPICS
 
 
 def is_retry_topic(topic: str) -> bool:

@@ -156,6 +156,14 @@ def test_a_cpp_batch_in_code_10_becomes_its_messages(wire: Wire, topic: str) -> 
     assert bodies(pulled.body) == [b"one", b"two"]
 
 
+def test_cpp_may_send_its_traces_to_the_topic_of_its_region(wire: Wire) -> None:
+    """Release 2 of C++ sends them to a name that is otherwise the broker's: Apache lets it."""
+    topic = "rmq_sys_TRACE_DATA_DefaultRegion"
+    answer = wire.request(10, cpp_send(topic), b"a trace")
+    assert answer.code == 0, answer
+    assert bodies(wire.request(11, pull_header(topic)).body) == [b"a trace"]
+
+
 def test_a_cpp_heartbeat_with_integers_for_enums_makes_a_member_at_once(
     broker: AerobeeBroker, wire: Wire, topic: str
 ) -> None:

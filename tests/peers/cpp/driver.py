@@ -42,13 +42,11 @@ def check(code: int) -> None:
         raise RuntimeError(f"{code}: {(api.GetLatestErrorMessage() or b'').decode()}")
 
 
-def start(kind: str, options: Options, **settings: bytes | int) -> capi.Handle:
-    """A producer or consumer, set up but not yet running, that ``stop`` knows."""
+def create(kind: str, options: Options) -> capi.Handle:
+    """A producer or consumer, not yet running, that ``stop`` knows."""
     name = options["name"]
     handle: capi.Handle = getattr(api, f"Create{kind}")(options.get("group", f"g-{name}").encode())
     check(getattr(api, f"Set{kind}NameServerAddress")(handle, options["namesrv"].encode()))
-    for setting, value in settings.items():
-        check(getattr(api, f"Set{kind}{setting}")(handle, value))
 
     def end() -> None:
         check(getattr(api, f"Shutdown{kind}")(handle))
@@ -59,7 +57,8 @@ def start(kind: str, options: Options, **settings: bytes | int) -> capi.Handle:
 
 
 def producer(options: Options) -> Options:
-    handle = start("Producer", options, InstanceName=options["name"].encode())
+    handle = create("Producer", options)
+    check(api.SetProducerInstanceName(handle, options["name"].encode()))
     check(api.SetProducerMaxMessageSize(handle, options.get("maxSize", 4 << 20)))
     check(api.StartProducer(handle))
     producers[options["name"]] = handle
@@ -70,7 +69,8 @@ def make_message(options: Options, n: int) -> capi.Handle:
     message: capi.Handle = api.CreateMessage(options["topic"].encode())
     body = f"{options.get('prefix', 'm')}-{n}".ljust(options.get("size", 0), ".").encode()
     check(api.SetByteMessageBody(message, body, len(body)))
-    if tags := options.get("tags", "").split(","):
+    if "tags" in options:
+        tags = options["tags"].split(",")
         check(api.SetMessageTags(message, tags[n % len(tags)].encode()))
     if "keys" in options:
         check(api.SetMessageKeys(message, f"{options['keys']}-{n}".encode()))
@@ -202,7 +202,8 @@ def consumer(options: Options) -> Options:
         seen[got["body"]] = seen.get(got["body"], 0) + 1
         return capi.RECONSUME_LATER if seen[got["body"]] <= fails else capi.CONSUME_SUCCESS
 
-    handle = start("PushConsumer", options, InstanceName=name.encode())
+    handle = create("PushConsumer", options)
+    check(api.SetPushConsumerInstanceName(handle, name.encode()))
     if options.get("model") == "BROADCASTING":
         check(api.SetPushConsumerMessageModel(handle, capi.BROADCASTING))
     check(api.Subscribe(handle, options["topic"].encode(), options.get("tags", "*").encode()))
@@ -216,7 +217,7 @@ def consumer(options: Options) -> Options:
 
 
 def puller(options: Options) -> Options:
-    handle = start("PullConsumer", options)
+    handle = create("PullConsumer", options)
     check(api.StartPullConsumer(handle))
     pullers[options["name"]] = handle
     return {}
