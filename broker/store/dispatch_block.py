@@ -1,7 +1,7 @@
 """Dispatch of a block of records read from the log: queue entries and keys, in whole columns.
 
 A block that is out of the ordinary (a queue that starts elsewhere than it ended, deliver times,
-units, somebody who listens) is left to reput, which goes record by record.
+units, somebody who listens, a topic that is no name) is left to reput, which goes record by record.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def dispatch_block(
     columns. OSError when the disk refuses."""
     lanes = []
     for topic, queue_id, which in _by_queue(view, block):
-        queue = queues.get_or_create(topic.decode(), queue_id)
-        lane = _lane(queue, base, block, which)
+        queue = queues.of_record(topic, queue_id)
+        lane = _lane(queue, base, block, which) if queue is not None else None
         if lane is None:
             return False
         lanes.append(lane)

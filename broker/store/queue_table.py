@@ -64,6 +64,14 @@ class QueueTable:
             self.listening_changed(topic, queue_id)
         return queue
 
+    def of_record(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
+        """The queue of a record in the log; None when damage has made its topic no name."""
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            return None
+        return self.get_or_create(name, queue_id) if is_safe_topic(name) else None
+
     def _ext_of(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
         """The queue's units: when they are to be written, or were once."""
         settings = self._settings

@@ -146,7 +146,9 @@ class Recovery:
             record = decode_record(file.view, offset - file.start)
         except CorruptRecord:
             return  # the scan finds that too, and cuts the log before it
-        queue = self._log.queues.get_or_create(record.topic, record.queue_id)
+        queue = self._log.queues.of_record(record.topic.encode(), record.queue_id)
+        if queue is None:
+            return
         for start, end in key_spans(record.properties):
             key = record.properties[start:end]
             if offset not in self._index.find(record.topic, key, 0, FOREVER_MS):

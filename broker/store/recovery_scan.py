@@ -67,15 +67,15 @@ class LogScan:
             self._reput.note_dispatched(len(block))
             return
         for first in range(0, len(block), CHUNK_RECORDS):
-            facts = [
-                self._reput.fact_of(
-                    check_record(file.view, file.start, position, file.size - position, False),
-                    file.view,
-                    file.start,
-                )
-                for position in block.start[first : first + CHUNK_RECORDS].tolist()
-            ]
-            self._reput.dispatch_walked(facts)
+            facts: list[Fact] = []
+            try:
+                for position in block.start[first : first + CHUNK_RECORDS].tolist():
+                    room = file.size - position
+                    record = check_record(file.view, file.start, position, room, False)
+                    facts.append(self._reput.fact_of(record, file.view, file.start))
+            finally:
+                if facts:
+                    self._reput.dispatch_walked(facts)
 
     def _scan_one_by_one(self, file: MappedFile, position: int) -> int:
         """The next records, of which the first is none for a block; the position after them."""

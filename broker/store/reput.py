@@ -312,12 +312,15 @@ class Reput:
         return True
 
     def fact_of(self, record: Scanned, view: memoryview, base: int) -> Fact:
+        """CorruptRecord when its topic is no name."""
         position = record.physical_offset - base
         text = str(view[record.properties_position : position + record.size], "utf-8", "replace")
         key = record.topic, record.queue_id
         queue = self._walked.get(key)
         if queue is None:
-            queue = self._log.queues.get_or_create(record.topic.decode(), record.queue_id)
+            queue = self._log.queues.of_record(record.topic, record.queue_id)
+            if queue is None:
+                raise CorruptRecord(record.physical_offset, f"its topic is {record.topic!r}")
             self._walked[key] = queue
         queue_offset = -1 if record.sys_flag & NOT_IN_QUEUE else record.queue_offset
         return (

@@ -185,6 +185,25 @@ def test_any_flipped_byte_of_the_last_record_ends_the_log_before_it(
         abandon(store)
 
 
+@pytest.mark.parametrize("byte", [0xFF, ord("/")], ids=["not UTF-8", "not a folder"])
+def test_a_damaged_topic_ends_the_log_where_no_checksum_tells(
+    open_store: OpenStore, tmp_path: Path, byte: int
+) -> None:
+    store = open_store(enabled_append_prop_crc=False)
+    results = store.put([message("orders", body=b"%d" % n) for n in range(5)])
+    dispatch(store)
+    path = store.commit_log.files.files[0].path
+    abandon(store)
+    with open(path, "r+b") as file:
+        topic_at = results[3].physical_offset + file.read().find(b"orders")
+        file.seek(topic_at)
+        file.write(bytes([byte]))
+    store = open_store(enabled_append_prop_crc=False)
+    assert [each.body for each in read_all(store, "orders")] == [b"0", b"1", b"2"]
+    assert store.max_physical_offset == results[3].physical_offset
+    assert store.put([message("orders", body=b"next")])[0].queue_offset == 3
+
+
 def test_rmq_10666_a_cut_tail_is_zeros_that_no_later_scan_can_take_for_records(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
