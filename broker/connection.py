@@ -108,6 +108,7 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._going_on = False
         self._stopping = False
+        self._ended = False  # no more requests come; it closes once the answers due are written
         # Of mapped files whose bytes are under way: what to call, and after how many bytes.
         self._releases: deque[tuple[int, Callable[[], None]]] = deque()
         self._releases_unwritten: list[Callable[[], None]] = []
@@ -136,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         feed = self._feed
-        if feed is None or self._stopping:
+        if feed is None or self._stopping or self._ended:
             return
         now = self.active_at = self._loop.time()
         answers = feed.feed(data)
@@ -163,8 +164,10 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         self._go_on_soon()
 
-    def eof_received(self) -> None:
-        """The client has closed its side; what is written still goes out."""
+    def eof_received(self) -> bool:
+        """The client has closed its side: ours stays open for answers that wait for the disk."""
+        self._ended = True
+        return self.waiting > 0
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
@@ -248,6 +251,8 @@ class Connection(asyncio.Protocol):
         self.waiting -= count
         if self._read_paused:
             self._update_reading()
+        if self._ended and not self.waiting:
+            self._loop.call_soon(self.close)  # after the answers, which are written next
 
     # --- requests of ours
 
@@ -367,7 +372,7 @@ class Connection(asyncio.Protocol):
 
     def _update_reading(self) -> None:
         transport, feed = self._transport, self._feed
-        if transport is None or feed is None or transport.is_closing():
+        if transport is None or feed is None or self._ended or transport.is_closing():
             return
         pause = (
             self._stopping
@@ -392,7 +397,9 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: ProtocolError) -> None:
         log.warning("bytes that are no frame: connection closed", peer=self.name, reason=str(error))
-        self.close()
+        self._ended = True
+        if not self.waiting:
+            self.close()
 
 
 def _address(name: object) -> Address:

@@ -17,7 +17,7 @@ from aerobee.protocol.headers import Int32, Int64, PullRequest
 
 SEND: Final = 1
 PULL: Final = 2
-UNUSUAL: Final = (msgspec.MsgspecError, ValueError, ProtocolError, struct.error)
+UNUSUAL: Final = (msgspec.MsgspecError, ValueError, ProtocolError, struct.error, RecursionError)
 
 
 class SendFields(msgspec.Struct, gc=False):

@@ -9,7 +9,7 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.dispatch import Dispatcher
 from aerobee.broker.general_feed import GeneralFeed
 from aerobee.broker.handlers import name_service
-from aerobee.broker.listening import limits_of, open_name_service_socket
+from aerobee.broker.listening import StartError, limits_of, open_name_service_socket
 from aerobee.broker.server import Server
 from aerobee.broker.services.kv_config import KvConfig
 from aerobee.broker.services.name_service import NameService, kv_config_path
@@ -39,10 +39,12 @@ class AppNameServer:
 
     async def start(self) -> None:
         settings = self.settings
-        if settings.namesrv_listen_port < 0:
-            settings.namesrv_listen_port = 9876
         sock = open_name_service_socket(settings)
-        assert sock is not None
+        if sock is None:
+            raise StartError(
+                f"namesrvListenPort={settings.namesrv_listen_port} leaves a name server nothing to "
+                "listen on; give it a port (0: a free one)"
+            )
         self.namesrv_port = sock.getsockname()[1]
         self.names.kv.load()
         dispatcher = Dispatcher(name_service.handlers(self))

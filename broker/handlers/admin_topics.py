@@ -157,10 +157,12 @@ def delete_topic(broker: Broker, request: Request) -> Command:
         )
     if broker.topics.get(name) is None and (problem := names_check.topic_problem(name)):
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
-    broker.topics.delete(name)
+    config = broker.topics.delete(name)
     broker.offsets.delete_topic(name)
     broker.stats.delete_topic(name)
     broker.store.delete_topic(name)
+    for queue_id in range(config.queue_nums if config else 0):
+        broker.long_polling.wake_queue(name, queue_id)  # those who wait there would wait in vain
     save(broker.topics.file)
     log.info("topic deleted by an operator", topic=name, peer=peer(request))
     return success(request)

@@ -1,10 +1,12 @@
 """Clients come, stay and go: HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP."""
 
+from dataclasses import replace
+
 import structlog
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
-from aerobee.broker.handlers.common import bound, success
+from aerobee.broker.handlers.common import bound, peer, success
 from aerobee.broker.services import names_check
 from aerobee.broker.services.heartbeats import (
     CONSUME_ACTIVELY,
@@ -29,7 +31,7 @@ def heart_beat(broker: Broker, request: Request) -> Command:
     connection.version = request.command.version
     unknown = [data for data in heartbeat.consumers if _consumer(broker, request, heartbeat, data)]
     for group in heartbeat.producer_groups:
-        if problem := names_check.topic_problem(group):  # producer groups may be longer
+        if problem := names_check.producer_group_problem(group):
             log.warning("a producer is not registered", reason=problem, peer=connection.name)
             continue
         broker.clients.register_producer(
@@ -65,6 +67,7 @@ def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: Cons
             peer=request.connection.name,
         )
         return False
+    data = _with_good_names(broker, request, data)
     ordered = any(
         (topic := broker.topics.get(subscription.topic)) is not None and topic.order
         for subscription in data.subscriptions
@@ -83,6 +86,24 @@ def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: Cons
     return heartbeat.without_subscriptions and not broker.clients.has_subscriptions(
         data.group, request.connection
     )
+
+
+def _with_good_names(broker: Broker, request: Request, data: ConsumerData) -> ConsumerData:
+    """The entry without subscriptions to topics that can never be; filters are kept by name."""
+    problems = {
+        subscription.topic: problem
+        for subscription in data.subscriptions
+        if broker.topics.get(subscription.topic) is None
+        and (problem := names_check.topic_problem(subscription.topic))
+    }
+    for problem in problems.values():
+        log.warning(
+            "a subscription is left out", group=data.group, reason=problem, peer=peer(request)
+        )
+    if not problems:
+        return data
+    kept = tuple(each for each in data.subscriptions if each.topic not in problems)
+    return replace(data, subscriptions=kept)
 
 
 def unregister_client(broker: Broker, request: Request) -> Command:

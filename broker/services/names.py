@@ -187,6 +187,10 @@ class Names:
                 f"register broker failed: the broker of this process is called {new.name} too; "
                 "give each broker a brokerName of its own"
             )
+        known = before.registration if before is not None else new
+        if (known.name, known.broker_id) != (new.name, new.broker_id):  # it was configured anew
+            self.unregister(known.cluster, known.address, known.name, known.broker_id)
+            before = None
         self._place_broker(new)
         if new.broker_id == MASTER_ID and (
             before is None or before.registration.data_version != new.data_version
@@ -227,10 +231,10 @@ class Names:
         return True
 
     def unregister(self, cluster: str, address: str, name: str, broker_id: int) -> None:
-        self._live.pop((cluster, address), None)
         broker = self._brokers.get(name)
         if broker is None or broker.addresses.get(broker_id) != address:
             return
+        self._live.pop((cluster, address), None)
         del broker.addresses[broker_id]
         if broker_id == MASTER_ID or not broker.addresses:
             for topic in [t for t, queues in self._queues.items() if name in queues]:

@@ -60,6 +60,11 @@ def group_problem(name: str) -> str | None:
     return _problem("group", name, GROUP_SIZE_MAX)
 
 
+def producer_group_problem(name: str) -> str | None:
+    """The same for a producer's group, of which nothing is made: it may be longer."""
+    return _problem("producer group", name, TOPIC_SIZE_MAX)
+
+
 def _problem(kind: str, name: str, size_max: int) -> str | None:
     if not name:
         return f"the {kind} has no name; give one"

@@ -135,10 +135,14 @@ class Topics:
         config = self._table.get(topic)
         if config is not None:
             return config
+        problem = names_check.topic_problem(topic)
         if names_check.is_retry_topic(topic):
-            return self.create_retry(topic.removeprefix(names_check.RETRY_PREFIX))
-        if problem := names_check.topic_problem(topic):
+            group = topic.removeprefix(names_check.RETRY_PREFIX)
+            problem = problem or names_check.group_problem(group)
+        if problem:
             raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+        if names_check.is_retry_topic(topic):
+            return self.create_retry(group)
         template = self._template(topic, default_topic)
         count = max(1, min(queue_nums, template.write_queue_nums, self._settings.max_queue_nums))
         config = TopicConfig(

@@ -1,18 +1,44 @@
 """Settings of the process: addresses, cluster, name service, connections, logs, metrics."""
 
+import re
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 from aerobee.broker.settings.fields import setting
 
 PORT_BOUNDS = {"low": 0, "high": 65535}
 
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ip_address(text.partition("%")[0])
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None
+    return True
+
+
 def _check_host_port(value: str) -> str | None:
-    host, colon, port = value.rpartition(":")
-    if not value or (colon and host and port.isdigit() and 0 < int(port) < 65536):
+    host, _, port = value.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        is_host = ":" in host and _is_host(host[1:-1])
+    else:
+        is_host = ":" not in host and _is_host(host)
+    if not value or (is_host and port.isdigit() and 0 < int(port) < 65536):
         return None
-    return "write it as HOST:PORT, for example mq.example.org:20911"
+    return "write it as HOST:PORT, for example mq.example.org:20911 or [2001:db8::1]:20911"
+
+
+def _check_host(value: str) -> str | None:
+    if not value or _is_host(value):
+        return None
+    return "write an address or a host name, without a port"
+
+
+def _check_bound(value: str) -> str | None:
+    return None if value else "name an address of this machine; 0.0.0.0 is all of them"
 
 
 def _check_name_servers(value: str) -> str | None:
@@ -57,11 +83,13 @@ class DaemonSettings:
         "Address to listen on. 0.0.0.0: all interfaces.",
         upstream="0.0.0.0",
         why="a newcomer's broker is not open to the network before he says so",
+        check=_check_bound,
     )
     broker_ip1: str = setting(
         "",
         "Address that routes and message ids carry; empty: the one by which a client reached us.",
         key="brokerIP1",
+        check=_check_host,
     )
     advertised_addr: str = setting(
         "",

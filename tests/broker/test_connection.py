@@ -134,6 +134,10 @@ async def test_two_connections_never_mix_their_bytes(app: AppBroker) -> None:
 # --- hostile bytes
 
 
+def frame_of(header: bytes) -> bytes:
+    return struct.pack(">iI", 4 + len(header), len(header)) + header
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -164,6 +168,18 @@ async def test_bytes_that_are_no_frame_close_their_own_connection_only(data: byt
         await bad.close()
 
 
+@pytest.mark.parametrize("code", [310, 11, 34])
+async def test_a_header_nested_too_deep_closes_the_connection_without_a_traceback(
+    app: AppBroker, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await Client.connect(app)
+    ext = b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    client.writer.write(frame_of(b'{"code":%d,"extFields":%s,"opaque":1}' % (code, ext)))
+    await ended(client)
+    await client.close()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_a_response_that_nobody_asked_for_is_dropped() -> None:
     async with Echo() as server:
         client = await server.connect()
@@ -180,6 +196,24 @@ async def test_a_client_that_half_closes_gets_its_answer() -> None:
         client.writer.write(encode_frame(command))
         client.writer.write_eof()
         assert (await asyncio.wait_for(answer, 5)).ext == {"echo": "last words"}
+        await ended(client)
+        await client.close()
+
+
+@pytest.mark.parametrize("last", [b"", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_who_sends_no_more_gets_the_answers_that_wait_for_the_disk(
+    tmp_path: Path, last: bytes
+) -> None:
+    async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
+        client = await Client.connect(app)
+        await client.request(310, send_ext("Orders"))
+        commands = [client.command(310, send_ext("Orders", queue)) for queue in (0, 0, -1)]
+        answers = [client.expect(command) for command in commands]
+        client.writer.write(b"".join(map(encode_frame, commands)) + last)
+        if not last:
+            client.writer.write_eof()
+        told = await asyncio.wait_for(asyncio.gather(*answers), 5)
+        assert [answer.code for answer in told] == [0, 0, 0]
         await ended(client)
         await client.close()
 

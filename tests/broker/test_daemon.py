@@ -87,6 +87,12 @@ def test_the_name_service_alone(tmp_path: Path) -> None:
         assert names.stop() == 0
 
 
+def test_a_name_server_without_a_port_is_one_sentence(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "--namesrv", namesrvListenPort="-1") as names:
+        assert names.process.wait(timeout=30) == 1
+        assert "namesrvListenPort=-1" in names.log().splitlines()[-1]
+
+
 async def test_a_broker_does_not_register_with_itself(tmp_path: Path) -> None:
     port = free_port()
     given = {"namesrvListenPort": port, "namesrvAddr": f"localhost:{port};127.0.0.1:{port}"}

@@ -175,6 +175,31 @@ async def test_a_broker_goes_with_its_connection(server: AppNameServer, ask: Ask
     assert info == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
+async def test_a_broker_that_takes_another_name_leaves_nothing_of_its_old_one(ask: Ask) -> None:
+    await register(ask)
+    assert (await register(ask, brokerName="broker-b")).code == 0
+    route = json.loads((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).body)
+    assert [broker["brokerName"] for broker in route["brokerDatas"]] == ["broker-b"]
+    info = fastjson.loads((await ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    assert list(info["brokerAddrTable"]) == ["broker-b"]
+
+
+async def test_a_goodbye_under_a_wrong_name_does_not_make_a_broker_immortal(
+    server: AppNameServer, ask: Ask
+) -> None:
+    other = await connect(server)
+    ext = {key: str(value) for key, value in identity().items()}
+    await other.request(Command(RequestCode.REGISTER_BROKER, ext, encode_plain(VERSION, TOPICS)), 5)
+    assert (await ask(RequestCode.UNREGISTER_BROKER, **identity("another"))).code == 0
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0
+    other.close()
+
+    async def gone() -> bool:
+        return (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
+
+    await until(gone)
+
+
 async def test_a_silent_broker_is_dropped_and_a_sign_of_life_keeps_it(
     server: AppNameServer, ask: Ask
 ) -> None:

@@ -503,6 +503,19 @@ async def test_the_holds_of_a_client_that_goes_are_dropped(app: AppBroker) -> No
     await writer.close()
 
 
+async def test_a_pull_that_waits_at_a_topic_is_told_when_it_is_deleted(app: AppBroker) -> None:
+    reader, operator = await Client.connect(app), await Client.connect(app)
+    await fill(operator, 1)
+    started = time.monotonic()
+    waiting = asyncio.create_task(reader.request(11, pull_ext("Orders", offset=1) | WAIT))
+    await until(lambda: len(app.broker.long_polling) == 1)
+    assert (await operator.request(215, {"topic": "Orders"})).code == 0
+    assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
+    assert time.monotonic() - started < 1.0
+    await reader.close()
+    await operator.close()
+
+
 async def test_the_number_of_holds_is_bounded(app: AppBroker, client: Client) -> None:
     await fill(client, 1)
     app.broker.long_polling.holds_max = 3

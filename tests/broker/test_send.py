@@ -175,6 +175,7 @@ async def test_a_oneway_send_is_stored_and_never_answered(app: AppBroker, client
         ("nul\0", ResponseCode.INVALID_PARAMETER),
         ("ümlaut", ResponseCode.INVALID_PARAMETER),
         ("t" * 128, ResponseCode.INVALID_PARAMETER),
+        ("%RETRY%", ResponseCode.INVALID_PARAMETER),
         ("SCHEDULE_TOPIC_XXXX", ResponseCode.NO_PERMISSION),
         ("RMQ_SYS_TRANS_HALF_TOPIC", ResponseCode.NO_PERMISSION),
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", ResponseCode.NO_PERMISSION),
@@ -191,6 +192,8 @@ async def test_topics_that_may_not_be_sent_to_are_refused(
     answer = await json_client.request(310, send_ext(topic), b"x")
     assert answer.code == code and answer.remark
     assert app.broker.store.max_physical_offset == before
+    if code == ResponseCode.INVALID_PARAMETER:
+        assert topic not in app.broker.topics.all(), "nothing of it is left"
 
 
 async def test_a_topic_is_created_by_its_first_send(app: AppBroker, json_client: Client) -> None:

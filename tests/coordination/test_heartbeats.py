@@ -248,6 +248,21 @@ async def test_a_group_with_a_bad_name_is_not_registered(serving: Serving, peer:
     assert serving.broker.topics.get("%RETRY%../g") is None
 
 
+async def test_a_subscription_to_a_bad_name_is_left_out(serving: Serving, peer: Peer) -> None:
+    entries = [
+        {"topic": topic, "subString": "a = 1", "expressionType": "SQL92", "subVersion": 1}
+        for topic in ("../T", "T" * 128, "T")
+    ]
+    body = heartbeat_body("c1", "g", *entries)
+    with capture_logs() as logs:
+        assert (await peer.ask(HEART_BEAT, body=body)).code == 0
+        assert (await peer.ask(HEART_BEAT, body=body)).code == 0
+    group = serving.broker.clients.consumer_group("g")
+    assert group is not None and list(group.subscriptions) == ["T"]
+    said = [log for log in logs if log["log_level"] == "warning"]
+    assert said and all("../T" in log["reason"] or "TTT" in log["reason"] for log in said)
+
+
 async def test_a_heartbeat_with_too_many_groups_is_refused_whole(
     serving: Serving, peer: Peer
 ) -> None:
