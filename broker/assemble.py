@@ -42,6 +42,7 @@ from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.retry import Retry
 from aerobee.broker.services.schedule import Schedule
+from aerobee.broker.services.searches import Searches
 from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.timers import Timers
 from aerobee.broker.services.topics import Topics
@@ -92,6 +93,7 @@ def make_broker(settings: Settings, clock: Clock) -> Broker:
     broker.offsets = Offsets(path("consumerOffset.json"), clock)
     broker.clients = Clients(settings, broker.groups, clock)
     broker.long_polling = LongPolling(clock)
+    broker.searches = Searches()
     broker.filters = Filters(path("consumerFilter.json"), clock)
     broker.put_hooks = PutHooks(settings, clock)
     broker.retry = Retry(broker.store, broker.topics, broker.groups, broker.put_hooks)

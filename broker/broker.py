@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aerobee.broker.services.long_polling import LongPolling
     from aerobee.broker.services.offsets import Offsets
     from aerobee.broker.services.put_hooks import PutHooks
+    from aerobee.broker.services.searches import Searches
     from aerobee.broker.services.stats import Stats
     from aerobee.broker.services.topics import Topics
     from aerobee.broker.settings import Settings
@@ -37,6 +38,7 @@ class Broker:
     offsets: "Offsets"
     clients: "Clients"  # producers and consumers by their heartbeats
     long_polling: "LongPolling"
+    searches: "Searches"
     stats: "Stats"
     latencies: "dict[int, Histogram]"  # request code -> how long its handler took
     sends: "Sends"  # what the hot path shares with the handlers of sends

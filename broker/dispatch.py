@@ -91,7 +91,13 @@ def _run(handler: Handler, request: Request) -> Command | None:
             reason=str(error),
         )
         return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=str(error))
-    except Exception as error:  # one request's failure is its own: say it, log it, go on
-        log.exception("request failed", code=request.command.code, peer=request.connection.name)
-        text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
-        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=text)
+    except Exception as error:
+        return failed(request, error)
+
+
+def failed(request: Request, error: Exception) -> Command:
+    """One request's failure is its own: say it, log it, go on."""
+    code, peer = request.command.code, request.connection.name
+    log.error("request failed", code=code, peer=peer, exc_info=error)
+    text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
+    return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=text)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.dispatch import Handler, Request, failed
 from aerobee.broker.handlers.common import bound, check_queue_id, known_topic, success
 from aerobee.broker.services.refused import Refused
-from aerobee.broker.store.results import Boundary
+from aerobee.broker.store.results import Boundary, QueryResult
 from aerobee.protocol.admin_headers import QueryMessage, QueueHeader, SearchOffset, ViewMessage
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
@@ -20,7 +20,7 @@ _UNIQUE_INDEX: Final = "U"  # indexType of 5.5 clients
 _BODY_SIZE_MAX: Final = FRAME_SIZE_MAX - 65536
 
 
-def query_message(broker: Broker, request: Request) -> Command:
+def query_message(broker: Broker, request: Request) -> None:
     """The records with a key, or a unique key, stored between two times."""
     ext = request.command.ext
     header = decode_ext(ext, QueryMessage)
@@ -29,7 +29,7 @@ def query_message(broker: Broker, request: Request) -> Command:
     count = broker.settings.default_query_max_num if unique else header.max_num
     if count <= 0:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"maxNum {count} must be at least 1")
-    found = broker.store.query(
+    search = broker.store.search(
         header.topic,
         header.key,
         min(count, broker.settings.max_msgs_num_batch),
@@ -37,6 +37,20 @@ def query_message(broker: Broker, request: Request) -> Command:
         header.end_timestamp,
         unique=unique,
     )
+    connection = request.connection
+    connection.waits_begin()
+
+    def done(outcome: QueryResult | Exception) -> None:
+        connection.waits_end()
+        if isinstance(outcome, Exception):
+            request.reply(failed(request, outcome))
+        else:
+            request.reply(_found(request, header, outcome))
+
+    broker.searches.start(search, done, lambda: not connection.is_closed)
+
+
+def _found(request: Request, header: QueryMessage, found: QueryResult) -> Command:
     progress = {
         "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
         "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),

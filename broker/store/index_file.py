@@ -24,6 +24,7 @@ HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4
 ENTRY_SIZE: Final = 20
 ALLOCATION_CHUNK: Final = 1024 * 1024
+PASSED: Final = 512  # entries of other keys and times between two pauses of a search
 SMALL_BATCH: Final = 12
 
 _HEADER: Final = struct.Struct(">qqqqii")
@@ -182,17 +183,23 @@ class IndexFile:
 
     # -- looking up
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets under this hash, newest first, within the time range."""
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Physical offsets under this hash, newest first, within the time range; None now and
+        then while it looks for the next."""
         view = self.file.view
         (number,) = _INT.unpack_from(view, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE)
         above = self.count
+        passed = 0
         while 0 < number < above:  # a chain only goes down: damage cannot make it endless
             found, offset, seconds, previous = _ENTRY.unpack_from(view, self._position(number))
             time_ms = self.begin_timestamp + seconds * 1000
             # The stored seconds are rounded down.
             if found == key_hash and begin_ms <= time_ms + 999 and time_ms <= end_ms:
                 yield offset
+            else:
+                passed += 1
+                if passed % PASSED == 0:
+                    yield None
             above, number = number, previous
 
     # -- keeping

@@ -183,11 +183,12 @@ class IndexService:
 
     # -- looking up
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of records that may have the key, newest first."""
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Physical offsets of records that may have the key, newest first; None now and then
+        while it looks for the next. Files may come and go meanwhile."""
         key_hash = index_hash(topic, key)
-        for file in reversed(self.files):
-            if file.count > 1 and file.begin_timestamp <= end_ms:
+        for file in self.files[::-1]:
+            if file in self.files and file.count > 1 and file.begin_timestamp <= end_ms:
                 if file.end_timestamp + 999 < begin_ms:
                     return
                 yield from file.find(key_hash, begin_ms, end_ms)

@@ -117,7 +117,6 @@ class StoreLifecycle:
         self.self_check = SelfCheck(self.disk, self.commit_log, clock)
         self._reader = Reader(
             self.commit_log,
-            self.index,
             settings.max_filter_message_size,
             settings.access_message_in_memory_max_ratio,
         )

@@ -13,6 +13,7 @@ import structlog
 from aerobee.broker.store.commitlog import Fact, LogFull, Row
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.disk import DiskSpace
+from aerobee.broker.store.key_search import Search, finish, search_key
 from aerobee.broker.store.lifecycle import StoreLifecycle
 from aerobee.broker.store.plain_read import PlainRead
 from aerobee.broker.store.results import (
@@ -243,6 +244,23 @@ class MessageStore(StoreLifecycle):
     def earliest_time(self, topic: str, queue_id: int) -> int:
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
+    def search(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        unique: bool = False,
+    ) -> Search:
+        """The records with a key, as a search that pauses: see `key_search`."""
+        self.reput.catch_up()
+        limit = min(max_count, self.settings.max_msgs_num_batch)
+        return search_key(
+            self.commit_log, self.index, topic, key, limit, begin_ms, end_ms, unique
+        )
+
     def query(
         self,
         topic: str,
@@ -253,9 +271,8 @@ class MessageStore(StoreLifecycle):
         *,
         unique: bool = False,
     ) -> QueryResult:
-        self.reput.catch_up()
-        limit = min(max_count, self.settings.max_msgs_num_batch)
-        return self._reader.query(topic, key, limit, begin_ms, end_ms, unique)
+        """The same in one go."""
+        return finish(self.search(topic, key, max_count, begin_ms, end_ms, unique=unique))
 
     # -- keeping
 

@@ -1,4 +1,4 @@
-"""Reading: from a queue by offset, by time, and by key through the index."""
+"""Reading: from a queue by offset and by time, from the log by physical offset."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from aerobee.broker.store.consume_queue import (
     ENTRY_SIZE,
     ConsumeQueue,
 )
-from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.plain_read import FIRST_OFFSET, PlainRead, fitting, take
-from aerobee.broker.store.results import Boundary, QueryResult, ReadResult, ReadStatus
+from aerobee.broker.store.results import Boundary, ReadResult, ReadStatus
 from aerobee.broker.store.scan import check_record
-from aerobee.protocol import properties as message_properties
 from aerobee.protocol.record import CorruptRecord
 
 log = structlog.get_logger("aerobee.store")
@@ -29,11 +27,8 @@ _memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Reader:
-    def __init__(
-        self, commit_log: CommitLog, index: IndexService | None, scan_bytes: int, hot_percent: int
-    ) -> None:
+    def __init__(self, commit_log: CommitLog, scan_bytes: int, hot_percent: int) -> None:
         self._log = commit_log
-        self._index = index
         self._scan_bytes = scan_bytes
         self._hot_bytes = _memory_bytes * hot_percent // 100
         self.check_records = False  # set when the start found damage: each record is then checked
@@ -230,58 +225,6 @@ class Reader:
             else:
                 high = middle
         return low if boundary is Boundary.LOWER else max(low - 1, begin)
-
-    # -- by key
-
-    def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, unique: bool
-    ) -> QueryResult:
-        """The records that have the key, newest first; each is checked, so that two keys with one
-        hash are told apart."""
-        if self._index is None:
-            return QueryResult([])
-        try:
-            self._index.write_pending()
-        except OSError as error:
-            log.warning("a query may miss the newest keys", reason=str(error))
-        result = QueryResult([])
-        if self._index.files:
-            last = self._index.files[-1]
-            result.index_last_update_timestamp = last.end_timestamp
-            result.index_last_update_physical_offset = last.end_offset
-        seen: set[int] = set()
-        for offset in self._index.find(topic, key, begin_ms, end_ms):
-            if len(result.views) >= max_count:
-                break
-            if offset in seen:
-                continue
-            seen.add(offset)
-            view = self._with_key(offset, topic, key, begin_ms, end_ms, unique)
-            if view is not None:
-                result.views.append(view)
-        return result
-
-    def _with_key(
-        self, offset: int, topic: str, key: str, begin_ms: int, end_ms: int, unique: bool
-    ) -> memoryview | None:
-        file = self._log.find_readable(offset)
-        if file is None:
-            return None
-        position = offset - file.start
-        try:
-            record = check_record(file.view, file.start, position, file.readable - position, False)
-        except CorruptRecord:
-            return None
-        if record.topic != topic.encode() or not begin_ms <= record.store_timestamp <= end_ms:
-            return None
-        end = position + record.size
-        text = str(file.view[record.properties_position : end], "utf-8", "replace")
-        if message_properties.get(text, message_properties.UNIQ_KEY) != key and (
-            unique
-            or key not in (message_properties.get(text, message_properties.KEYS) or "").split(" ")
-        ):
-            return None
-        return file.view[position:end]
 
 
 def _sound_only(

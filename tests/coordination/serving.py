@@ -33,6 +33,7 @@ from aerobee.broker.services.groups import Groups
 from aerobee.broker.services.long_polling import LongPolling
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.schedule import Schedule
+from aerobee.broker.services.searches import Searches
 from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.timers import Timers
 from aerobee.broker.services.topics import Topics
@@ -96,6 +97,7 @@ class Serving:
         broker.clients = Clients(settings, broker.groups, clock)
         broker.stats = Stats(clock)
         broker.long_polling = LongPolling(clock)
+        broker.searches = Searches()
         broker.timers = Timers(broker.store, settings, clock, str(self.root))
         broker.timers.load()
         broker.schedule = Schedule(broker.store, settings, clock, str(config))

@@ -1,0 +1,61 @@
+"""Searches that take long, a moment in each turn of the loop, one after the other.
+
+However many are asked for, and however many records they have to look at, others are served in
+between.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from aerobee.broker.store.key_search import Search
+from aerobee.broker.store.results import QueryResult
+
+PIECE_S: Final = 0.001  # of searching, and then as long for everybody else
+
+Done = Callable[[QueryResult | Exception], None]
+
+
+class Searches:
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Search, Done, Callable[[], bool]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def start(self, search: Search, done: Done, is_wanted: Callable[[], bool]) -> None:
+        """Call `done` with what is found, or with the error that ended it: at once when that
+        takes no longer than a moment. Given up when nobody wants it any more."""
+        self._waiting.append((search, done, is_wanted))
+        if len(self._waiting) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        search, done, is_wanted = self._waiting[0]
+        outcome: QueryResult | Exception | None = None
+        if is_wanted():
+            outcome = _piece(search)
+            if outcome is None:
+                asyncio.get_running_loop().call_later(PIECE_S, self._go_on)
+                return
+        self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        if outcome is not None:
+            done(outcome)
+
+
+def _piece(search: Search) -> QueryResult | Exception | None:
+    """What the search came to, if it did within its time."""
+    until = perf_counter() + PIECE_S
+    try:
+        while perf_counter() < until:
+            next(search)
+    except StopIteration as end:
+        found: QueryResult = end.value
+        return found
+    except Exception as error:  # whoever asked is told
+        return error
+    return None

@@ -1,0 +1,52 @@
+"""A key that very many records share: whoever searches for it waits, nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from peers.in_process import Client, running_broker
+from waiting import until
+
+from aerobee.broker.services.topic_config import TopicConfig
+from aerobee.protocol.record import Message
+
+QUERY, MAX_OFFSET = 12, 30
+COUNT = 200_000
+UNIQUE: dict[str, str] = {
+    "topic": "T",
+    "key": "k",
+    "_UNIQUE_KEY_QUERY": "true",
+    "maxNum": "32",
+    "beginTimestamp": "0",
+    "endTimestamp": str(2**62),
+}
+LARGE: dict[str, Any] = {"max_index_num": 2 * COUNT, "mapped_file_size_commit_log": 64 << 20}
+
+
+async def test_others_are_served_while_a_long_search_goes_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **LARGE) as app:
+        store = app.broker.store
+        app.broker.topics.put(TopicConfig("T", 1, 1))
+        many = [Message("T", 0, b"", "KEYS\x01k\x02") for _ in range(1000)]
+        for _ in range(COUNT // len(many)):
+            assert store.put(many)[-1].ok
+        store.reput.catch_up()
+        searcher, leaver, other = [await Client.connect(app) for _ in range(3)]
+        searches = [asyncio.create_task(searcher.request(QUERY, UNIQUE)) for _ in range(2)]
+        left = asyncio.create_task(leaver.request(QUERY, UNIQUE))
+        loop, slowest, asked = asyncio.get_running_loop(), 0.0, 0
+        while not all(task.done() for task in searches):
+            begun = loop.time()
+            answer = await other.request(MAX_OFFSET, {"topic": "T", "queueId": "0"})
+            assert answer.ext["offset"] == str(COUNT)
+            slowest, asked = max(slowest, loop.time() - begun), asked + 1
+            if asked == 10:
+                left.cancel()
+                await leaver.close()
+        assert [(await task).code for task in searches] == [22, 22], "no record has it as its own"
+        assert asked > 50 and slowest < 0.25, (asked, slowest)
+        await until(lambda: not app.broker.searches)
+        await searcher.close()
+        await other.close()
