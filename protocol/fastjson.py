@@ -114,6 +114,7 @@ _NAME: Final = re.compile(r"[A-Za-z_$][\w$.-]*")
 _WORDS: Final = {"true": True, "false": False, "null": None, "NaN": None}
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
 _NUMBER_DIGITS_MAX: Final = 400
+_HALVES: Final = re.compile("[\ud800-\udfff]")
 
 
 class _Reader:
@@ -190,7 +191,7 @@ class _Reader:
             if slash < 0:
                 pieces.append(self.text[start:end])
                 self.at = end + 1
-                return "".join(pieces)
+                return _whole("".join(pieces))
             pieces.append(self.text[start:slash])
             piece, start = self.escape(slash + 1)
             pieces.append(piece)
@@ -205,6 +206,14 @@ class _Reader:
             return chr(int(digits, 16)), at + 1 + width
         except ValueError:
             raise self.error(f"\\{mark}{digits} is no character") from None
+
+
+def _whole(text: str) -> str:
+    """`text` with its UTF-16 halves, which come from escapes, put together: one that is alone is a
+    character that nobody could write again."""
+    if _HALVES.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _as_key(value: Any) -> Any:

@@ -31,6 +31,13 @@ async def test_a_consumer_finds_itself_in_the_list_right_after_its_heartbeat(pee
     assert (notice.code, notice.ext, notice.is_oneway) == (NOTICE, {"consumerGroup": "g"}, True)
 
 
+async def test_half_a_character_in_a_client_id_keeps_no_member_from_the_list(peer: Peer) -> None:
+    body = json.dumps(heartbeat_body("c1\ud800", "g", wants("T")))  # the half as an escape
+    await peer.ask(HEART_BEAT, body=body.encode())
+    answer = await peer.ask(LIST, {"consumerGroup": "g"})
+    assert (answer.code, ids(answer)) == (0, ["c1\ufffd"])
+
+
 async def test_the_list_of_a_group_with_nobody_is_an_error_that_names_it(peer: Peer) -> None:
     answer = await peer.ask(LIST, {"consumerGroup": "nobody"})
     assert answer.code == 1

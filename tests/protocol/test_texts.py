@@ -83,6 +83,21 @@ def test_single_quotes_bare_names_and_stray_commas_are_read() -> None:
     assert fastjson.loads("{'a':1,,b:[1,2,],}") == {"a": 1, "b": [1, 2]}
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"a":"x\\ud800y"}', "x\ufffdy"),
+        (b"{'a':'\\udc00'}", "\ufffd"),
+        (b"{'a':'\\ud83d\\ude00'}", "\U0001f600"),
+        (b'{"a":"\\ud83d\\ude00","b":{"$ref":"$.a"}}', "\U0001f600"),
+    ],
+)
+def test_half_a_character_becomes_one_that_can_be_written(body: bytes, text: str) -> None:
+    value = fastjson.loads(body)
+    assert value["a"] == text
+    assert fastjson.loads(fastjson.dumps(value)) == value
+
+
 def test_a_reference_stands_for_the_object_it_names() -> None:
     assert fastjson.loads('{"a":{"x":1},"b":{"$ref":"$.a"}}') == {"a": {"x": 1}, "b": {"x": 1}}
 
