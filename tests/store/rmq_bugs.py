@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from crash.mutants import MUTANTS
 
-from aerobee.broker.store import json_file, recovery, recovery_queue, scan
+from aerobee.broker.store import json_file, key_search, recovery, recovery_queue, scan
+from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
 from aerobee.broker.store.disk import RealDisk
 from aerobee.broker.store.errors import StoreError
@@ -190,7 +191,11 @@ def follow_any_chain(patch: Patch) -> None:
 
 def believe_the_hash(patch: Patch) -> None:
     """#3613: what has the key's hash is taken to have the key."""
-    patch.setattr(Reader, "_with_key", lambda self, offset, *_: self.record_at(offset))
+
+    def with_key(commit_log: CommitLog, offset: int, *_: object) -> memoryview | None:
+        return Reader(commit_log, 0, 0).record_at(offset)
+
+    patch.setattr(key_search, "_with_key", with_key)
 
 
 def write_into_holes(patch: Patch) -> None:
