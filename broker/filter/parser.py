@@ -19,6 +19,7 @@ from aerobee.broker.filter.lexer import FilterSyntaxError, Token
 DEPTH_MAX: Final = 48  # of brackets, signs and chained operators: a tree the stack can bear
 TEXT_SIZE_MAX: Final = 65536
 LONG_MAX: Final = 2**63 - 1
+_LONG_DIGITS: Final = 19
 
 Value = str | int | float | bool | None
 
@@ -284,10 +285,10 @@ class _Parser:
         if self.take(lexer.NAME):
             return Property(token.text)
         if self.take(lexer.INTEGER):
-            number = int(token.text.rstrip("lL"))
-            if number > LONG_MAX:
+            digits = token.text.rstrip("lL")
+            if len(digits) > _LONG_DIGITS or int(digits) > LONG_MAX:
                 self.fail("the number does not fit 64 bits", token)
-            return Literal(number)
+            return Literal(int(digits))
         if self.take(lexer.FLOAT):
             if float(token.text) == float("inf"):
                 self.fail("the number is too large", token)
