@@ -124,14 +124,17 @@ class Offsets:
 
     def delete_topic(self, topic: str) -> None:
         head = topic + SEPARATOR
-        self._delete([key for key in self._table if key.startswith(head)])
+        self._delete([key for key in self._keys() if key.startswith(head)])
 
     def delete_group(self, group: str) -> None:
         tail = SEPARATOR + group
-        self._delete([key for key in self._table if key.endswith(tail)])
+        self._delete([key for key in self._keys() if key.endswith(tail)])
 
     def delete(self, group: str, topic: str) -> None:
         self._delete([f"{topic}@{group}"])
+
+    def _keys(self) -> set[str]:
+        return self._table.keys() | self._pulled.keys() | self._resets.keys()
 
     def _delete(self, keys: list[str]) -> None:
         for key in keys:

@@ -80,6 +80,16 @@ def test_a_reset_holds_until_a_pull_has_heard_of_it(folder: Folder) -> None:
     assert offsets.commit("g", "T", 0, 10)
 
 
+def test_what_a_group_has_fetched_goes_with_its_topic_and_with_the_group(folder: Folder) -> None:
+    offsets = open_offsets(folder("consumerOffset.json"))
+    offsets.commit_pull("g", "T", 0, 90)  # a consumer that commits elsewhere, or not at all
+    offsets.commit_pull("g", "U", 0, 80)
+    offsets.delete_topic("T")
+    assert (offsets.query_pull("g", "T", 0), offsets.query_pull("g", "U", 0)) == (-1, 80)
+    offsets.delete_group("g")
+    assert offsets.query_pull("g", "U", 0) == -1
+
+
 async def test_offsets_are_saved_within_five_seconds(serving: Serving) -> None:
     path = serving.root / "config" / "consumerOffset.json"
     serving.broker.offsets.commit("g", "T", 0, 7)
