@@ -147,7 +147,7 @@ class Filters:
             subscription = wanted.get(topic)
             by_tag = subscription is None or subscription.is_tag
             if known is not None and not known.dead and by_tag:
-                known.dead_ms = self._clock.now_ms()
+                known.dead_ms = max(self._clock.now_ms(), known.born_ms)
                 changed = True
         for subscription in wanted.values():
             if not subscription.is_tag:
@@ -161,18 +161,16 @@ class Filters:
             return False
         groups = self._table.setdefault(wanted.topic, {})
         known = groups.get(group)
-        if known is not None:
-            if wanted.version < known.client_version:
-                return False
-            same = (known.expression, known.expression_type) == (
-                wanted.expression,
-                wanted.expression_type,
-            )
-            if same:
-                changed = known.dead or known.client_version != wanted.version
-                known.client_version = wanted.version
-                known.dead_ms = 0
-                return changed
+        # The newest of the live members', though its number may be lower than before: whoever had
+        # the higher one is gone, or a client's clock was set back.
+        if known is not None and (known.expression, known.expression_type) == (
+            wanted.expression,
+            wanted.expression_type,
+        ):
+            changed = known.dead or known.client_version != wanted.version
+            known.client_version = wanted.version
+            known.dead_ms = 0
+            return changed
         try:
             predicate = compiled(wanted.expression, wanted.expression_type)
         except Refused as refused:

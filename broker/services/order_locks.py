@@ -12,7 +12,7 @@ GROUPS_MAX: Final = 100_000  # more groups than that and the expired ones are sw
 class _Lock:
     __slots__ = ("client_id", "refreshed_at_ms")
 
-    def __init__(self, client_id: str, refreshed_at_ms: int) -> None:
+    def __init__(self, client_id: str, refreshed_at_ms: float) -> None:
         self.client_id = client_id
         self.refreshed_at_ms = refreshed_at_ms
 
@@ -27,7 +27,7 @@ class OrderLocks:
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         """Those of `queues` that the client holds from now on: its own, free and expired ones."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         if group not in self._groups and len(self._groups) >= GROUPS_MAX:
             self._sweep(now_ms)
         locks = self._groups.setdefault(group, {})
@@ -58,22 +58,26 @@ class OrderLocks:
 
     def has_live(self, group: str) -> bool:
         """Whether any queue of the group is locked: it consumes in order."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         return any(not self._expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
 
     def table(self, group: str) -> dict[MessageQueue, str]:
         """The live locks of a group: queue -> client id."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         return {
             queue: lock.client_id
             for queue, lock in self._groups.get(group, {}).items()
             if not self._expired(lock, now_ms)
         }
 
-    def _expired(self, lock: _Lock, now_ms: int) -> bool:
+    def _now_ms(self) -> float:
+        """Not the time of day, which may be set back: a lock that nobody refreshes must end."""
+        return self._clock.monotonic() * 1000
+
+    def _expired(self, lock: _Lock, now_ms: float) -> bool:
         return now_ms - lock.refreshed_at_ms > self._life_ms
 
-    def _sweep(self, now_ms: int) -> None:
+    def _sweep(self, now_ms: float) -> None:
         self._groups = {
             group: live
             for group, locks in self._groups.items()

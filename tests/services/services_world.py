@@ -36,9 +36,10 @@ class HandClock(Clock):
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.at_ms = now_ms
+        self.set_by_ms = 0  # by how much somebody has set the time of day
 
     def now_ms(self) -> int:
-        return self.at_ms
+        return self.at_ms + self.set_by_ms
 
     def monotonic(self) -> float:
         return self.at_ms / 1000

@@ -40,6 +40,16 @@ def test_a_lock_is_kept_by_refreshing_and_lost_by_silence() -> None:
     assert not locks.has_live("g") and locks.table("g") == {}
 
 
+def test_a_lock_is_lost_by_silence_also_when_the_clock_is_set_back() -> None:
+    clock = HandClock()
+    locks = OrderLocks(clock)
+    locks.lock("g", "one", [QUEUE])
+    clock.set_by_ms = -3_600_000
+    clock.at_ms += 60_001
+    assert not locks.has_live("g")
+    assert locks.lock("g", "two", [QUEUE]) == [QUEUE]
+
+
 def test_only_the_owner_gives_a_lock_up() -> None:
     locks = OrderLocks(HandClock())
     locks.lock("g", "one", [QUEUE])
@@ -92,6 +102,19 @@ def test_a_live_filter_counts_as_dead_after_a_load_until_the_heartbeat(tmp_path:
     assert known is not None and known.dead
     again.group_changed("g", group_with(("T", "a > 5", "SQL92", 7)))
     assert not known.dead
+
+
+def test_a_group_that_comes_again_with_a_clock_set_back_has_its_new_filter(tmp_path: Path) -> None:
+    clock = HandClock()
+    filters = Filters(str(tmp_path / "f.json"), clock)
+    filters.group_changed("g", group_with(("T", "a > 5", "SQL92", START_MS)))
+    clock.set_by_ms = -3_600_000
+    filters.group_changed("g", None)
+    known = filters.get("T", "g")
+    assert known is not None and known.dead
+    filters.group_changed("g", group_with(("T", "a > 7", "SQL92", clock.now_ms())))
+    known = filters.get("T", "g")
+    assert known is not None and known.expression == "a > 7" and not known.dead
 
 
 def test_a_pull_needs_a_filter_that_is_known_and_new_enough(tmp_path: Path) -> None:
