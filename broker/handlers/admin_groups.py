@@ -46,6 +46,10 @@ def update_and_create_group_list(broker: Broker, request: Request) -> Command:
     return success(request)
 
 
+def _fits(number: int) -> bool:
+    return -(2**31) <= number < 2**31  # RocketMQ's fields have 32 bits
+
+
 def _checked(broker: Broker, entry: dict[Any, Any]) -> GroupConfig:
     config = group_from_json(entry)
     problem = names_check.group_problem(config.name)
@@ -54,6 +58,8 @@ def _checked(broker: Broker, entry: dict[Any, Any]) -> GroupConfig:
         problem = f"retryQueueNums {config.retry_queue_nums} of {config.name} is not 0 to {most}"
     if problem is None and config.retry_max_times < -1:
         problem = f"retryMaxTimes {config.retry_max_times} of {config.name} is negative"
+    if problem is None and (large := [n for n in config.numbers if not _fits(n)]):
+        problem = f"{large[0]} in the configuration of {config.name} does not fit its field"
     if problem is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
     known = broker.groups.find(config.name)

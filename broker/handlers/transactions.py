@@ -1,5 +1,7 @@
 """END_TRANSACTION, and RESUME_CHECK_HALF_MESSAGE for one that was given up."""
 
+from typing import Final
+
 import structlog
 
 from aerobee.broker.broker import Broker
@@ -15,6 +17,9 @@ from aerobee.protocol.ids import parse_offset_message_id
 from aerobee.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 
 log = structlog.get_logger("aerobee.transactions")
+
+_NOT_KNOWN_YET: Final = 0
+_ENDS: Final = (_NOT_KNOWN_YET, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 
 class _EndRequest(Header):
@@ -44,7 +49,12 @@ def handlers(broker: Broker) -> dict[int, Handler]:
 
 def end_transaction(broker: Broker, request: Request) -> Command | None:
     header = decode_ext(request.command.ext, _EndRequest)
-    if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+    if header.commit_or_rollback not in _ENDS:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"commitOrRollback {header.commit_or_rollback} is none of {_ENDS}",
+        )
+    if header.commit_or_rollback == _NOT_KNOWN_YET:
         log.info(
             "a producer does not know yet how a transaction ends",
             producer_group=header.producer_group,

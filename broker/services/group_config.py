@@ -44,6 +44,11 @@ class GroupConfig:
     attributes: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, Any] = field(default_factory=dict)  # keys of other versions, kept
 
+    @property
+    def numbers(self) -> list[int]:
+        """All that are numbers."""
+        return [getattr(self, name) for name in _NUMBERS.values()]
+
     def to_json(self) -> dict[str, Any]:
         return (
             self.unknown

@@ -12,6 +12,8 @@ from aerobee.protocol.codes import ResponseCode
 
 ENTRIES_MAX: Final = 4096  # groups, and subscriptions of one group, in one heartbeat
 
+CLIENT_ID_MAX: Final = 1024  # characters; it is kept, listed and logged
+
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 BROADCASTING: Final = "BROADCASTING"
@@ -60,6 +62,12 @@ def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
     client_id = value.get("clientID") or value.get("clientId")
     if not isinstance(client_id, str) or not client_id:
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
+    if len(client_id) > CLIENT_ID_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the heartbeat's clientID has {len(client_id)} characters; at most {CLIENT_ID_MAX} "
+            "are taken",
+        )
     producers = _entries(value.get("producerDataSet"), "producerDataSet")
     consumers = _entries(value.get("consumerDataSet"), "consumerDataSet")
     return Heartbeat(
@@ -72,7 +80,9 @@ def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
 
 
 def _entries(value: Any, key: str) -> list[dict[Any, Any]]:
-    entries = [entry for entry in value if isinstance(entry, dict)] if value else []
+    if value and not isinstance(value, list):
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"{key} of the heartbeat is no list")
+    entries = [entry for entry in value or () if isinstance(entry, dict)]
     if len(entries) > ENTRIES_MAX:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,

@@ -80,6 +80,16 @@ async def test_a_check_asks_a_producer_and_its_answer_ends_the_transaction(
     assert client.asked.empty(), "a transaction that has ended was checked"
 
 
+async def test_an_end_that_there_is_not_is_refused_and_the_transaction_stays_open(
+    client: WireClient,
+) -> None:
+    fields = await half(client)
+    answer = await client.ask(RequestCode.END_TRANSACTION, fields | {"commitOrRollback": 4})
+    assert answer.code == ResponseCode.INVALID_PARAMETER and "4" in str(answer.remark)
+    await client.ask(RequestCode.END_TRANSACTION, fields | {"commitOrRollback": COMMIT})
+    assert len(await client.pull("T")) == 1
+
+
 async def test_a_commit_that_crosses_a_check_is_delivered_once(
     broker: EmbeddedBroker, client: WireClient
 ) -> None:
