@@ -44,11 +44,11 @@ class Batch:
                 waiter.set_result(None)
 
     async def receipt(self, index: int) -> Receipt:
-        self.watched.add(index)
         while self.outcome is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
+        self.watched.add(index)  # only now: who was cancelled above has seen nothing
         if isinstance(self.outcome, AerobeeError):
             raise self.error(index)
         return receipt(self.messages[index], self.outcome, index)
@@ -184,6 +184,9 @@ class Accumulator:
         except asyncio.CancelledError:
             batch.finish(AerobeeError("the sending was cancelled; the outcome is unknown"))
             raise
+        except Exception as error:  # a batch without an outcome would be lost in silence
+            outcome = AerobeeError(f"{len(batch.messages)} message(s) were not sent: {error!r}")
+            outcome.__cause__ = error
         finally:
             lane.flying -= 1
         batch.finish(outcome)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 COMPRESS_OVER: Final = 4096
+PROPERTIES_SIZE_MAX: Final = 32767
 DELAY_LEVELS: Final = (
     *(1, 5, 10, 30),
     *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
@@ -132,6 +133,19 @@ def checked_text(what: str, text: str) -> str:
     if props.NAME_END in text or props.PAIR_END in text:
         raise Misuse(f"the {what} {text!r} contains \\x01 or \\x02")
     return text
+
+
+def check_encoded(properties: str) -> None:
+    """Misuse when the properties of a message are no text, or longer than a record can hold."""
+    try:
+        size = len(properties.encode())
+    except UnicodeEncodeError as error:
+        bad = error.object[error.start : error.end]
+        raise Misuse(f"tag, keys and properties are sent as UTF-8, which has no {bad!a}") from None
+    if size > PROPERTIES_SIZE_MAX:
+        raise Misuse(
+            f"tag, keys and properties take {size} bytes; a record holds {PROPERTIES_SIZE_MAX}"
+        )
 
 
 _PLAIN_KEY: Final = re.compile(r"[^\x00-\x20]+")

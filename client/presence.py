@@ -57,11 +57,13 @@ class Presence:
         if connection.address not in self._routes.broker_addresses:
             return
         try:
-            answer = await connection.request(self._heartbeat(), self._remoting.timeout)
-            connection.flush_mode = answer.ext.get("flushDiskType")
+            await self._greet(connection)
         except AerobeeError as error:
-            connection.close()
             raise ConnectFailed(f"{connection.address} took no heartbeat: {error}") from error
+
+    async def _greet(self, connection: Connection) -> None:
+        answer = await connection.request(self._heartbeat(), self._remoting.timeout)
+        connection.flush_mode = answer.ext.get("flushDiskType")
 
     async def beat(self) -> None:
         """Tell every broker of the routes in use, now."""
@@ -75,7 +77,7 @@ class Presence:
             known = self._remoting.known(address)
             connection = known or await self._remoting.connection(address, patient=False)
             if known is not None:  # a new one has just been introduced with a heartbeat
-                await connection.request(self._heartbeat(), self._remoting.timeout)
+                await self._greet(connection)
         except AerobeeError as error:
             log.warning("no heartbeat to %s: %s", address, error)
 

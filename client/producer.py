@@ -149,13 +149,13 @@ class BufferedProducer:
         durable: bool = True,
     ) -> Delivery:
         """Put one message into the buffer. See `Client.send` for the options."""
-        if self._closed:
-            raise Closed(f"this producer of {self.topic!r} is closed")
+        self._check_open()
         accumulator = self._accumulator
         if accumulator.failures:
             self._raise_failures()
         if accumulator.is_full:
             await accumulator.wait_for_space()
+            self._check_open()  # nobody would send what comes after the last flush
         message = self._sender.make(
             self.topic, body, tag, key, order_key, properties, delay, deliver_at, durable
         )
@@ -168,6 +168,10 @@ class BufferedProducer:
         """Send what is buffered and wait for every receipt."""
         await self._accumulator.flush()
         self._raise_failures()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"this producer of {self.topic!r} is closed")
 
     def _raise_failures(self) -> None:
         failures = self._accumulator.failures

@@ -92,7 +92,12 @@ class Remoting:
             task = asyncio.create_task(self._open(address), name=f"connect {address}")
             self._opening[address] = task
             task.add_done_callback(lambda done: self._opened(address, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:  # not the caller was cancelled, the opening was
+                raise Closed("the client was closed") from None
+            raise
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)
@@ -107,7 +112,11 @@ class Remoting:
         try:
             connection = await open_connection(address, self._on_request, timeout=self.timeout)
             if self.introduce is not None:
-                await self.introduce(connection)
+                try:
+                    await self.introduce(connection)
+                except BaseException:
+                    connection.close()
+                    raise
         except ConnectFailed as error:
             failures = backoff.failures + 1 if backoff else 1
             delay = min(BACKOFF_MAX, BACKOFF_FIRST * 2 ** min(failures, 10))
@@ -120,6 +129,16 @@ class Remoting:
             raise Closed("the client is closed")
         self._connections[address] = connection
         return connection
+
+    async def introduce_late(self, address: str) -> None:
+        """Greet a broker whose connection was made while it was known as a name server only."""
+        connection = self.known(address)
+        if connection is None or self.introduce is None:
+            return
+        try:
+            await self.introduce(connection)
+        except ConnectFailed:
+            connection.close()  # the next request makes a new one
 
     async def request(
         self,

@@ -188,7 +188,10 @@ class Routes:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.code, answer.remark, what=f"the route of {topic!r}")
         route = parse_route(topic, answer.body)
+        before = self.broker_addresses
         self._brokers.update(route.addresses)
+        for address in self.broker_addresses - before:
+            await self._remoting.introduce_late(address)
         self._routes[topic] = route
         self._ever.add(topic)
         return route

@@ -87,6 +87,7 @@ class Sender:
             text += props.encode(dict(properties))
         if not durable:
             text += f"{props.WAIT}\x01false\x02"
+        messages.check_encoded(text)
         sys_flag = 0
         if len(body) >= messages.COMPRESS_OVER:
             body, sys_flag = messages.compress(body)
@@ -212,10 +213,10 @@ class Sender:
                 answer = await connection.ask(command, deadline - loop.time())
             except TimeoutError:
                 break
-            except (Misuse, Closed):
-                raise
             except AerobeeError as error:
                 last = error
+                if isinstance(error, Misuse | Closed):
+                    break
                 if asked:
                     unknown = error if is_outcome_unknown(error) else unknown
                     self._avoid(queue.broker_name, failed)

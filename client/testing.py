@@ -81,8 +81,12 @@ class EmbeddedBroker:
             "storePathRootDir": str(self._folder / "store"),
             **self._given,
         }
-        app = AppBroker(load_settings(None, settings, env={}), clock=self.clock)
-        await app.start()
+        try:
+            app = AppBroker(load_settings(None, settings, env={}), clock=self.clock)
+            await app.start()
+        except BaseException:
+            await self.stop()
+            raise
         self._app = app
         self._given = {
             **self._given,

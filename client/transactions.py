@@ -75,12 +75,19 @@ class TransactionProducer:
             raise Misuse(f"this client already has transactions of group {self.group!r}")
         await self._sender.prepare(self.topic)
         self._checks[self.group] = self
-        await self._presence.join_producer(self.group)
+        try:
+            await self._presence.join_producer(self.group)
+        except BaseException:
+            await self._leave()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
+        await self._leave()
+
+    async def _leave(self) -> None:
         self._checks.pop(self.group, None)
         await self._presence.leave_producer(self.group)
 

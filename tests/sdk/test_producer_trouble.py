@@ -1,0 +1,186 @@
+"""Producers when something goes wrong in the middle: cancelled, closed, silent, never sendable."""
+
+import asyncio
+
+import pytest
+from waiting import until
+
+from aerobee import AerobeeError, Closed, Misuse, SendsFailed, Unconfirmed, Verdict, connect
+from aerobee.protocol.command import Command
+from aerobee.testing import EmbeddedBroker
+
+
+async def bodies(broker, topic):
+    async with broker.connect() as mq:
+        return [message.body async for message in mq.find(topic)]
+
+
+def deafen(mq, broker):
+    """Requests reach the broker, its answers do not reach the client."""
+    connection = mq._core.remoting.known(broker.address)
+    connection._transport.pause_reading()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"key": "\udcff"}, "UTF-8"),
+        ({"tag": "\ud800"}, "UTF-8"),
+        ({"order_key": "\ud800"}, "UTF-8"),
+        ({"properties": {"a": "\udcff"}}, "UTF-8"),
+        ({"properties": {"a": "x" * 40_000}}, "32767"),
+    ],
+)
+async def test_one_message_that_cannot_be_sent_does_not_lose_its_neighbours(
+    aerobee_broker, options, text
+):
+    async with aerobee_broker.connect() as mq:
+        with pytest.raises(Misuse, match=text):
+            await mq.send("orders", b"single", **options)
+        async with mq.producer("orders", linger=0.01) as orders, asyncio.timeout(5):
+            await orders.send(b"before")
+            with pytest.raises(Misuse, match=text):
+                await orders.send(b"never", **options)
+            delivery = await orders.send(b"after")
+            assert (await delivery.receipt()).ok
+            await orders.flush()
+            assert orders.buffered == 0
+    assert sorted(await bodies(aerobee_broker, "orders")) == [b"after", b"before"]
+
+
+async def test_a_buffered_failure_is_told_though_someone_stopped_waiting_for_the_receipt(
+    aerobee_broker,
+):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        deafen(mq, aerobee_broker)
+        orders = mq.producer("orders", linger=0.0, timeout=0.4)
+        delivery = await orders.send(b"x")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await delivery.receipt()
+        with pytest.raises(SendsFailed):
+            await orders.flush()
+
+
+async def test_an_answer_of_a_name_server_that_cannot_be_read_loses_nothing_in_silence(
+    aerobee_broker, monkeypatch
+):
+    async with aerobee_broker.connect() as mq, asyncio.timeout(5):
+        orders = mq.producer("orders", linger=0.0)
+        await (await orders.send(b"first")).receipt()
+        garbage = Command(0, body=b'{"queueDatas": [{"nonsense": 1}]}')
+
+        async def answer(_):
+            return garbage
+
+        monkeypatch.setattr(mq._core.routes, "name_request", answer)
+        mq._core.routes._routes.clear()
+        delivery = await orders.send(b"second")
+        with pytest.raises(AerobeeError, match="not sent"):
+            await delivery.receipt()
+        await orders.send(b"third")
+        with pytest.raises(SendsFailed):
+            await orders.flush()
+        assert orders.buffered == 0
+
+
+async def test_a_send_that_waited_for_space_is_refused_once_the_block_is_left(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        async with mq.producer("orders", linger=5, buffer_bytes=1000) as orders:
+            await orders.send(b"x" * 1000)
+            waiting = asyncio.create_task(orders.send(b"late"))
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+        with pytest.raises(Closed):
+            await waiting
+        assert orders.buffered == 0
+
+
+async def test_closing_the_client_under_a_send_leaves_its_outcome_unknown(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        deafen(mq, aerobee_broker)
+        sending = asyncio.create_task(mq.send("orders", b"second", timeout=5))
+        await asyncio.sleep(0.05)
+        await mq.close()
+        with pytest.raises(Unconfirmed):
+            await sending
+    assert b"second" in await bodies(aerobee_broker, "orders")
+
+
+async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        address = aerobee_broker.address
+        await aerobee_broker.stop()
+        with pytest.raises(Exception):  # noqa: B017  # so that the next try waits its turn
+            await mq._core.remoting.connection(address)
+        waiting = asyncio.create_task(mq._core.remoting.connection(address))
+        sending = asyncio.create_task(mq.send("orders", b"second", timeout=5))
+        await asyncio.sleep(0.01)
+        await mq.close()
+        done, _ = await asyncio.wait([waiting, sending], timeout=5)
+        assert [type(task.exception()) for task in (waiting, sending)] == [Closed, Closed]
+        assert len(done) == 2
+
+
+async def test_a_connection_in_the_making_is_closed_with_the_client():
+    ended = asyncio.Event()
+
+    class Silent(asyncio.Protocol):
+        def eof_received(self):
+            ended.set()
+
+    server = await asyncio.get_running_loop().create_server(Silent, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        mq = await connect(f"mq://{address}", timeout=5)
+        core = mq._core
+        await core.remoting.close()
+        core.remoting._closed = False
+        ended.clear()
+        core.routes._brokers["b"] = {0: address}  # now it is greeted by a heartbeat
+        opening = asyncio.create_task(core.remoting.connection(address))
+        await asyncio.sleep(0.1)
+        await mq.close()
+        async with asyncio.timeout(2):
+            await ended.wait()
+        with pytest.raises(Closed):
+            await opening
+
+
+async def test_entering_transactions_can_be_cancelled_and_tried_again(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        connection = mq._core.remoting.known(aerobee_broker.address)
+        connection._transport.pause_reading()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await mq.transactions(
+                    "orders", group="p", check=lambda _: Verdict.COMMIT
+                ).__aenter__()
+        connection._transport.resume_reading()
+        async with (
+            mq.transactions("orders", group="p", check=lambda _: Verdict.COMMIT) as again,
+            again.begin(b"second"),
+        ):
+            pass
+        assert mq._core.presence._producers == {}
+
+
+async def test_a_broker_that_is_its_own_name_server_tells_how_it_flushes(aerobee_broker):
+    async with (
+        connect(f"mq://{aerobee_broker.address}") as direct,
+        aerobee_broker.connect() as named,
+    ):
+        receipts = [await mq.send("orders", b"x") for mq in (direct, named)]
+        assert receipts[0].durability is receipts[1].durability
+
+
+async def test_an_embedded_broker_that_cannot_start_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for settings in ({"noSuchSetting": 1}, {"bindAddress": "192.0.2.1"}):
+        with pytest.raises(Exception):  # noqa: B017
+            await EmbeddedBroker(**settings).start()
+    await until(lambda: list(tmp_path.iterdir()) == [])
