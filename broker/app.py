@@ -200,6 +200,7 @@ class AppBroker:
     def _settings_changed(self, keys: set[str]) -> None:
         self.broker.store.change_settings(store_settings(self.settings))
         if "brokerPermission" in keys and self._registration is not None:
+            self.broker.topics.next_version()  # a name server looks at nothing else
             self._registration.changed()
 
     # --- stop

@@ -27,6 +27,7 @@ log = structlog.get_logger("aerobee.registration")
 _CRC_MASK: Final = 0x7FFFFFFF
 _TOGETHER_S: Final = 0.05  # changes of topics this close are registered in one go
 _COME_BACK_S: Final = 1.0  # how soon to look for a name server that went away
+_TRY_AGAIN_S: Final = 5.0  # while one cannot be reached
 _PERIOD_BOUNDS_S: Final = (10.0, 60.0)
 _LAST_WORD_S: Final = 3.0
 
@@ -67,6 +68,8 @@ class Registration:
             await self.register()
             low, high = _PERIOD_BOUNDS_S
             period = min(max(self._settings.register_name_server_period / 1000, low), high)
+            if self._failing:
+                period = min(period, _TRY_AGAIN_S)
             await self._sleep_or_wake(period)
             if self._gone:
                 self._gone = False

@@ -232,9 +232,13 @@ class Topics:
 
     # --- the file
 
-    def _changed(self, name: str) -> None:
+    def next_version(self) -> None:
+        """What others are told of the topics has changed, though not the topics themselves."""
         self.data_version.next(self._clock.now_ms())
         self.file.changed()
+
+    def _changed(self, name: str) -> None:
+        self.next_version()
         for callback in self.on_change:
             callback(name)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peers.in_process import Client, running_broker
 from peers.tools import free_port
+from structlog.testing import capture_logs
 from waiting import until
 
 from aerobee.broker.addresses import Addresses
@@ -363,6 +365,30 @@ async def test_our_broker_registers_at_once_on_a_change_and_says_goodbye(
     assert await route("TBW102") is None
 
 
+async def test_a_name_server_hears_that_the_broker_may_not_be_written_to(
+    server: AppNameServer, ask: Ask, tmp_path: Path
+) -> None:
+    async def perm() -> int:
+        route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
+        return int(json.loads(route.body)["queueDatas"][0]["perm"]) if route.body else -1
+
+    async def is_7() -> bool:
+        return await perm() == 7
+
+    async def is_5() -> bool:
+        return await perm() == 5
+
+    address = f"127.0.0.1:{server.namesrv_port}"
+    async with running_broker(tmp_path / "broker", namesrv_addr=address) as app:
+        operator = await Client.connect(app)
+        await until(is_7)
+        assert (await operator.request(25, {}, b"brokerPermission=4")).code == 0
+        await until(is_5)
+        assert (await operator.request(25, {}, b"brokerPermission=6")).code == 0
+        await until(is_7)
+        await operator.close()
+
+
 async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_path: Path) -> None:
     port = free_port()
     settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
@@ -383,3 +409,26 @@ async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_pat
     await asyncio.gather(running, return_exceptions=True)
     await registration.stop()
     await second.stop()
+
+
+async def test_a_name_server_that_starts_after_the_broker_need_not_wait_long(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
+    clock = VirtualClock()
+    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
+    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
+    topics.load()
+    registration = Registration(mine, clock, topics, Addresses(mine, clock))
+    with capture_logs() as logs:
+        running = asyncio.create_task(registration.run())
+        await until(lambda: any(log["event"] == "not registered" for log in logs))
+    late = AppNameServer(settings, clock=clock)
+    await late.start()
+    await clock.advance(6)
+    await until(lambda: bool(late.names.names.topics()))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registration.stop()
+    await late.stop()
