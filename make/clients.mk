@@ -1,7 +1,12 @@
-# Clients that others wrote, against a real broker: Java (JDK, Maven), Go, Node, C++ (x86-64 Linux).
+# Clients that others wrote, against a real broker: Java (JDK, Maven), Go, Node, C++ (x86-64 Linux), Rust.
 .PHONY: test-clients
 test-clients: $(OK) ## Apache's Java clients and mqadmin, the Go, Node and C++ clients (JDK, Maven, Go, Node.js)
-	$(V)/bin/pytest -q tests/clients $(ARGS)
+	$(V)/bin/pytest -q -m "not rust" tests/clients $(ARGS)
+
+# Apart, as the first build of the client takes minutes.
+.PHONY: test-rust
+test-rust: $(OK) ## the Rust client rocketmq-client-rust (Cargo)
+	$(V)/bin/pytest -q -m rust tests/clients $(ARGS)
 
 .PHONY: test-peers
 test-peers: $(OK) ## all but the exchange of stores that needs Apache RocketMQ, its clients, Go, Node or C++
