@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from aerobee.broker.store.inspect_files import (
     BLANK_ENTRY_SIZE,
+    Problem,
     QueueKey,
     RestFile,
     RestStore,
     Tell,
     queue_entries,
+    queue_offsets,
     record_at,
+    sound_record,
     walk_log,
 )
 from aerobee.broker.store.inspect_index import find_by_key
-from aerobee.broker.store.scan import Scanned
+from aerobee.broker.store.scan import NOTHING_HERE, Scanned
 from aerobee.protocol import properties
 from aerobee.protocol.ids import decode_host
 from aerobee.protocol.record import CorruptRecord, StoredMessage, decode_record
@@ -47,18 +52,25 @@ class Wanted:
         )
 
 
-def select(store: RestStore, wanted: Wanted, tell: Tell) -> Iterator[StoredMessage]:
+def select(
+    store: RestStore, wanted: Wanted, tell: Tell, bad: Callable[[Problem], None]
+) -> Iterator[StoredMessage]:
     """The messages wanted: through the index by key and topic, through the queues by queue, else
-    in the log's order."""
+    in the log's order. What damage keeps from being read is told to `bad`."""
     if wanted.topic is not None and wanted.key is not None and store.index:
-        places = _by_key(store, wanted.topic, wanted.key)
+        places = _by_key(store, wanted.topic, wanted.key, bad)
     elif wanted.topic is not None and wanted.queue_id is not None:
-        places = _by_queue(store, (wanted.topic, wanted.queue_id), wanted)
+        places = _by_queue(store, (wanted.topic, wanted.queue_id), wanted, bad)
     else:
-        places = walk_log(store, _skip_damage(store), tell, check_crc=False)
+        places = walk_log(store, _skip_damage(store, bad), tell, check_crc=False)
     for file, record in places:
         if wanted.takes(record):
-            message = decode_record(file.view, record.physical_offset - file.start)
+            position = record.physical_offset - file.start
+            try:
+                message = decode_record(file.view, position)
+            except CorruptRecord as error:
+                bad(Problem(file.path, position, f"record: {error.reason}; it is left out"))
+                continue
             if wanted.key is None or _has_key(message, wanted.key):
                 yield message
 
@@ -76,36 +88,52 @@ def _has_key(message: StoredMessage, key: str) -> bool:
     return found.get(properties.UNIQ_KEY) == key or key in found.get(properties.KEYS, "").split(" ")
 
 
-def _by_key(store: RestStore, topic: str, key: str) -> Iterator[tuple[RestFile, Scanned]]:
+def _by_key(
+    store: RestStore, topic: str, key: str, bad: Callable[[Problem], None]
+) -> Iterator[tuple[RestFile, Scanned]]:
     for offset in sorted(set(find_by_key(store, topic, key))):
-        found = record_at(store, offset)
-        if found is not None:
+        if found := _pointed_at(store, offset, bad):
             yield found
+
+
+def _pointed_at(
+    store: RestStore, offset: int, bad: Callable[[Problem], None]
+) -> tuple[RestFile, Scanned] | None:
+    """The record that an entry leads to; one that the log has no more is no damage."""
+    try:
+        return sound_record(store, offset)
+    except CorruptRecord as error:
+        file = store.log_file(offset)
+        assert file is not None  # only a record in a file can be unsound
+        bad(Problem(file.path, offset - file.start, f"record: {error.reason}; it is left out"))
+        return None
 
 
 def _by_queue(
-    store: RestStore, key: QueueKey, wanted: Wanted
+    store: RestStore, key: QueueKey, wanted: Wanted, bad: Callable[[Problem], None]
 ) -> Iterator[tuple[RestFile, Scanned]]:
     files = store.queues.get(key, [])
-    first = files[0].start // 20 if files else 0
-    entries = queue_entries(files)
-    begin = max((wanted.offset_from or 0) - first, 0)
-    end = len(entries) if wanted.offset_to is None else max(wanted.offset_to - first, 0)
-    for number in range(begin, min(end, len(entries))):
+    entries, places = queue_entries(files), queue_offsets(files)
+    begin = int(np.searchsorted(places, wanted.offset_from or 0))
+    end = len(entries) if wanted.offset_to is None else np.searchsorted(places, wanted.offset_to)
+    for number in range(begin, int(end)):
         offset, size, _ = entries[number].tolist()
         if size <= 0:
             return
-        found = record_at(store, offset) if size != BLANK_ENTRY_SIZE else None
-        if found is not None:
+        if size != BLANK_ENTRY_SIZE and (found := _pointed_at(store, offset, bad)):
             yield found
 
 
-def _skip_damage(store: RestStore) -> Any:
+def _skip_damage(store: RestStore, bad: Callable[[Problem], None]) -> Any:
     """Go on after a record that is not sound with the next file; the rest of its file is lost."""
 
     def on_damage(file: RestFile, error: CorruptRecord) -> int | None:
         later = [each.start for each in store.log if each.start > error.position]
-        return next((start for start in later if record_at(store, start)), None)
+        goes_on = next((start for start in later if record_at(store, start)), None)
+        if goes_on is not None or error.reason != NOTHING_HERE:  # that is how a log ends
+            text = f"record: {error.reason}; it and what follows it in this file are left out"
+            bad(Problem(file.path, error.position - file.start, text))
+        return goes_on
 
     return on_damage
 

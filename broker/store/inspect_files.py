@@ -195,12 +195,28 @@ def _locked(root: str) -> StoreLocked:
 
 def queue_entries(files: list[RestFile]) -> NDArray[Any]:
     """The entries of a queue, from its first file's start to the last byte ever written."""
-    pieces = []
-    for number, file in enumerate(files):
-        size = file.size if number + 1 < len(files) else file.data_end()
-        count = min(-(-size // ENTRY_TYPE.itemsize), file.size // ENTRY_TYPE.itemsize)
-        pieces.append(np.frombuffer(file.view, ENTRY_TYPE, count))
+    counts = zip(files, _entry_counts(files), strict=True)
+    pieces = [np.frombuffer(file.view, ENTRY_TYPE, count) for file, count in counts]
     return np.concatenate(pieces) if pieces else np.empty(0, ENTRY_TYPE)
+
+
+def queue_offsets(files: list[RestFile]) -> NDArray[Any]:
+    """The queue offset of each of `queue_entries`: by the files' names, so that a file that is
+    lost or too short does not move the entries behind it."""
+    counts = zip(files, _entry_counts(files), strict=True)
+    pieces = [np.arange(count) + file.start // ENTRY_TYPE.itemsize for file, count in counts]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+
+def _entry_counts(files: list[RestFile]) -> list[int]:
+    counts = []
+    for number, file in enumerate(files):
+        if number + 1 < len(files):  # what reaches into the next file's part is none of the queue's
+            size = min(file.size, files[number + 1].start - file.start)
+        else:
+            size = file.data_end()
+        counts.append(min(-(-size // ENTRY_TYPE.itemsize), file.size // ENTRY_TYPE.itemsize))
+    return counts
 
 
 def walk_log(
@@ -236,14 +252,19 @@ def walk_log(
 
 def record_at(store: RestStore, physical_offset: int) -> tuple[RestFile, Scanned] | None:
     """The record that stands at an offset; None when none does."""
+    try:
+        return sound_record(store, physical_offset)
+    except CorruptRecord:
+        return None
+
+
+def sound_record(store: RestStore, physical_offset: int) -> tuple[RestFile, Scanned] | None:
+    """The same; CorruptRecord when the log reaches there and it is not sound."""
     file = store.log_file(physical_offset)
     if file is None:
         return None
     position = physical_offset - file.start
-    try:
-        return file, check_record(file.view, file.start, position, file.size - position, False)
-    except CorruptRecord:
-        return None
+    return file, check_record(file.view, file.start, position, file.size - position, False)
 
 
 def log_end(store: RestStore) -> int:

@@ -9,11 +9,13 @@ import numpy as np
 
 from aerobee.broker.store.inspect_files import (
     BLANK_ENTRY_SIZE,
+    ENTRY_TYPE,
     QueueKey,
     RestFile,
     RestStore,
     log_end,
     queue_entries,
+    queue_offsets,
     record_at,
 )
 from aerobee.broker.store.inspect_index import header_of, slots_of
@@ -61,17 +63,19 @@ def _files(files: list[RestFile]) -> dict[str, int]:
 def _queue(store: RestStore, key: QueueKey, log_begin: int) -> dict[str, Any]:
     files = store.queues[key]
     entries = queue_entries(files)
-    first = files[0].start // 20 if files else 0
+    places = queue_offsets(files)
     used = entries["size"] > 0
     end = int(np.flatnonzero(~used)[0]) if not used.all() else len(entries)
     live = (entries["offset"][:end] >= log_begin) & (entries["size"][:end] != BLANK_ENTRY_SIZE)
     numbers = np.flatnonzero(live)
     offsets = entries["offset"][:end][live]
+    first = files[0].start // ENTRY_TYPE.itemsize if files else 0
+    max_offset = int(places[end - 1]) + 1 if end else first
     return {
         "topic": key[0],
         "queue_id": key[1],
-        "min_offset": first + (int(numbers[0]) if numbers.size else end),
-        "max_offset": first + end,
+        "min_offset": int(places[numbers[0]]) if numbers.size else max_offset,
+        "max_offset": max_offset,
         "messages": int(numbers.size),
         "message_bytes": int(entries["size"][:end][live].sum()),
         "first_stored": _time(store, int(offsets[0])) if offsets.size else None,

@@ -30,6 +30,7 @@ from aerobee.broker.store.inspect_files import (
     RestStore,
     Tell,
     queue_entries,
+    queue_offsets,
     walk_log,
 )
 from aerobee.broker.store.inspect_index import (
@@ -169,25 +170,28 @@ def _check_queue(
     rows: NDArray[Any],
     report: Report,
 ) -> Iterator[Problem]:
-    first = files[0].start // ENTRY_TYPE.itemsize if files else 0
+    places = queue_offsets(files)
     used = entries["size"] > 0
     end = int(np.flatnonzero(~used)[0]) if not used.all() else len(entries)
     report.queue_entries += int(np.count_nonzero(_is_entry(entries[:end])))
 
+    first = files[0].start // ENTRY_TYPE.itemsize if files else 0
+    after = int(places[end - 1]) + 1 if end else first
+
     def bad(number: int, text: str) -> Problem:
-        file = next(f for f in files if f.start <= (first + number) * 20 < f.end)
-        position = (first + number) * 20 - file.start
-        return Problem(file.path, position, f"queue entry {first + number}: {text}")
+        place = int(places[number])
+        file = next(f for f in files if f.start <= place * ENTRY_TYPE.itemsize < f.end)
+        position = place * ENTRY_TYPE.itemsize - file.start
+        return Problem(file.path, position, f"queue entry {place}: {text}")
 
     behind = np.flatnonzero(used[end:] | (entries["offset"][end:] != 0))
     if behind.size:
-        yield bad(end + int(behind[0]), f"it stands behind the queue's end at {first + end}")
-    numbers = np.arange(first, first + end)
+        yield bad(end + int(behind[0]), f"it stands behind the queue's end at {after}")
     lowest = store.log[0].start if store.log else 0
     live = _is_entry(entries[:end]) & (entries["offset"][:end] >= lowest)
     expected = np.full(end, -1, np.int64)
-    inside = rows[(rows[:, 3] >= first) & (rows[:, 3] < first + end)]
-    expected[inside[:, 3] - first] = np.arange(len(inside))
+    inside = rows[np.isin(rows[:, 3], places[:end])]
+    expected[np.searchsorted(places[:end], inside[:, 3])] = np.arange(len(inside))
     none = np.flatnonzero(live & (expected < 0))
     if none.size:
         number = int(none[0])
@@ -206,7 +210,7 @@ def _check_queue(
         number = int(np.flatnonzero(check)[wrong_codes[0]])
         wanted = int(right[wrong_codes[0], 4])
         yield bad(number, f"tags code {int(entries['code'][number])}, the record's is {wanted}")
-    yield from _missing(store, key, rows, numbers[live], first + end)
+    yield from _missing(store, key, rows, places[:end][live], after)
 
 
 def _wrong_codes(

@@ -53,7 +53,10 @@ def _open(directory: str, commitlog: str | None) -> Any:
 
 
 def _moment(ms: int | None) -> str:
-    return cell(datetime.fromtimestamp(ms / 1000).astimezone()) if ms else "-"
+    try:
+        return cell(datetime.fromtimestamp(ms / 1000).astimezone()) if ms else "-"
+    except (ValueError, OverflowError, OSError):  # a damaged record may tell any number
+        return f"{ms} ms"
 
 
 @store.command()
@@ -157,8 +160,9 @@ def dump(
     until: datetime | None,
     key: str | None,
     limit: int | None,
-) -> None:
-    """Messages of DIR, one a line, as text or (--json) JSON."""
+) -> int:
+    """Messages of DIR, one a line, as text or (--json) JSON; exit code 1 if damage hid some."""
+    damage: list[Any] = []
     with _failures():
         from aerobee.broker.store.inspect_dump import Wanted, select, work_of
         from aerobee.broker.store.inspect_dump import as_json as json_of
@@ -167,11 +171,16 @@ def dump(
         wanted = Wanted(topic, queue, offset, to_offset, _ms(since), _ms(until), key)
         work = work_of(opened, wanted)
         with progress("dump", work, hidden=not work) as tell:
-            for message in islice(select(opened, wanted, tell), limit):
+            for message in islice(select(opened, wanted, tell, damage.append), limit):
                 if as_json:
                     click.echo(json.dumps(json_of(message), ensure_ascii=False))
                 else:
                     click.echo(_line(message))
+    for problem in damage[:SHOWN]:
+        click.echo(f"damaged: {problem}", err=True)
+    if len(damage) > SHOWN:
+        click.echo(f"damaged: {len(damage) - SHOWN} more places; see verify", err=True)
+    return FAILED if damage else 0
 
 
 def _ms(moment: datetime | None) -> int | None:

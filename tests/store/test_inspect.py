@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from aerobee.broker.store.inspect_files import open_directory
 from aerobee.broker.store.inspect_index import slots_of
@@ -200,6 +200,33 @@ def damage_hole(folder: Path) -> Path:
     return after
 
 
+def damage_queue_length(folder: Path) -> Path:
+    """Cut inside an entry: the queue offsets of the next file are as they were."""
+    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[1]
+    with path.open("r+b") as file:
+        file.truncate(333)
+    return path
+
+
+def damage_queue_grown(folder: Path) -> Path:
+    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[0]
+    with path.open("ab") as file:
+        file.write(b"?" * 33)
+    return files(folder, f"consumequeue/{TOPICS[0]}/1")[1]
+
+
+def damage_queue_emptied(folder: Path) -> Path:
+    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[1]
+    path.write_bytes(b"")
+    return path
+
+
+def damage_queue_hole(folder: Path) -> Path:
+    gone, after = files(folder, f"consumequeue/{TOPICS[0]}/1")[1:3]
+    gone.unlink()
+    return after
+
+
 def damage_foreign(folder: Path) -> Path:
     path = folder / "consumequeue" / TOPICS[0] / "1" / "notes.txt"
     path.write_text("mine")
@@ -217,6 +244,55 @@ def test_verify_names_the_first_bad_place(folder: Path, damage: Callable[[Path],
     assert status == 1
     assert "NOT SOUND" in text
     assert str(path) in text.partition("\n")[0], text
+
+
+def test_entries_behind_a_lost_queue_file_keep_their_numbers(folder: Path) -> None:
+    after = damage_queue_hole(folder)
+    found = problems(folder)
+    assert len(found) == 2
+    assert found[0].startswith(f"{after}: a hole in the stream")
+    assert found[1].endswith(f"the record has no entry 50 in queue {TOPICS[0]}/1")
+    assert str(folder / "commitlog") in found[1]
+    queue = next(
+        row
+        for row in json.loads(run("stat", str(folder), "--json")[1])["queues"]
+        if (row["topic"], row["queue_id"]) == (TOPICS[0], 1)
+    )
+    assert (queue["min_offset"], queue["max_offset"], queue["messages"]) == (0, 150, 100)
+    part = dumped(folder, "-t", TOPICS[0], "-q", "1", "--offset", "40", "--to-offset", "110")
+    assert [row["queue_offset"] for row in part] == [*range(40, 50), *range(100, 110)]
+
+
+def test_stat_and_dump_take_any_time_that_a_damaged_record_tells(folder: Path) -> None:
+    change(files(folder, "commitlog")[0], 56, struct.pack(">q", 2**62))
+    assert str(2**62) in run("stat", str(folder))[1]
+    assert str(2**62) in run("dump", str(folder), "-n", "1")[1]
+
+
+def dump(folder: Path, *words: str) -> Result:
+    words = ("dump", str(folder), "--json", *words)
+    return CliRunner().invoke(store_command, words, standalone_mode=False)
+
+
+def test_dump_tells_what_damage_keeps_from_it(folder: Path) -> None:
+    """It goes on with the next file, and does not end as if that had been all."""
+    whole = len(dumped(folder))
+    change(files(folder, "commitlog")[1], 4, b"?")
+    result = dump(folder)
+    assert 0 < len(result.stdout.splitlines()) < whole
+    assert result.return_value == 1
+    assert f"{files(folder, 'commitlog')[1]} at byte 0" in result.stderr
+    assert "left out" in result.stderr
+
+
+def test_dump_tells_of_a_record_whose_text_is_damaged(folder: Path) -> None:
+    path = files(folder, "commitlog")[0]
+    change(path, path.read_bytes().index(b"k8 all"), b"\xff")
+    for words in ([], ["-t", TOPICS[0], "-q", "0"], ["-t", TOPICS[0], "-k", "all"]):
+        result = dump(folder, *words)
+        assert result.return_value == 1, words
+        assert "not UTF-8" in result.stderr
+        assert len(result.stdout.splitlines()) in (COUNT - 1, COUNT // 4 - 1, COUNT // 2 - 1)
 
 
 def test_verify_goes_on_behind_a_damaged_record(folder: Path) -> None:
