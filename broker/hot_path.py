@@ -21,6 +21,7 @@ from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, f
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
 from aerobee.broker.store.commitlog import Fact, Row, message_of
 from aerobee.broker.store.results import PutResult, PutStatus, RefusedPut
+from aerobee.protocol import properties
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from aerobee.protocol.frame import RawFrame, encode_frame
@@ -136,7 +137,10 @@ class HotPath(GeneralFeed):
                     0,
                 )
             )
-            waits = sync_flush and "WAIT\x01false" not in text
+            # Another property may end in WAIT: only then is it worth to look closer.
+            waits = sync_flush and (
+                "WAIT\x01false" not in text or properties.get(text, properties.WAIT) != "false"
+            )
             marks.append((codec, hot.opaque, queue_id, flag, waits))
         if rows:
             self._put(rows, marks, out, started)

@@ -397,8 +397,10 @@ async def test_a_message_that_is_late_on_disk_is_reported_as_stored(tmp_path: Pa
         waits = client.command(310, send_ext("Orders"), b"x")
         no_wait = client.command(310, send_ext("Orders", i="UNIQ_KEY\x01u\x02WAIT\x01false"), b"x")
         delayed = client.command(310, send_ext("Orders", i="DELAY\x013\x02WAIT\x01true"), b"x")
-        late, at_once, general = await client.ask_all([waits, no_wait, delayed])
+        other = client.command(310, send_ext("Orders", i="MAY_WAIT\x01false\x02WAIT\x01falsely"))
+        late, at_once, general, not_meant = await client.ask_all([waits, no_wait, delayed, other])
         assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT == general.code
+        assert not_meant.code == ResponseCode.FLUSH_DISK_TIMEOUT, "only WAIT=false is not to wait"
         assert late.ext["queueOffset"] == "1" and late.ext["msgId"] and late.remark
         assert at_once.code == 0
         release.set()
