@@ -257,9 +257,7 @@ class MessageStore(StoreLifecycle):
         """The records with a key, as a search that pauses: see `key_search`."""
         self.reput.catch_up()
         limit = min(max_count, self.settings.max_msgs_num_batch)
-        return search_key(
-            self.commit_log, self.index, topic, key, limit, begin_ms, end_ms, unique
-        )
+        return search_key(self.commit_log, self.index, topic, key, limit, begin_ms, end_ms, unique)
 
     def query(
         self,
