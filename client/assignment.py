@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from aerobee.client import order_locks, positions
 from aerobee.client.background import every
 from aerobee.client.core import Core
-from aerobee.client.errors import AerobeeError, BrokerError, Misuse, NoRoute
+from aerobee.client.errors import (
+    AerobeeError,
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    Misuse,
+    NoRoute,
+    RequestTimeout,
+)
 from aerobee.client.message import RETRY_PREFIX, timestamp_ms
 from aerobee.client.offsets import BrokerOffsets, LocalOffsets, Offsets, default_offsets_path
 from aerobee.client.process_queue import ProcessQueue
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("aerobee.consumer")
 
 REBALANCE_SECONDS: Final = 20.0
+NO_ANSWER: Final = (ConnectFailed, ConnectionLost, RequestTimeout)
 INCOMPLETE_SECONDS: Final = 1.0  # the next look while a topic has no route or a lock is missing
 
 
@@ -101,12 +110,15 @@ class Assignment:
                 }
             )
             for address in sorted(self._core.routes.broker_addresses):
-                await self._core.remoting.ask(
-                    address,
-                    RequestCode.CHECK_CLIENT_CONFIG,
-                    body=body,
-                    what=f"the filter {row.expression!r}",
-                )
+                try:
+                    await self._core.remoting.ask(
+                        address,
+                        RequestCode.CHECK_CLIENT_CONFIG,
+                        body=body,
+                        what=f"the filter {row.expression!r}",
+                    )
+                except NO_ANSWER as error:
+                    log.warning("group %s: %s", self._consumer.group, error)
 
     def stop_reading(self) -> None:
         for task in self._tasks:
@@ -120,13 +132,15 @@ class Assignment:
         readers = [row.reader for row in self._queues.values() if row.reader is not None]
         if self._tasks or readers:
             await asyncio.wait([*self._tasks, *readers])
-        await self.commit(confirm=True)
-        if self._consumer.orderly and self._queues:
-            await order_locks.unlock(self._core, self._consumer.group, list(self._queues))
-        for process_queue in self._queues.values():
-            process_queue.revoked = True
-        self._queues.clear()
-        await self._core.presence.leave_consumer(self._consumer.group)
+        try:
+            await self.commit(confirm=True)
+        finally:
+            if self._consumer.orderly and self._queues:
+                await order_locks.unlock(self._core, self._consumer.group, list(self._queues))
+            for process_queue in self._queues.values():
+                process_queue.revoked = True
+            self._queues.clear()
+            await self._core.presence.leave_consumer(self._consumer.group)
 
     def describe(self) -> dict[str, Any]:
         """ConsumerData as a heartbeat carries it."""
@@ -217,29 +231,39 @@ class Assignment:
             queues = self._strategy(self._core.client_id, queues, members)
         mine = set(queues)
         for queue, process_queue in list(self._queues.items()):
-            if queue.topic == topic and queue not in mine:
-                await self._give_up(process_queue)
+            if queue.topic == topic:
+                await self._keep_or_give_up(process_queue, keep=queue in mine)
         missing = [queue for queue in queues if queue not in self._queues]
         if missing and self._consumer.orderly:
-            locked = await order_locks.lock(self._core, self._consumer.group, missing)
+            locked, _ = await order_locks.lock(self._core, self._consumer.group, missing)
             self._incomplete |= len(locked) < len(missing)
             missing = [queue for queue in missing if queue in locked]
-        await asyncio.gather(*(self._take(queue) for queue in missing))
+        # Each to its end: the next look must not meet one that is still being taken.
+        taken = await asyncio.gather(*map(self._take, missing), return_exceptions=True)
+        for error in taken:
+            if error is not None:
+                raise error
 
     async def _members(self, route: Route) -> list[str]:
-        broker = route.parts[0].broker
-        try:
-            answer = await self._core.remoting.ask(
-                self._core.routes.address(broker),
-                RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-                {"consumerGroup": self._consumer.group, "bname": broker},
-                what=f"the members of group {self._consumer.group!r}",
-            )
-        except BrokerError as error:
-            if error.code == 1:  # the broker does not know anybody of the group yet
-                return []
-            raise
-        return sorted(fastjson.loads(answer.body).get("consumerIdList") or ())
+        """Who is in the group, by the first broker that answers: every one of them knows."""
+        unreached: AerobeeError = NoRoute(f"no broker of topic {route.topic!r} is known")
+        for part in route.parts:
+            try:
+                answer = await self._core.remoting.ask(
+                    self._core.routes.address(part.broker),
+                    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                    {"consumerGroup": self._consumer.group, "bname": part.broker},
+                    what=f"the members of group {self._consumer.group!r}",
+                )
+            except NO_ANSWER as error:
+                unreached = error
+            except BrokerError as error:
+                if error.code == 1:  # the broker does not know anybody of the group yet
+                    return []
+                raise
+            else:
+                return sorted(fastjson.loads(answer.body).get("consumerIdList") or ())
+        raise unreached
 
     # -- queues come and go
 
@@ -283,6 +307,16 @@ class Assignment:
         if process_queue.reader is not None and process_queue.reader is not asyncio.current_task():
             process_queue.reader.cancel()
         self._consumer.forget(process_queue)
+
+    async def _keep_or_give_up(self, process_queue: ProcessQueue, *, keep: bool) -> None:
+        was_leaving, process_queue.leaving = process_queue.leaving, not keep
+        if keep:
+            if was_leaving:
+                self._consumer.make_ready(process_queue)
+        elif process_queue.in_hand:  # the next owner would begin with the same message
+            self._incomplete = True
+        else:
+            await self._give_up(process_queue)
 
     async def _give_up(self, process_queue: ProcessQueue) -> None:
         await self._commit([process_queue], confirm=False)
@@ -328,9 +362,11 @@ class Assignment:
             row.committed = offsets.get(row.queue, row.committed)
 
     async def _renew_locks(self) -> None:
-        locked = await order_locks.lock(self._core, self._consumer.group, list(self._queues))
+        locked, refused = await order_locks.lock(
+            self._core, self._consumer.group, list(self._queues)
+        )
         for queue, process_queue in list(self._queues.items()):
             if queue in locked:
                 process_queue.locked_until = order_locks.expiry()
-            else:
+            elif queue in refused:  # without an answer a lock is good until it expires
                 self.drop(process_queue)

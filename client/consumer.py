@@ -25,6 +25,7 @@ log = logging.getLogger("aerobee.consumer")
 Start = Literal["first", "last"] | datetime | float
 Handler = Callable[[Message], Awaitable[object]]
 ORDERLY_RETRY_SECONDS: Final = 1.0
+LOCAL_RETRY_SECONDS: Final = 5.0  # for a message that could not be handed back to the broker
 MESSAGES_PER_TURN: Final = 64
 
 
@@ -59,9 +60,10 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._count = 0
         self._bytes = 0
-        self._given = 0
+        self._asked = 0
         self._workers: set[asyncio.Task[None]] = set()
         self._state: Literal["new", "open", "closing", "closed"] = "new"
+        self._closing: asyncio.Task[None] | None = None
 
     # -- life
 
@@ -81,19 +83,32 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop taking messages, let running callbacks end, commit what is finished, leave."""
-        if self._state in ("closing", "closed"):
-            return
-        self._state = "closing"
+        """Stop taking messages, let running callbacks end, commit what is finished, leave.
+
+        Who is cancelled while it lasts stops waiting for it only.
+        """
+        if self.core.consumers.get(self.group) is not self:
+            return  # not entered, or closed
+        caller = asyncio.current_task()
+        if self._closing is None:
+            self._state = "closing"
+            others = [worker for worker in self._workers if worker is not caller]
+            self._closing = asyncio.create_task(self._close(others), name=f"close {self.group}")
+        elif caller in self._workers:
+            return  # a callback, for whose end the closing waits
+        await asyncio.shield(self._closing)
+
+    async def _close(self, workers: list[asyncio.Task[None]]) -> None:
         self._arrived.set()
         self._assignment.stop_reading()
-        current = asyncio.current_task()
-        workers = [worker for worker in self._workers if worker is not current]
-        if workers:
-            await asyncio.wait(workers)
-        await self._assignment.stop()
-        self.core.consumers.pop(self.group, None)
-        self._state = "closed"
+        try:
+            if workers:
+                await asyncio.wait(workers)
+            await self._assignment.stop()
+        finally:
+            self.core.consumers.pop(self.group, None)
+            self._state = "closed"
+            self._closing = None
 
     # -- taking messages
 
@@ -102,13 +117,13 @@ class Consumer:
 
     async def get(self) -> Message:
         """The next message; it is acked by `ack` only. Closed when the consumer is."""
+        self._asked += 1
+        if self._asked % MESSAGES_PER_TURN == 0:
+            await asyncio.sleep(0)  # a caller that never waits must not stop the pulling
         while True:
             message = self.get_ready()
             if message is not None:
-                self._given += 1
-                if self._given % MESSAGES_PER_TURN == 0:
-                    await asyncio.sleep(0)  # a caller that never waits must not stop the pulling
-                return message
+                return message  # no wait from here on: a cancelled one would lose it
             if self._state != "open":
                 raise Closed(f"the consumer of group {self.group!r} is not open")
             self._arrived.clear()
@@ -132,12 +147,12 @@ class Consumer:
         while self._ready_queues:
             process_queue = self._ready_queues.popleft()
             process_queue.busy = False
-            if process_queue.revoked or not process_queue.buffer:
+            if process_queue.revoked or process_queue.leaving or not process_queue.buffer:
                 continue
             if process_queue.locked_until < asyncio.get_running_loop().time():
                 self._assignment.drop(process_queue)
                 continue
-            process_queue.busy = True
+            process_queue.busy = process_queue.in_hand = True
             return process_queue.buffer.popleft()
         return None
 
@@ -179,7 +194,10 @@ class Consumer:
         try:
             await message.retry()
         except Exception:
-            log.exception("%r could not be handed back; it comes again after a restart", message)
+            log.exception(
+                "%r could not be handed back; it comes again in %g s", message, LOCAL_RETRY_SECONDS
+            )
+            self._again_here(message, LOCAL_RETRY_SECONDS)
 
     # -- called by the queues and their readers
 
@@ -193,13 +211,14 @@ class Consumer:
         self._bytes += process_queue.unfinished_bytes - before
         if self.orderly:
             process_queue.buffer.extend(messages)
-            self._make_ready(process_queue)
+            self.make_ready(process_queue)
         else:
             self._ready.extend(messages)
             self._arrived.set()
         self._measure()
 
-    def _make_ready(self, process_queue: ProcessQueue) -> None:
+    def make_ready(self, process_queue: ProcessQueue) -> None:
+        """Orderly: the next message of the queue may be taken."""
         if not process_queue.busy and process_queue.buffer and not process_queue.revoked:
             process_queue.busy = True
             self._ready_queues.append(process_queue)
@@ -213,8 +232,14 @@ class Consumer:
         if not self.room.is_set():
             self._measure()
         if self.orderly:
+            self._put_down(process_queue)
             process_queue.busy = False
-            self._make_ready(process_queue)
+            self.make_ready(process_queue)
+
+    def _put_down(self, process_queue: ProcessQueue) -> None:
+        process_queue.in_hand = False
+        if process_queue.leaving:
+            self.request_rebalance()
 
     def forget(self, process_queue: ProcessQueue) -> None:
         """A queue was taken away with what is unfinished in it."""
@@ -244,23 +269,27 @@ class Consumer:
             raise Misuse("broadcast messages are not redelivered: ack, or handle the failure here")
         limit = self.options.max_retries
         if self.orderly and (limit is None or message.reconsume_times < limit):
-            self._again_in_order(process_queue, message, delay)
+            self._again_here(message, ORDERLY_RETRY_SECONDS if delay is None else delay)
             return
         await redelivery.send_back(self.core, self.group, message, delay, limit)
         process_queue.finish(message)
 
-    def _again_in_order(
-        self, process_queue: ProcessQueue, message: Message, delay: float | None
-    ) -> None:
-        """The queue waits, then delivers the same message again."""
+    def _again_here(self, message: Message, seconds: float) -> None:
+        """Deliver the same message again, without the broker; an orderly queue waits for it."""
+        process_queue = message._process_queue
+        assert process_queue is not None, "it came by a queue"
         again = message.again()
-        seconds = ORDERLY_RETRY_SECONDS if delay is None else delay
 
         def resume() -> None:
-            process_queue.buffer.appendleft(again)
-            process_queue.busy = False
-            self._make_ready(process_queue)
+            if self.orderly:
+                process_queue.buffer.appendleft(again)
+                process_queue.busy = False
+                self.make_ready(process_queue)
+            elif not process_queue.revoked:
+                self._ready.append(again)
+                self._arrived.set()
 
+        self._put_down(process_queue)
         asyncio.get_running_loop().call_later(seconds, resume)
 
     def move(self, process_queue: ProcessQueue, queue_offset: int) -> None:
@@ -284,7 +313,7 @@ class Consumer:
         return self._assignment.process_queues
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Take no more messages from these queues (None: all) until `resume`."""
+        """Fetch no more from these queues (None: all) until `resume`; what is here still comes."""
         for process_queue in self._assignment.select(queues):
             process_queue.running.clear()
 

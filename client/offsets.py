@@ -106,6 +106,8 @@ class LocalOffsets:
             return {str(name): int(offset) for name, offset in found["offsets"].items()}
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise self._unusable("read", error) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise AerobeeError(
                 f"the offsets file {self.path} cannot be read: {error}",
@@ -113,13 +115,22 @@ class LocalOffsets:
             ) from error
 
     def _write(self, offsets: dict[str, int]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(self.path.name + ".new")
-        with temporary.open("w") as file:
-            json.dump({"offsets": offsets}, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w") as file:
+                json.dump({"offsets": offsets}, file, indent=1, sort_keys=True)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        except OSError as error:
+            raise self._unusable("written", error) from error
+
+    def _unusable(self, verb: str, error: OSError) -> AerobeeError:
+        return AerobeeError(
+            f"the offsets file {self.path} cannot be {verb}: {error.strerror or error}",
+            hint="give another by ConsumerOptions.state_path",
+        )
 
 
 def _queue_name(queue: MessageQueue) -> str:

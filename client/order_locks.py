@@ -21,9 +21,12 @@ LOCK_SECONDS: Final = (
 RENEW_SECONDS: Final = 20.0
 
 
-async def lock(core: Core, group: str, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-    """Take or renew the locks; gives those that are ours now."""
+async def lock(
+    core: Core, group: str, queues: Iterable[MessageQueue]
+) -> tuple[set[MessageQueue], set[MessageQueue]]:
+    """Take or renew the locks: those that are ours now, and those that the brokers refused."""
     locked: set[MessageQueue] = set()
+    asked: set[MessageQueue] = set()
     for address, mine in _by_broker(core, queues).items():
         try:
             answer = await core.remoting.ask(
@@ -35,11 +38,12 @@ async def lock(core: Core, group: str, queues: Iterable[MessageQueue]) -> set[Me
         except AerobeeError as error:
             log.warning("%s", error)
             continue
+        asked.update(mine)
         found = fastjson.loads(answer.body).get("lockOKMQSet") or ()
         locked |= {
             MessageQueue(row["topic"], row["brokerName"], int(row["queueId"])) for row in found
         }
-    return locked
+    return locked, asked - locked
 
 
 async def unlock(core: Core, group: str, queues: Iterable[MessageQueue]) -> None:

@@ -24,6 +24,8 @@ class ProcessQueue:
         "buffer",
         "busy",
         "committed",
+        "in_hand",
+        "leaving",
         "locked_until",
         "max_offset",
         "next_offset",
@@ -43,7 +45,9 @@ class ProcessQueue:
         self.running = asyncio.Event()  # cleared by pause
         self.running.set()
         self.unfinished_bytes = 0
-        self.busy = False  # orderly: a message of this queue is being worked on
+        self.busy = False  # orderly: a message of this queue is being worked on, or will be next
+        self.in_hand = False  # orderly: the user has one now
+        self.leaving = False  # orderly: another member gets the queue once nothing is in hand
         self.locked_until = 0.0
         self.buffer: deque[Message] = deque()  # orderly: what waits behind it
         self.reader: asyncio.Task[None] | None = None

@@ -1,0 +1,222 @@
+"""Consumers when something goes wrong in the middle: cancelled, cut off, taken away."""
+
+import asyncio
+import json
+import socket
+
+import pytest
+from waiting import until
+
+from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
+from aerobee.client import consumer as consumers
+from aerobee.client import redelivery
+
+QUICK = ConsumerOptions(commit_interval=0.1)
+
+
+async def fill(mq, topic, count, **options):
+    for number in range(count):
+        await mq.send(topic, b"%d" % number, **options)
+
+
+async def test_a_cancelled_get_loses_no_message(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await fill(mq, "orders", 70, order_key="one queue")
+        async with mq.consumer("orders", group="g") as inbox:
+            got = []
+            async with asyncio.timeout(10):
+                while len(got) < 70:
+                    task = asyncio.create_task(inbox.get())
+                    await asyncio.sleep(0)
+                    task.cancel()  # as a timeout does, at any moment
+                    try:
+                        message = await task
+                    except asyncio.CancelledError:
+                        await asyncio.sleep(0.001)
+                        continue
+                    got.append(int(message.body))
+                    await message.ack()
+            assert got == list(range(70))
+
+
+async def test_a_cancelled_close_can_be_done_again(aerobee_broker):
+    release = asyncio.Event()
+
+    async def handle(_):
+        await release.wait()
+
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="g") as inbox:
+            running = asyncio.create_task(inbox.run(handle))
+            await until(lambda: inbox._count == 1 and not inbox._ready)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await inbox.close()
+            release.set()
+            await asyncio.gather(inbox.close(), inbox.close())
+            await running
+            assert await mq.admin.members("g") == []
+            assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
+        async with mq.consumer("orders", group="g"):  # and the group is free again
+            pass
+
+
+async def test_a_message_that_could_not_be_handed_back_comes_again(aerobee_broker, monkeypatch):
+    monkeypatch.setattr(consumers, "LOCAL_RETRY_SECONDS", 0.05, raising=False)
+    seen = []
+
+    async def fails(*_):
+        raise ConnectFailed("the broker is away")
+
+    async def handle(message):
+        seen.append(message.reconsume_times)
+        if len(seen) < 3:
+            raise RuntimeError("handled badly")
+
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="g", options=QUICK) as inbox:
+            monkeypatch.setattr(redelivery, "send_back", fails)
+            running = asyncio.create_task(inbox.run(handle))
+            await until(lambda: len(seen) == 3)
+            await inbox.close()
+            await running
+        assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
+
+
+async def test_an_orderly_queue_is_not_given_away_under_a_message(aerobee_broker):
+    """Else the next owner begins with the message that the last one still works on."""
+    async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
+        await one.admin.create_topic("orders", queues=2)
+        for number in range(16):
+            await one.send("orders", b"%d" % number, order_key=str(number))
+        async with one.consumer("orders", group="g", orderly=True) as first:
+            async with asyncio.timeout(10):
+                held = [await first.get(), await first.get()]  # one of each queue
+            assert len({message.queue for message in held}) == 2
+            async with two.consumer("orders", group="g", orderly=True) as second:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(1.5):
+                        await second.get()
+                for message in held:
+                    await message.ack()
+                async with asyncio.timeout(10):
+                    taken = await second.get()
+                ids = {message.message_id for message in held}
+                assert taken.message_id not in ids
+                await until(lambda: len(first.queues) == len(second.queues) == 1)
+
+
+async def test_orderly_retries_end_among_the_dead_letters(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"poison", order_key="a")
+        await mq.send("orders", b"next", order_key="a")
+        options = ConsumerOptions(max_retries=2)
+        async with mq.consumer("orders", group="g", orderly=True, options=options) as inbox:
+            async with asyncio.timeout(10):
+                for attempt in range(3):
+                    message = await inbox.get()
+                    assert (message.body, message.reconsume_times) == (b"poison", attempt)
+                    await message.retry(delay=0)
+                message = await inbox.get()
+                assert message.body == b"next"
+                await message.ack()
+            assert [row.body async for row in mq.find("%DLQ%g")] == [b"poison"]
+
+
+async def test_a_missed_renewal_of_locks_does_not_deliver_again_what_is_finished(aerobee_broker):
+    async with aerobee_broker.connect(timeout=0.5) as mq:
+        await fill(mq, "orders", 3, order_key="a")
+        async with mq.consumer("orders", group="g", orderly=True) as inbox:
+            async with asyncio.timeout(10):
+                for number in range(2):
+                    message = await inbox.get()
+                    assert int(message.body) == number
+                    await message.ack()
+            connection = mq._core.remoting.known(aerobee_broker.address)
+            connection._transport.pause_reading()
+            await inbox._assignment._renew_locks()  # nobody answers; the lock is still good
+            connection._transport.resume_reading()
+            async with asyncio.timeout(10):
+                assert int((await inbox.get()).body) == 2
+
+
+async def test_a_queue_that_is_slow_to_take_is_taken_once(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.admin.create_topic("orders", queues=2)
+        inbox = mq.consumer("orders", group="g")
+        assignment = inbox._assignment
+        load = assignment._offsets.load
+        calls = []
+
+        async def troubled(queue):
+            if queue.topic == "orders":
+                calls.append(queue)
+                if queue.queue_id == 0 and len(calls) < 4:
+                    raise ConnectFailed("its broker is away")
+                if queue.queue_id == 1:
+                    await asyncio.sleep(0.2)
+            return await load(queue)
+
+        assignment._offsets.load = troubled
+        async with inbox:
+            assignment.request()
+            await until(lambda: len(inbox.queues) == 2)
+            await asyncio.sleep(0.3)
+            readers = [
+                task for task in asyncio.all_tasks() if task.get_name().startswith("read ord")
+            ]
+            assert len(readers) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"sql": "a > 1"}])
+async def test_a_consumer_starts_with_the_brokers_that_are_there(aerobee_broker, options):
+    async with aerobee_broker.connect(timeout=1) as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        await register_dead_broker(mq, aerobee_broker.namesrv, "orders")
+        await until(lambda: named(mq, "orders", 2))
+        await mq.send("orders", b"x", properties={"a": "2"}, timeout=5)
+        async with mq.consumer("orders", group="g", **options) as inbox, asyncio.timeout(8):
+            assert (await inbox.get()).body == b"x"
+
+
+async def named(mq, topic, count):
+    return len(await mq.queues(topic)) == count
+
+
+async def register_dead_broker(mq, namesrv, topic):
+    """A broker that died without a word: the name server still names it, before the living."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    topics = {
+        name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        for name in (topic, "another")
+    }
+    wrapper = {"dataVersion": version, "topicConfigTable": topics}
+    body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+    ext = {
+        "brokerName": "a dead one",
+        "brokerAddr": address,
+        "clusterName": "DefaultCluster",
+        "haServerAddr": address,
+        "brokerId": "0",
+    }
+    await mq._core.remoting.ask(namesrv, 103, ext, json.dumps(body).encode(), what="registering")
+
+
+@pytest.mark.parametrize("kind", ["unreadable", "unwritable"])
+async def test_a_broadcast_reader_is_told_of_an_offsets_file_it_cannot_use(
+    aerobee_broker, tmp_path, kind
+):
+    (tmp_path / "file").write_text("x")
+    path = tmp_path if kind == "unreadable" else tmp_path / "file" / "below" / "offsets.json"
+    options = ConsumerOptions(state_path=path)
+    async with aerobee_broker.connect() as mq:
+        await mq.send("news", b"x")
+        with pytest.raises(AerobeeError, match="offsets file"):
+            async with mq.consumer("news", group="g", broadcast=True, options=options):
+                pass
+        assert await mq.admin.members("g") == []
