@@ -98,6 +98,8 @@ class Connection(asyncio.Protocol):
         self.is_closed = False
         self.active_at = 0.0  # the loop's time of the last read or write
         self.frame_begun_at = 0.0  # of the frame that is not whole yet; 0.0: none
+        self.refusal_said_at = float("-inf")  # kept by `dispatch`, which logs so many a second
+        self.refusals_unsaid = 0
         self.waiting = 0  # requests whose answers wait for the disk
         self._owner = owner
         self._loop = asyncio.get_running_loop()

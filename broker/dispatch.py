@@ -23,6 +23,24 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.dispatch")
 
 ERROR_TEXT_MAX: Final = 512
+REFUSALS_EVERY_S: Final = 1.0  # a line for each client; more would drown the rest
+
+# What no sound client asks for. Other refusals (no such topic yet, no permission) are daily life.
+_BAD_INPUT: Final = frozenset(
+    {
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.INVALID_PARAMETER,
+    }
+)
+_STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
 
 
 class Request:
@@ -68,14 +86,15 @@ class Dispatcher:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f" request type {command.code} not supported",
             )
-            log.info("request code not supported", code=command.code, peer=request.connection.name)
         else:
             started = time.perf_counter()
             answer = _run(handler, request)
             self.latencies[command.code].add(time.perf_counter() - started)
-        if answer is None or command.is_oneway:
+        if answer is None:
             return None
-        return answer_to(command, answer)
+        if answer.code:
+            say_refused(request.connection, command.code, command.is_oneway, answer)
+        return None if command.is_oneway else answer_to(command, answer)
 
 
 def _run(handler: Handler, request: Request) -> Command | None:
@@ -84,15 +103,30 @@ def _run(handler: Handler, request: Request) -> Command | None:
     except Refused as refused:
         return request.command.answer(refused.code, remark=refused.remark)
     except (HeaderError, JsonError) as error:
-        log.info(
-            "request refused",
-            code=request.command.code,
-            peer=request.connection.name,
-            reason=str(error),
-        )
         return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=str(error))
     except Exception as error:
         return failed(request, error)
+
+
+def say_refused(connection: "Connection", code: int, is_oneway: bool, answer: Command) -> None:
+    """Log bad input, and what is refused without an answer: there is no other trace of it."""
+    if answer.code not in _BAD_INPUT and (not is_oneway or answer.code in _STORED):
+        return
+    now = time.monotonic()
+    if now - connection.refusal_said_at < REFUSALS_EVERY_S:
+        connection.refusals_unsaid += 1
+        return
+    log.info(
+        "request refused",
+        code=code,
+        answer=answer.code,
+        oneway=is_oneway,
+        peer=connection.name,
+        reason=answer.remark,
+        not_logged_before=connection.refusals_unsaid,
+    )
+    connection.refusal_said_at = now
+    connection.refusals_unsaid = 0
 
 
 def failed(request: Request, error: Exception) -> Command:

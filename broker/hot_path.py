@@ -15,7 +15,7 @@ import structlog
 from aerobee.broker.answers import LENGTH_PREFIXES
 from aerobee.broker.broker import Broker
 from aerobee.broker.connection import JOIN_MAX, Connection, Part
-from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher
+from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher, say_refused
 from aerobee.broker.general_feed import ANSWERS_MAX, GeneralFeed
 from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, flush_failed_text
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
@@ -269,9 +269,11 @@ class HotPath(GeneralFeed):
 
     def _refuse(self, mark: Mark, code: int, remark: str, out: list[Part]) -> None:
         codec, opaque, _, flag, _ = mark
-        if not flag & ONEWAY_FLAG:
-            ext = dict(self._sends.answer_ext)
-            answer = Command(code, ext, b"", opaque, RESPONSE_FLAG, remark, codec=codec)
+        ext = dict(self._sends.answer_ext)
+        answer = Command(code, ext, b"", opaque, RESPONSE_FLAG, remark, codec=codec)
+        is_oneway = bool(flag & ONEWAY_FLAG)
+        say_refused(self.connection, RequestCode.SEND_MESSAGE_V2, is_oneway, answer)
+        if not is_oneway:
             out.append(encode_frame(answer))
 
     def _other(self, frame: RawFrame, out: list[Part]) -> int:

@@ -13,7 +13,7 @@ import structlog
 from aerobee.broker.answers import found_head
 from aerobee.broker.broker import Broker
 from aerobee.broker.connection import JOIN_MAX, Connection, Part
-from aerobee.broker.dispatch import ERROR_TEXT_MAX, Handler, Request
+from aerobee.broker.dispatch import ERROR_TEXT_MAX, Handler, Request, say_refused
 from aerobee.broker.handlers.pull_checks import selection_of
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.services.refused import Refused
@@ -349,9 +349,9 @@ def _command(
 def _refusal(pull: Pull, code: int, remark: str) -> Sequence[Part]:
     if pull.flag & ONEWAY_FLAG:
         return ()
-    return (
-        encode_frame(Command(code, {}, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)),
-    )
+    answer = Command(code, {}, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)
+    say_refused(pull.connection, RequestCode.PULL_MESSAGE, False, answer)
+    return (encode_frame(answer),)
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from peers.in_process import Client, pull_ext, running_broker, send_ext
+from structlog.testing import capture_logs
 
 from aerobee.broker.app import AppBroker
 from aerobee.broker.store.commitlog import CommitLog
@@ -14,6 +15,7 @@ from aerobee.broker.store.disk import RealFile
 from aerobee.protocol import properties
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.frame import encode_frame
 from aerobee.protocol.ids import parse_offset_message_id
 from aerobee.protocol.record import StoredMessage, decode_record, decode_records, encode_batch
 
@@ -194,6 +196,30 @@ async def test_topics_that_may_not_be_sent_to_are_refused(
     assert app.broker.store.max_physical_offset == before
     if code == ResponseCode.INVALID_PARAMETER:
         assert topic not in app.broker.topics.all(), "nothing of it is left"
+
+
+async def test_a_oneway_send_that_is_refused_is_said_in_the_log_but_not_a_thousand_times(
+    client: Client,
+) -> None:
+    await client.request(310, send_ext("Orders"))
+    refused = [client.command(310, send_ext("a/b"), b"x", flag=2) for _ in range(1000)]
+    with capture_logs() as logs:
+        client.writer.write(b"".join(map(encode_frame, refused)))
+        await client.request(310, send_ext("Orders"))
+    said = [log for log in logs if log["event"] == "request refused"]
+    assert 1 <= len(said) < 20
+    assert said[0]["code"] == 310 and "a/b" in said[0]["reason"]
+
+
+async def test_a_message_too_large_is_said_in_the_log(client: Client) -> None:
+    await client.request(310, send_ext("Orders"))
+    with capture_logs() as logs:
+        client.writer.write(
+            encode_frame(client.command(310, send_ext("Orders"), b"x" * (5 << 20), flag=2))
+        )
+        await client.request(310, send_ext("Orders"))
+    (said,) = [log for log in logs if log["event"] == "request refused"]
+    assert "maxMessageSize" in said["reason"]
 
 
 async def test_a_topic_is_created_by_its_first_send(app: AppBroker, json_client: Client) -> None:
