@@ -12,14 +12,16 @@ with connect("mq://localhost:9876") as mq:
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from aerobee.client import accumulator, admin, client, consumer, message, producer, transactions
 from aerobee.client.consumer import Start
+from aerobee.client.errors import Closed
 from aerobee.client.message import Receipt
 from aerobee.client.options import ConsumerOptions
 from aerobee.client.producer import BUFFER_BYTES
@@ -29,6 +31,7 @@ from aerobee.client.transactions import Half, Verdict
 from aerobee.protocol.fastjson import MessageQueue
 
 T = TypeVar("T")
+ENDING_SECONDS: Final = 1.0  # what calls of other threads get to end by themselves on closing
 
 
 class SendOptions(TypedDict, total=False):
@@ -57,6 +60,9 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()  # between calling and closing
+        self._closed = False
+        self._calls: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="aerobee", daemon=True)
         self._thread.start()
 
@@ -64,12 +70,30 @@ class _Loop:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("the synchronous client cannot be called from its own callbacks")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._call(work)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed("the client was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise
+
+    @property
+    def is_alive(self) -> bool:
+        """Not closed, and not the copy that a fork makes, which has no thread."""
+        return self._thread.is_alive() and not self._closed
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self.is_alive:  # else the lock may be a copy that nobody frees
+            with self._lock:
+                if not self._closed:
+                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                    self._calls.add(future)
+                    future.add_done_callback(self._calls.discard)
+                    return future
+        work.close()
+        raise Closed("this client is closed, or was made before a fork", hint="connect anew")
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         async def following() -> tuple[bool, Any]:
@@ -85,9 +109,23 @@ class _Loop:
             yield item
 
     def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        concurrent.futures.wait(list(self._calls), timeout=ENDING_SECONDS)
+        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end_all(self) -> None:
+        """Whoever still waits for something here would wait for ever."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
 
 
 def connect(url: str | None = None, *, timeout: float = 3.0) -> Client:
@@ -114,8 +152,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._loop.run(self._client.close())
-        self._loop.close()
+        """Close it; calls that other threads are in end with an error."""
+        if self._loop.is_alive:
+            self._loop.run(self._client.close())
+            self._loop.close()
 
     def send(
         self,
@@ -331,7 +371,8 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        self._loop.run(self._consumer.close())
+        if self._loop.is_alive:  # a closed client has closed it
+            self._loop.run(self._consumer.close())
 
     def __iter__(self) -> Iterator[Message]:
         for received in self._loop.iterate(aiter(self._consumer)):
@@ -352,7 +393,10 @@ class Consumer:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        return self._consumer.queues
+        async def look() -> list[MessageQueue]:  # the loop may be changing them
+            return self._consumer.queues
+
+        return self._loop.run(look())
 
     def commit(self) -> None:
         self._loop.run(self._consumer.commit())

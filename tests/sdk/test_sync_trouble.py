@@ -1,0 +1,140 @@
+"""The synchronous facade when threads, forks and ends of programs come in its way."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from aerobee import AerobeeError, Closed, Unconfirmed
+from aerobee.sync import connect
+
+
+async def test_closing_twice_is_no_error_and_a_closed_client_says_so(aerobee_broker):
+    def use() -> None:
+        with connect(aerobee_broker.url) as mq:
+            mq.send("orders", b"x")
+            inbox = mq.consumer("orders", group="g")
+            found = mq.find("orders")
+            with mq.consumer("orders", group="other"):
+                mq.close()
+        mq.close()
+        with pytest.raises(Closed):
+            mq.send("orders", b"x")
+        with pytest.raises(Closed):
+            mq.admin.topics()
+        with pytest.raises(Closed):
+            next(found)
+        with pytest.raises(Closed), inbox:
+            pass
+
+    await asyncio.to_thread(use)
+
+
+async def test_a_call_in_another_thread_ends_when_the_client_is_closed(aerobee_broker):
+    errors: list[BaseException] = []
+
+    def use() -> None:
+        mq = connect(aerobee_broker.url)
+        mq.send("orders", b"first")
+        connection = mq._client._core.remoting.known(aerobee_broker.address)
+        connection._transport.pause_reading()  # the answer never gets here
+
+        def call(work) -> None:
+            try:
+                work()
+            except BaseException as error:
+                errors.append(error)
+
+        [queue, *_] = mq._client._core.routes.cached("orders").read_queues()
+        works = [
+            lambda: mq.send("orders", b"second", timeout=30),
+            lambda: mq.pull(queue, 0, wait=30),
+        ]
+        threads = [threading.Thread(target=call, args=(work,), daemon=True) for work in works]
+        for thread in threads:
+            thread.start()
+        threads[0].join(0.2)
+        mq.close()
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive()
+
+    await asyncio.to_thread(use)
+    assert sorted(type(error).__name__ for error in errors)[1] == Unconfirmed.__name__
+    assert all(isinstance(error, AerobeeError) for error in errors)
+
+
+async def test_queues_are_looked_at_in_the_loop_that_changes_them(aerobee_broker):
+    def use() -> None:
+        with (
+            connect(aerobee_broker.url) as mq,
+            mq.consumer("orders", group="g") as inbox,
+        ):
+            assignment = inbox._consumer._assignment
+            looked: list[str] = []
+
+            class Watched(dict):
+                def __iter__(self):
+                    looked.append(threading.current_thread().name)
+                    return super().__iter__()
+
+            assignment._queues = Watched(assignment._queues)
+            assert inbox.queues == []
+            assert set(looked) == {"aerobee"}
+
+    await asyncio.to_thread(use)
+
+
+async def run_script(text: str, *arguments: str) -> subprocess.CompletedProcess:
+    return await asyncio.to_thread(
+        lambda: subprocess.run(
+            [sys.executable, "-X", "dev", "-c", text, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    )
+
+
+async def test_a_client_taken_along_by_a_fork_is_refused_not_hung(aerobee_broker):
+    script = """
+import os, sys
+from aerobee import Closed
+from aerobee.sync import connect
+mq = connect(sys.argv[1])
+mq.send("orders", b"parent")
+child = os.fork()
+if child == 0:
+    try:
+        mq.send("orders", b"child")
+    except Closed as error:
+        print(error, flush=True)
+        mq.close()
+        os._exit(7)
+    os._exit(8)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+mq.send("orders", b"parent again")
+mq.close()
+"""
+    done = await run_script(script, aerobee_broker.url)
+    assert "fork" in done.stdout and done.stdout.splitlines()[-1] == "7"
+    assert done.returncode == 0, done.stderr
+
+
+async def test_a_program_that_forgets_to_close_ends(aerobee_broker):
+    script = """
+import sys
+from aerobee.sync import connect
+mq = connect(sys.argv[1])
+mq.send("orders", b"x")
+inbox = mq.consumer("orders", group="g").__enter__()
+for message in inbox:
+    print(message.body)
+    break
+producer = mq.buffered_producer("orders")
+producer.send(b"y")
+"""
+    done = await run_script(script, aerobee_broker.url)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
