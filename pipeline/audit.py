@@ -207,10 +207,21 @@ def _queue_files(folder: str) -> list[tuple[int, Any]]:
     if not os.path.isdir(folder):
         return []
     return [
-        (int(name) // ENTRY.itemsize, np.memmap(os.path.join(folder, name), ENTRY, "r"))
+        (int(name) // ENTRY.itemsize, np.memmap(path, ENTRY, "r", shape=(count,)))
         for name in sorted(os.listdir(folder))
-        if len(name) == 20 and name.isdigit() and os.path.getsize(os.path.join(folder, name))
+        if len(name) == 20 and name.isdigit()
+        if (count := os.path.getsize(path := os.path.join(folder, name)) // ENTRY.itemsize)
     ]
+
+
+def _cut_off(folder: str) -> Iterator[tuple[int, str]]:
+    """The entry that a file ends inside of, and what to say of it."""
+    for name in sorted(os.listdir(folder)):
+        if len(name) == 20 and name.isdigit():
+            size = os.path.getsize(os.path.join(folder, name))
+            number = (int(name) + size) // ENTRY.itemsize
+            if size % ENTRY.itemsize:
+                yield number, f"{name} has {size} bytes and ends inside of entry {number}"
 
 
 # --- a consume queue: each entry points at the record it stands for
@@ -219,6 +230,8 @@ def _queue_files(folder: str) -> list[tuple[int, Any]]:
 def _check_queue(part: Part, report: Report) -> None:
     assert part.queue is not None
     log = _Log(part.segments)
+    for number, problem in _cut_off(part.queue.folder):
+        report.note(number, problem)
     before = -1
     for base, entries in _queue_files(part.queue.folder):
         for number in range(len(entries)):
@@ -231,9 +244,9 @@ def _check_queue(part: Part, report: Report) -> None:
             if physical <= before:
                 report.note(base + number, f"entry {base + number} points back to {physical}")
             before = physical
-            problem = log.disagreement(part.queue, base + number, physical, size)
-            if problem:
-                report.note(base + number, problem)
+            wrong = log.disagreement(part.queue, base + number, physical, size)
+            if wrong:
+                report.note(base + number, wrong)
 
 
 class _Log:

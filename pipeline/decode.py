@@ -36,6 +36,9 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 SPAN_MAX: Final = 2**31 - 1
+# The years 1 to 9999, in milliseconds: what Spark's and Python's timestamps hold.
+_TIME_MIN: Final = -62_135_596_800_000
+_TIME_MAX: Final = 253_402_300_799_999
 _HEAD: Final = np.dtype(
     [
         ("size", ">i4"),
@@ -197,10 +200,11 @@ def _integer(field: str, kind: Any) -> Any:
 
 def _time(field: str) -> Any:
     def make(records: Records) -> Any:
-        micros = records.fields[field].astype(np.int64) * 1000
-        return pa.Array.from_buffers(
-            COLUMNS["timestamp"][1], records.count, [None, pa.py_buffer(micros)]
-        )
+        millis = records.fields[field].astype(np.int64)
+        valid = (millis >= _TIME_MIN) & (millis <= _TIME_MAX)  # clients may send any number
+        mask = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        buffers = [mask, pa.py_buffer(np.where(valid, millis, 0) * 1000)]
+        return pa.Array.from_buffers(COLUMNS["timestamp"][1], records.count, buffers)
 
     return make
 

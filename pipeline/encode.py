@@ -161,12 +161,13 @@ def _pairs_of(array: Any, column: str, named: dict[str, Any], count: int) -> tup
         counts = _map_sizes(array)
         names, values = _map_entries(array)
     rows = np.repeat(np.arange(count), counts)
-    keep = pc.and_(
-        pc.invert(pc.is_in(names, value_set=_DROPPED)),
-        pc.greater(pc.binary_length(values), 0).fill_null(False),
-    ).to_numpy(zero_copy_only=False)
+    named_and_full = pc.and_(
+        pc.is_valid(names), pc.greater(pc.binary_length(values), 0).fill_null(False)
+    )
+    keep = pc.and_(pc.invert(pc.is_in(names, value_set=_DROPPED)), named_and_full)
+    keep = keep.to_numpy(zero_copy_only=False)
     for name, given in named.items():
-        same = pc.equal(names, pa.scalar(name.encode(), pa.binary()))
+        same = pc.equal(names, pa.scalar(name.encode(), pa.binary())).fill_null(False)
         keep = keep & ~(same.to_numpy(zero_copy_only=False) & given[rows])
     names, values, rows = names.filter(pa.array(keep)), values.filter(pa.array(keep)), rows[keep]
     _check_separators(names, b"\x01", b"\x02")

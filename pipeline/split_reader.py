@@ -7,8 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from aerobee.pipeline.decode import Ints, Records
-from aerobee.pipeline.store_files import QueueReader, Split, map_file, walk
+from aerobee.pipeline.store_files import QueueReader, Split, damaged, map_file, walk
 from aerobee.protocol.java_hash import tags_code
+from aerobee.protocol.record import CorruptRecord
 
 BATCH_ROWS: Final = 8192
 
@@ -36,9 +37,14 @@ def read_split(split: Split, selection: Selection, schema: Any = None) -> Iterat
         positions = _entries(split, selection) - base
     for at in range(0, len(positions), selection.batch_rows):
         some = positions[at : at + selection.batch_rows]
-        records = filtered(Records(data, some, selection.broker), selection, split.queues is None)
+        try:
+            records = Records(data, some, selection.broker)
+            records = filtered(records, selection, split.queues is None)
+            batch = records.batch(selection.columns, schema)
+        except CorruptRecord as error:
+            raise damaged(base + error.position, error.reason) from None
         if records.count:
-            yield records.batch(selection.columns, schema)
+            yield batch
 
 
 def _entries(split: Split, selection: Selection) -> Ints:

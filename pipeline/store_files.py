@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -46,10 +47,16 @@ SYSTEM_TOPICS: Final = frozenset(
 )
 _HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
 _TIME_AT: Final = 56
+_TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
 
 
 class StoreError(ValueError):
     """A folder that is no store, or one that cannot be read as asked."""
+
+
+def damaged(physical: int, reason: str) -> StoreError:
+    text = f"the log is damaged at {physical}: {reason}"
+    return StoreError(f"{text}; `aerobee pipeline audit` lists all damage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,7 @@ class StoreFiles:
         """The topics that have a consume queue, the broker's own left out."""
         return sorted({queue.topic for queue in self.queues if not is_system_topic(queue.topic)})
 
+    @cached_property
     def dispatched_end(self) -> int:
         """The physical offset up to which the consume queues know the log."""
         ends = [QueueReader(queue.folder).last_end() for queue in self.queues]
@@ -137,7 +145,7 @@ class StoreFiles:
                 for segment in segments
             ]
         queues = [queue for queue in self.queues if wanted(queue.topic)]
-        known_end = self.dispatched_end()
+        known_end = self.dispatched_end
         splits = []
         for segment in segments:
             end = min(segment.end, max(known_end, segment.start))
@@ -147,23 +155,27 @@ class StoreFiles:
         return splits
 
     def newest(self) -> Segment:
-        """The newest file that holds a record; the next one is made ahead of need."""
-        held = [one for one in self.segments if first_store_time(one) is not None]
-        return held[-1] if held else self.segments[-1]
+        """The newest file that was written to; the next one is made ahead of need."""
+        return self._written[-1][0] if self._written else self.segments[-1]
+
+    @cached_property
+    def _written(self) -> list[tuple[Segment, int | None]]:
+        """Each file that was written to, with its first record's time. None: there is no record.
+        Before a file with one, or where the queues know of records, that is damage."""
+        written = [(segment, first_store_time(segment)) for segment in self.segments]
+        while written and written[-1][1] is None and written[-1][0].start >= self.dispatched_end:
+            written.pop()
+        return written
 
     def _timed(self, sealed_only: bool) -> list[tuple[Segment, int, int]]:
-        """Each file that holds a record, with its first record's time and the next file's."""
-        timed = []
-        for segment in self.segments:
-            first = first_store_time(segment)
-            if first is not None:
-                timed.append((segment, first))
-        nexts = [time for _, time in timed[1:]]
-        if sealed_only:
-            timed = timed[:-1]
-        else:
-            nexts.append(2**63 - 1)
-        return [(segment, first, nexts[at]) for at, (segment, first) in enumerate(timed)]
+        """Each file that was written to, with the earliest and the latest time of its records."""
+        timed: list[tuple[Segment, int, int]] = []
+        latest = _TIME_MAX
+        for segment, first in reversed(self._written):
+            timed.append((segment, _TIME_MIN if first is None else first, latest))
+            latest = latest if first is None else first
+        timed.reverse()
+        return timed[:-1] if sealed_only else timed
 
 
 def _segments(folder: Path) -> list[Segment]:
@@ -330,10 +342,7 @@ def walk(data: Any, start: int, base: int, *, last_file: bool) -> list[int]:
         except CorruptRecord as error:
             if last_file:
                 return positions
-            raise StoreError(
-                f"the log is damaged at {base + at}: {error.reason}; "
-                "`aerobee pipeline audit` lists all damage"
-            ) from None
+            raise damaged(base + at, error.reason) from None
         if record.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             positions.append(at)
         at += size

@@ -226,6 +226,68 @@ def test_damage_in_a_walked_file_is_an_error_that_names_the_place(store: Path) -
         numbers(arrow.read_store(str(store / "commitlog")))
 
 
+@pytest.mark.parametrize("folder", ["", "commitlog"])
+def test_a_file_whose_first_record_is_damaged_is_an_error_and_not_left_out(
+    store: Path, folder: str
+) -> None:
+    file = sorted((store / "commitlog").iterdir())[2]
+    data = bytearray(file.read_bytes())
+    data[4] ^= 0xFF  # its magic
+    file.write_bytes(data)
+    for times in ({}, {"start": BASE_MS + 100_000, "end": BASE_MS + 1_000_000}):
+        with pytest.raises(StoreError, match=f"damaged at {int(file.name)}: "):
+            numbers(arrow.read_store(str(store / folder), **times))
+
+
+def test_the_newest_file_damaged_at_its_start_is_an_error_when_queues_know_of_it(
+    store: Path,
+) -> None:
+    file = max((store / "commitlog").iterdir())
+    file.write_bytes(b"\xff" * 8 + file.read_bytes()[8:])
+    with pytest.raises(StoreError, match=f"damaged at {int(file.name)}: "):
+        numbers(arrow.read_store(str(store)))
+    sealed = numbers(arrow.read_store(str(store), sealed_only=True))
+    assert sealed == list(range(len(sealed))) and 2500 < len(sealed) < 3000
+
+
+def test_damage_of_a_record_that_a_queue_knows_is_told_by_its_place_in_the_log(
+    store: Path,
+) -> None:
+    file = sorted((store / "commitlog").iterdir())[2]
+    data = bytearray(file.read_bytes())
+    (size,) = struct.unpack_from(">i", data)
+    data[size + 4] ^= 0xFF
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match=f"damaged at {int(file.name) + size}: its magic"):
+        numbers(arrow.read_store(str(store)))
+
+
+def test_a_time_that_no_timestamp_holds_is_null() -> None:
+    """Times come from clients: one in nanoseconds must not turn up as a day in another century."""
+    last = 253_402_300_799_999  # of the year 9999, the last that SQL and Python know
+    times = [BASE_MS, BASE_MS * 1_000_000, 2**63 - 1, -(2**63), -1, last, last + 1]
+    body = b"".join(
+        encode_record(Message("t", 0, b"", born_timestamp=ms), n, 0, BASE_MS)
+        for n, ms in enumerate(times)
+    )
+    column = arrow.decode(body, ["bornTimestamp"]).column(0).cast(pa.int64())
+    assert column.to_pylist() == [BASE_MS * 1000, None, None, None, -1000, last * 1000, None]
+
+
+def test_an_audit_tells_of_a_queue_file_that_was_cut_inside_an_entry(store: Path) -> None:
+    from aerobee.pipeline.audit import audit_parts, check_part
+
+    file = sorted((store / "consumequeue" / "topic-1" / "1").iterdir())[1]
+    with file.open("r+b") as opened:
+        opened.truncate(20 * 5 + 7)
+    findings = [one for part in audit_parts(str(store)) for one in check_part(part).findings]
+    queue = [one for one in findings if one.file == str(file.parent)]
+    assert [(one.position, "107 bytes" in one.problem) for one in queue] == [(133, True)]
+    lost = [one.problem for one in findings if one not in queue]
+    assert lost[0] == "no queue entry for offset 133 of topic-1 queue 1"
+    assert len(lost) == 128 - 5
+
+
 def test_a_reader_for_duckdb_and_polars_has_the_schema_before_the_first_row(store: Path) -> None:
     reader = arrow.open_store(str(store), columns=["topic", "offset"], topics=["topic-0"])
     assert reader.schema.names == ["topic", "offset"]

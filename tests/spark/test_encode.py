@@ -90,6 +90,18 @@ def test_headers_become_properties() -> None:
     assert encoded(batch) == row_by_row(batch)
 
 
+def test_a_header_without_a_name_is_left_out() -> None:
+    rows = [[{"key": None, "value": b"1"}, {"key": "a", "value": b"2"}], [None]]
+    columns = {
+        "value": [b"1", b"2"],
+        "key": [b"k", b"k"],
+        "topic": ["t"] * 2,
+        "headers": pa.array(rows, HEADERS),
+    }
+    found = encoded(pa.record_batch(columns))
+    assert found == {("t", None): [(0, b"1", {"KEYS": "k", "a": "2"}), (0, b"2", {"KEYS": "k"})]}
+
+
 def test_ids_are_unique_however_many_are_taken() -> None:
     ids = BulkIds()
     taken = [one for count in (1, 10, 70_000, 3) for one in ids.take(count)]
