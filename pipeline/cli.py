@@ -9,8 +9,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from aerobee.pipeline.errors import OptionError
-
 
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
@@ -39,8 +37,6 @@ class _Job(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except OptionError as error:
-            raise click.ClickException(str(error)) from None
         except ImportError as error:
             raise click.ClickException(f"{error}; pip install 'aerobee[spark]'") from None
         except Exception as error:
@@ -51,7 +47,9 @@ class _Job(click.Command):
 
 
 def _sentence(error: Exception) -> str | None:
-    """The line of a Spark error in which our own code says what is wrong."""
+    """What our own code says is wrong, itself or in a line of a Spark error."""
+    if type(error).__module__.startswith("aerobee.pipeline."):
+        return str(error)
     for line in str(error).splitlines():
         name, found, text = line.strip().partition(": ")
         if found and name.startswith("aerobee.pipeline."):

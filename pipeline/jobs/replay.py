@@ -1,7 +1,7 @@
 """replay: archived messages sent again, by time range, at a rate, in the order they had."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aerobee.pipeline.jobs.archive import read_archive
@@ -56,10 +56,11 @@ def selected(spark: Any, job: Replay) -> Any:
     column = functions.col("timestamp")
     if job.only:
         messages = messages.where(functions.col("topic").isin(job.only.split(",")))
+    # Days are counted in the zone of the archive's session, which may be a day off from UTC.
     if job.start:
-        messages = messages.where(
-            (column >= job.start) & (functions.col("date") >= job.start.date())
-        )
+        first = job.start.astimezone(UTC).date() - timedelta(days=1)
+        messages = messages.where((column >= job.start) & (functions.col("date") >= first))
     if job.end:
-        messages = messages.where((column < job.end) & (functions.col("date") <= job.end.date()))
+        last = job.end.astimezone(UTC).date() + timedelta(days=1)
+        messages = messages.where((column < job.end) & (functions.col("date") <= last))
     return messages

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,12 @@ def hourly(spark: Any, job: Stats) -> list[Any]:
         .orderBy("topic", "hour")
     )
     with task_progress(spark, "stats"):
-        return list(table.collect())
+        return [_in_utc(row) for row in table.collect()]
+
+
+def _in_utc(row: Any) -> Any:
+    """The row with its hour in UTC: Spark gives times without a zone, in that of the machine."""
+    return type(row)(**row.asDict() | {"hour": row["hour"].astimezone(UTC)})
 
 
 def store_lag(store: str) -> list[tuple[str, str, int]]:

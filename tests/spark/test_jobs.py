@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from pyspark.sql import SparkSession
 from spark.helpers import create_topic, numbers, produce, topic_rows
 
 from aerobee.pipeline.cli import pipeline
+from aerobee.pipeline.jobs.replay import Replay, selected
 
 Run = Callable[..., Result]
+AGO = (timedelta(0), timedelta(minutes=10))  # the messages were stored at most so long ago
 
 
 @pytest.fixture
@@ -88,6 +92,44 @@ def test_replay_takes_a_time_range_at_a_rate(
     assert (times[-1] - times[0]).total_seconds() > 1.0  # 30 messages at 20 a second
 
 
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("2026-01-01T10:10:00Z", "2026-01-01T10:40:00Z"),
+        ("2026-01-02T00:10:00+14:00", "2026-01-02T00:40:00+14:00"),
+        ("2025-12-31T22:10:00-12:00", "2025-12-31T22:40:00-12:00"),
+    ],
+)
+def test_replay_takes_the_same_messages_in_whatever_zone_the_times_are_given(
+    spark: SparkSession, tmp_path: Path, start: str, end: str
+) -> None:
+    """And in whatever zone the archive's days were counted (`--conf` of the session)."""
+    for zone in ("UTC", "Pacific/Kiritimati", "Etc/GMT+12"):
+        rows = spark.range(100).selectExpr(
+            "timestamp'2026-01-01 10:00:00' + make_interval(0,0,0,0,0,cast(id as int),0) "
+            "as timestamp",
+            "id as offset",
+            "'t' as topic",
+        )
+        date = f"to_date(from_utc_timestamp(timestamp, '{zone}')) as date"
+        path = str(tmp_path / zone.replace("/", "-"))
+        rows.selectExpr("*", date).write.partitionBy("topic", "date").parquet(path)
+        times = (datetime.fromisoformat(start), datetime.fromisoformat(end))
+        found = selected(spark, Replay(path, "", start=times[0], end=times[1])).collect()
+        assert sorted(row["offset"] for row in found) == list(range(10, 40)), zone
+
+
+def test_a_topic_whose_name_is_a_number_is_archived_and_replayed_under_that_name(
+    run: Run, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "007", 1)
+    produce(broker.namesrv, "007", numbers(5))
+    out = tmp_path / "archive"
+    run("archive", "--namesrv", broker.namesrv, "--topics", "007", "--out", out)
+    run("replay", "--source", out, "--namesrv", broker.namesrv)
+    assert sorted(r["value"] for r in topic_rows(broker.namesrv, "007")) == sorted(numbers(5) * 2)
+
+
 @pytest.fixture
 def store(own_broker: Callable[..., AerobeeBroker]) -> Path:
     """The store of a broker that was stopped: two topics, keys, several log files."""
@@ -142,6 +184,24 @@ def test_stats_tell_of_a_store_and_of_a_cluster(
     assert json.loads(figures.read_text())["hours"][0]["messages"] == 30
 
 
+def test_the_hours_of_stats_are_those_of_utc_wherever_they_run(
+    run: Run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = tmp_path / "figures.json"
+    stored = datetime.fromtimestamp(store.stat().st_mtime, UTC)
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        output = run("stats", "--store", store, "--json", figures).output
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    hours = {row["hour"] for row in json.loads(figures.read_text())["hours"]}
+    wanted = {(stored - ago).replace(minute=0, second=0, microsecond=0) for ago in AGO}
+    assert {datetime.fromisoformat(hour) for hour in hours} <= wanted
+    assert any(f"{hour:%Y-%m-%d %H:00}" in output for hour in wanted)
+
+
 def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Path) -> None:
     nowhere = ("--namesrv", "127.0.0.1:1")
     assert "give --topics or --pattern" in run("archive", *nowhere, "--out", "x", fails=True).output
@@ -150,3 +210,4 @@ def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Pa
     assert "'soon' is no time" in message
     message = run("stats", "--store", tmp_path, fails=True).output
     assert "holds no commitlog file" in message
+    assert "holds no commitlog file" in run("audit", tmp_path, fails=True).output
