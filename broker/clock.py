@@ -4,6 +4,11 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections.abc import Callable
+from typing import Final
+
+_LOOK_S: Final = 1.0
+_SET_BY_MS: Final = 20.0
 
 
 class Clock:
@@ -17,6 +22,18 @@ class Clock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def watch_time_of_day(clock: Clock, changed: Callable[[], None]) -> None:
+    """Call `changed` soon after the time of day was set, or went on while the machine slept: waits
+    last by the time that has passed, what they wait for may be due. Ends by cancellation."""
+    ahead_ms = clock.now_ms() - clock.monotonic() * 1000
+    while True:
+        await asyncio.sleep(_LOOK_S)  # by the loop's own time: a test's clock moves both alike
+        now_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
+        if abs(now_ahead_ms - ahead_ms) > _SET_BY_MS:
+            ahead_ms = now_ahead_ms
+            changed()
 
 
 class VirtualClock(Clock):

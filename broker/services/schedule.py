@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.clock import Clock, watch_time_of_day
 from aerobee.broker.services import stored
 from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
 from aerobee.broker.services.names_check import SCHEDULE_TOPIC
@@ -80,6 +80,9 @@ class Schedule:
         self._tasks = [
             asyncio.create_task(self._run(), name="schedule"),
             asyncio.create_task(self.file.run(self._flush_s), name="schedule-offsets"),
+            asyncio.create_task(
+                watch_time_of_day(self._clock, self._wake.set), name="schedule-clock"
+            ),
         ]
 
     async def stop(self) -> None:

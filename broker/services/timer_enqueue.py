@@ -1,6 +1,6 @@
 """From the messages of rmq_sys_wheel_timer to units of the timer log in their seconds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -37,8 +37,8 @@ class Timer(NamedTuple):
     properties: str
 
 
-# Delivers timers that are due; the queue offset of the first that could not be, None: all were.
-DeliverDue = Callable[[list[Timer], int], int | None]
+# Delivers timers that are due; the queue offsets of those that could not be.
+DeliverDue = Callable[[list[Timer], int], set[int]]
 
 
 class Enqueue:
@@ -58,6 +58,7 @@ class Enqueue:
         self._roll_window_ms = roll_window_ms
         self._deliver_due = deliver_due
         self._complete_at = 0
+        self._delivered: set[int] = set()  # from `queue_offset` on: to be read again, but out
         self.queue_offset = 0
         self.pending = 0
         self.skip_before_ms = 0  # timers due before this were delivered long ago
@@ -77,20 +78,27 @@ class Enqueue:
         # Believed longer than it is: true only when the queue is not whole yet.
         return self._store.dispatched_offset >= self._complete_at
 
-    def step(self, now_ms: int, live: TimerSlot | None, read_second: int) -> bool:
-        """Take in some messages; False when one that is due could not be delivered."""
+    def step(self, now_ms: int, live: Mapping[int, TimerSlot], read_second: int) -> bool:
+        """Take in some messages; False when one that is due could not be delivered.
+
+        `live`: the seconds that are in memory, to which new timers must be told."""
         found = self._store.read_queue(
             TIMER_TOPIC, 0, self.queue_offset, READ_MAX, max_bytes=READ_BYTES_MAX
         )
         try:
-            timers = [timer for timer in map(_read, _records(found)) if timer is not None]
+            timers = [
+                timer
+                for timer in map(_read, _records(found))
+                if timer is not None and timer.queue_offset not in self._delivered
+            ]
         finally:
             found.release()
         next_offset = found.next_offset
         due = [timer for timer in timers if self.skip_before_ms < timer.deliver_ms <= now_ms]
-        failed = self._deliver_due(due, now_ms) if due else None
-        if failed is not None:
-            next_offset = failed
+        failed = self._deliver_due(due, now_ms) if due else set()
+        self._delivered.update({timer.queue_offset for timer in due} - failed)
+        if failed:
+            next_offset = min(failed)
         later = [
             timer
             for timer in timers
@@ -99,12 +107,33 @@ class Enqueue:
         self._note(later, now_ms, live, read_second)
         if found.status is ReadStatus.OFFSET_OVERFLOW_BADLY or next_offset > self.queue_offset:
             self.queue_offset = next_offset
-        return failed is None
+            self._delivered = {offset for offset in self._delivered if offset >= next_offset}
+        return not failed
 
     def _note(
-        self, timers: list[Timer], now_ms: int, live: TimerSlot | None, read_second: int
+        self, timers: list[Timer], now_ms: int, live: Mapping[int, TimerSlot], read_second: int
     ) -> None:
         """Write units and chains; what is in memory follows once they are written."""
+        log_end = self._log.end
+        try:
+            noted = self._write_units(timers, now_ms, read_second)
+        except OSError:  # they are read again, and must not be there twice then
+            self._log.take_back(log_end)
+            raise
+        for second, deliver_ms, position, recall in noted:
+            slot = live.get(second)
+            if slot is None:
+                continue
+            if recall:
+                slot.recalled.add(recall)
+            else:
+                slot.add(deliver_ms, position)
+        self.pending += sum(1 for timer in timers if recalled_key(timer.properties) is None)
+
+    def _write_units(
+        self, timers: list[Timer], now_ms: int, read_second: int
+    ) -> list[tuple[int, int, int, str | None]]:
+        """Second, time, position and what is recalled of each unit, all written; or none is."""
         slots: dict[int, Slot] = {}
         noted: list[tuple[int, int, int, str | None]] = []
         window_ms = self._roll_window_ms()
@@ -126,21 +155,9 @@ class Enqueue:
             first = position if chain == EMPTY_SLOT else chain.first
             slots[second] = Slot(first, position, chain.number + (-1 if recall else 1))
             noted.append((second, deliver_ms, position, None if magic & MAGIC_ROLL else recall))
-            self.pending += 0 if recall else 1
-        try:
-            self._log.write()
-            for second, chain in slots.items():
-                self._wheel.put(second, chain)
-        except OSError:
-            self.pending -= sum(1 for timer in timers if props.TIMER_DEL_UNIQKEY not in timer[4])
-            raise
-        for second, deliver_ms, position, recall in noted:
-            if live is None or live.second != second:
-                continue
-            if recall:
-                live.recalled.add(recall)
-            else:
-                live.add(deliver_ms, position)
+        self._log.write()
+        self._wheel.put_all(slots)
+        return noted
 
 
 def _records(found: ReadResult) -> list[memoryview]:

@@ -179,6 +179,10 @@ class TimerLog:
             self._pending_at = self.end
         return self.end
 
+    def take_back(self, end: int) -> None:
+        """Forget the units from `end` on: the next ones are written in their place."""
+        self._pending, self.end = [], end
+
     def write(self) -> None:
         """Write the batch; OSError when the disk refuses, the batch is dropped then."""
         if not self._pending:

@@ -2,7 +2,7 @@
 
 import heapq
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
 Place = tuple[int, int]  # deliver time and position in the timer log: the order of firing
+POSITION_MAX: Final = 2**62
 
 
 class TimerSlot:

@@ -7,6 +7,7 @@ have timers is also in memory, a byte each: the next one is found at the speed o
 """
 
 import os
+from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from aerobee.broker.store.system_calls import data_sync
 
 SLOTS: Final = 2 * 7 * 24 * 3600
 SLOT: Final = Struct(">qqqii")
+SECOND_MAX: Final = 2**62
 _EMPTY: Final = -1
 
 
@@ -55,20 +57,36 @@ class TimerWheel:
         os.pwrite(self._fd, SLOT.pack(second, *slot, 0), index * SLOT.size)
         self._marks[index] = 1
 
+    def put_all(self, slots: Mapping[int, Slot]) -> None:
+        """All of them or, when the disk refuses one, none; OSError then."""
+        before: dict[int, Slot] = {}
+        try:
+            for second, slot in slots.items():
+                before[second] = self.get(second)
+                self.put(second, slot)
+        except OSError:
+            for second, slot in before.items():
+                if slot == EMPTY_SLOT:
+                    self.forget(second)
+                elif self.get(second) != slot:
+                    self.put(second, slot)
+            raise
+
     def forget(self, second: int) -> None:
         """The second's timers have had their turn."""
         self._marks[second % SLOTS] = 0
 
-    def next_second(self, start: int, end: int) -> int | None:
-        """The first second with timers that is before `end`, going round from `start`."""
+    def next_second(self, start: int, end: int, left_out_from: int = SECOND_MAX) -> int | None:
+        """The first second with timers that is before `end`, going round from `start`; without
+        those of a later round, which the clock has left behind when it was set back."""
         at = start % SLOTS
-        found = self._marks.find(1, at)
-        if found < 0:
-            found = self._marks.find(1, 0, at)
-        if found < 0:
-            return None
-        second = int.from_bytes(os.pread(self._fd, 8, found * SLOT.size), "big")
-        return second if second < end else None
+        for begin, stop in ((at, SLOTS), (0, at)):
+            while (found := self._marks.find(1, begin, stop)) >= 0:
+                second = int.from_bytes(os.pread(self._fd, 8, found * SLOT.size), "big")
+                if second < left_out_from:
+                    return second if second < end else None
+                begin = found + 1
+        return None
 
     def sync(self) -> None:
         data_sync(self._fd)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import structlog
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.clock import Clock, watch_time_of_day
 from aerobee.broker.services import stored, timer_recovery
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.progress_file import ProgressFile
@@ -32,8 +32,8 @@ from aerobee.broker.services.timer_messages import (
     rolled,
 )
 from aerobee.broker.services.timer_recovery import Progress
-from aerobee.broker.services.timer_slot import Place, TimerSlot, load_slot
-from aerobee.broker.services.timer_wheel import TimerWheel
+from aerobee.broker.services.timer_slot import POSITION_MAX, Place, TimerSlot, load_slot
+from aerobee.broker.services.timer_wheel import SLOTS, TimerWheel
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.results import Arrival
 from aerobee.broker.store.wake import Wake
@@ -81,6 +81,7 @@ class Timers:
         self._fired: Place = (0, 0)  # the last that has had its turn
         self._loaded_end = 0  # of the timer log at the start: units before it may have fired
         self._slot: TimerSlot | None = None
+        self._begun: dict[int, TimerSlot] = {}  # seconds that ran when the clock was set back
         self._wake = Wake()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -165,6 +166,9 @@ class Timers:
                 self.checkpoints.run(self._settings.timer_flush_interval_ms / 1000),
                 name="timers-checkpoints",
             ),
+            asyncio.create_task(
+                watch_time_of_day(self._clock, self._wake.set), name="timers-clock"
+            ),
         ]
 
     async def stop(self) -> None:
@@ -233,17 +237,32 @@ class Timers:
 
     def step(self, now_ms: int) -> int | None:
         """Set new timers, fire those that are due; returns when to look again, None: no timer."""
+        if now_ms // 1000 < self._second or now_ms < self._fired[0]:
+            self._follow_clock_back(now_ms)
         behind = self._second < now_ms // 1000 - _BEHIND_S  # those that wait go first then
         if self._enqueue.has_more and not behind:
-            delivered = self._enqueue.step(now_ms, self._slot, self._read_second)
+            running = {} if self._slot is None else {self._slot.second: self._slot}
+            delivered = self._enqueue.step(now_ms, self._begun | running, self._read_second)
             self._note_progress()
             if not delivered:
                 return now_ms + RETRY_MS
         due_ms = self._fire(now_ms)
         return now_ms if self._enqueue.has_more else due_ms
 
-    def _deliver_due(self, timers: list[Timer], now_ms: int) -> int | None:
-        """Deliver timers that were due when they were read; the first that could not be."""
+    def _follow_clock_back(self, now_ms: int) -> None:
+        """Seconds that have had their turn come once more; timers set from now on fire in them.
+
+        What has fired in them may fire again after a restart, until they have passed."""
+        log.warning("the clock was set back: timers follow it", second=self._second, now_ms=now_ms)
+        if self._slot is not None:
+            self._begun[self._slot.second] = self._slot
+            self._slot = None
+        self._read_second = now_ms // 1000
+        self._fired = (now_ms, POSITION_MAX)
+        self._note_progress()
+
+    def _deliver_due(self, timers: list[Timer], now_ms: int) -> set[int]:
+        """Deliver timers that were due when they were read; those that could not be."""
         ready = []
         for timer in sorted(timers, key=lambda timer: timer.deliver_ms):
             message = stored.message_at(self._store, timer.physical_offset, timer.record_size)
@@ -251,22 +270,23 @@ class Timers:
             if message is not None and made is not None:
                 ready.append((message, made))
         results = self._store.put([made for _, made in ready]) if ready else []
-        failed = [
+        return {
             message.queue_offset
             for (message, _), result in zip(ready, results, strict=True)
             if not stored.is_done(result, message)
-        ]
-        return min(failed, default=None)
+        }
 
     def _fire(self, now_ms: int) -> int | None:
         while True:
             if self._slot is None:
-                second = self.wheel.next_second(self._read_second, now_ms // 1000 + 1)
+                now_s = now_ms // 1000
+                second = self.wheel.next_second(self._read_second, now_s + 1, now_s + SLOTS)
                 if second is None or second * 1000 >= now_ms:
-                    self._read_second = max(self._read_second, now_ms // 1000)
-                    following = self.wheel.next_second(self._read_second, 2**62)
+                    self._read_second = max(self._read_second, now_s)
+                    end = now_s + SLOTS
+                    following = self.wheel.next_second(self._read_second, end, end)
                     return None if following is None else following * 1000 + 1
-                self._slot = load_slot(
+                self._slot = self._begun.pop(second, None) or load_slot(
                     self._store, self.log, self.wheel, second, self._fired, self._loaded_end
                 )
             more = self._fire_slot(self._slot, now_ms)
@@ -282,13 +302,21 @@ class Timers:
 
     def _fire_slot(self, slot: TimerSlot, now_ms: int) -> int | None:
         """Fire what is due; when to look again, None when the slot is empty."""
-        batch: list[_Fired] = []
+        places: list[Place] = []
         while (place := slot.peek()) is not None and place[0] <= now_ms:
-            if len(batch) == BATCH_MAX:
+            if len(places) == BATCH_MAX:
                 break
-            batch.append(self._taken_up(place, slot, now_ms))
+            places.append(place)
             slot.pop()
-        if batch and not self._put_batch(slot, batch):
+        done = 0
+        try:
+            done = self._put_batch([self._taken_up(place, slot, now_ms) for place in places])
+        finally:
+            for place in places[done:]:
+                slot.add(*place)
+        if places:
+            self._note_progress()
+        if done < len(places):
             return now_ms + RETRY_MS
         following = slot.peek()
         return None if following is None else max(following[0], now_ms)
@@ -304,22 +332,17 @@ class Timers:
             made = fired(message, unit.written_ms, now_ms, slot.recalled)
         return _Fired(place, not unit.magic & MAGIC_DELETE, message, made)
 
-    def _put_batch(self, slot: TimerSlot, batch: list[_Fired]) -> bool:
-        """Put them in order; those from the first that failed go back into the slot."""
+    def _put_batch(self, batch: list[_Fired]) -> int:
+        """Put them in order; how many, before the first that failed, have had their turn."""
         made = [entry.made for entry in batch if entry.made is not None]
         results = iter(self._store.put(made) if made else ())
-        failed = 0
         for number, entry in enumerate(batch):
             ready = entry.message is not None and entry.made is not None
             if ready and not stored.is_done(next(results), cast(StoredMessage, entry.message)):
-                failed = len(batch) - number
-                break
+                return number
             self._fired = entry.place
             self._enqueue.pending -= 1 if entry.counts else 0
-        for entry in batch[len(batch) - failed :]:
-            slot.add(*entry.place)
-        self._note_progress()
-        return not failed
+        return len(batch)
 
     # --- progress
 

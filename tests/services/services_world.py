@@ -45,6 +45,16 @@ class HandClock(Clock):
         return self.at_ms / 1000
 
 
+class SetClock(Clock):
+    """The system's clock, but the time of day can be set: as by NTP, or by a machine that slept."""
+
+    def __init__(self) -> None:
+        self.set_by_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.set_by_ms
+
+
 class World:
     """Open, work with, abandon as a kill would, open again."""
 

@@ -1,9 +1,11 @@
 """Order locks, the groups' filters and their file, progress files, recall handles, put hooks."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from services.services_world import START_MS, HandClock, World
+from services.services_world import START_MS, HandClock, SetClock, World
+from waiting import until
 
 from aerobee.broker.services import put_hooks, recall_handle
 from aerobee.broker.services.consumer_group import ConsumerGroup
@@ -200,3 +202,23 @@ def test_the_handle_of_a_timer_names_its_exact_time(world: World) -> None:
     assert handle is not None
     assert recall_handle.decode(handle) == ("T", "broker-a", START_MS + 1234, "u")
     assert world.hooks.recall_handle(world.message("T", UNIQ_KEY="u")) is None
+
+
+@pytest.mark.parametrize("wanted", [{"DELAY": "18"}, {"TIMER_DELAY_SEC": "7200"}])
+async def test_a_clock_set_forward_makes_what_is_due_come_at_once(
+    tmp_path: Path, wanted: dict[str, str]
+) -> None:
+    clock = SetClock()
+    world = World(tmp_path / "store", clock)
+    world.send("T", b"due", **wanted)
+    sent = world.store.max_physical_offset
+    await world.schedule.start()
+    await world.timers.start()
+    try:
+        await asyncio.sleep(0.05)  # they have looked, and wait for two hours
+        clock.set_by_ms = 7_200_000
+        await until(lambda: world.store.max_physical_offset > sent)
+    finally:
+        await world.schedule.stop()
+        await world.timers.stop()
+        world.close_quietly()

@@ -1,5 +1,6 @@
 """Timers on a real store: their times, crashes, recalls, rolls, lists, upstream's files."""
 
+import errno
 import random
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from services.services_world import START_MS, HandClock, World
 
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.timer_log import Unit
+from aerobee.broker.services.timer_wheel import Slot
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol import properties as props
 
@@ -364,3 +367,128 @@ def test_a_timer_set_right_after_a_restart_is_not_late(world: World) -> None:
     world.open()
     deliver_at(world, START_MS + 300, b"after")
     assert run_until(world, START_MS + 400, 10) == {b"after": START_MS + 300}
+
+
+def test_a_timer_is_noted_once_when_the_disk_refuses_a_part_of_the_wheel(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = START_MS + 5_500, START_MS + 65_500
+    deliver_at(world, near, b"near")
+    deliver_at(world, far, b"far")
+    put = world.timers.wheel.put
+
+    def refuse_far(second: int, slot: Slot) -> None:
+        if second == far // 1000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(second, slot)
+
+    monkeypatch.setattr(world.timers.wheel, "put", refuse_far)
+    log_end = world.timers.log.end
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            world.timers.step(world.clock.now_ms())
+        assert (world.timers.pending, world.timers.log.end) == (0, log_end)
+    monkeypatch.undo()
+    world.run_timers()
+    assert world.timers.pending == 2
+    assert run_until(world, START_MS + 70_000) == {b"near": near, b"far": far}
+    assert world.timers.pending == 0
+
+
+def test_an_overdue_timer_is_delivered_once_while_the_disk_refuses_those_that_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver_at(world, START_MS + 1_000, b"due")
+    deliver_at(world, START_MS + 3_000, b"soon")
+    deliver_at(world, START_MS + 60_000, b"later")
+
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(world.timers.log, "write", refuse)
+    for _ in range(3):  # "soon" comes due meanwhile
+        world.advance(1)
+        with pytest.raises(OSError, match="No space"):
+            world.timers.step(world.clock.now_ms())
+    monkeypatch.undo()
+    assert run_until(world, START_MS + 61_000)[b"later"] == START_MS + 60_000
+    assert world.bodies("T") == [b"due", b"soon", b"later"]
+
+
+def test_overdue_timers_that_were_stored_are_not_stored_again_with_those_that_were_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver_at(world, START_MS + 2_000, b"read first")
+    deliver_at(world, START_MS + 1_000, b"due first")
+    world.advance(3)
+    put = world.store.put
+    refused = RefusedPut(PutStatus.CREATE_MAPEDFILE_FAILED, "the log's file is full")
+    monkeypatch.setattr(world.store, "put", lambda messages: [*put(messages[:1]), refused])
+    world.timers.step(world.clock.now_ms())
+    monkeypatch.undo()
+    world.run_timers()
+    assert world.bodies("T") == [b"due first", b"read first"]
+
+
+def test_timers_whose_turn_ends_in_an_error_have_it_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        deliver_at(world, START_MS + 1_000 + number, b"%d" % number)
+    world.run_timers()
+    world.advance(2)
+    read, calls = world.timers.log.read, []
+
+    def fail_once(position: int) -> Unit | None:
+        calls.append(position)
+        if len(calls) == 8:  # five for the slot, then while they fire
+            raise OSError(errno.EIO, "Input/output error")
+        return read(position)
+
+    monkeypatch.setattr(world.timers.log, "read", fail_once)
+    with pytest.raises(OSError, match="Input/output"):
+        world.timers.step(world.clock.now_ms())
+    world.run_timers()
+    assert world.bodies("T") == [b"%d" % number for number in range(5)]
+    assert world.timers.pending == 0
+
+
+@pytest.mark.parametrize(
+    "back_ms", [400, 3_600_000, 10 * 24 * 3_600_000, 10 * 365 * 24 * 3_600_000]
+)
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_clock_set_back_keeps_no_timer_from_its_time(
+    world: World, back_ms: int, kill: bool
+) -> None:
+    clock = world.clock
+    assert isinstance(clock, HandClock)
+    for wait_ms in (1_200, 1_900, 5_000, 600_000):
+        deliver_at(world, START_MS + wait_ms, b"%d" % wait_ms)
+    world.run_timers()
+    world.advance(1.5)
+    world.run_timers()
+    assert world.bodies("T") == [b"1200"]
+    clock.set_by_ms = -back_ms
+    now_ms = clock.now_ms()
+    world.run_timers()
+    for wait_ms in (50, 150, 2_000, 30_000):
+        deliver_at(world, now_ms + wait_ms, b"new %d" % wait_ms)
+    world.run_timers()
+    if kill:
+        world.timers.checkpoints.step()
+        world.reopen_after_kill()
+    for wait_ms in (50, 150, 2_000, 30_000):
+        clock.at_ms = now_ms + back_ms + wait_ms - 1
+        world.run_timers()
+        assert b"new %d" % wait_ms not in world.bodies("T")
+        clock.at_ms += 1
+        world.run_timers()
+        assert b"new %d" % wait_ms in world.bodies("T")
+    clock.at_ms = START_MS + back_ms + 700_000
+    world.run_timers()
+    came = world.bodies("T")
+    old = {b"1200", b"1900", b"5000", b"600000"}
+    assert set(came) == old | {b"new 50", b"new 150", b"new 2000", b"new 30000"}
+    if not kill:
+        assert len(came) == len(set(came))
+        assert world.timers.pending == 0
