@@ -4,7 +4,8 @@ A writer's rows are stored as half messages: records of the prepared type, which
 ever sees, each holding a chunk of rows for one queue. A commit names the chunks of a batch and
 publishes their rows as ordinary messages. What makes that happen once:
 
-1. the intent (query, batch, chunks, the log's end) is saved before the first row is published;
+1. the intent (query, batch, chunks, the log's end) is saved before the first row is published,
+   and after the chunks are on disk;
 2. every published row carries its place (`SPARK_ROW`: query/batch/partition/chunk/row);
 3. the ledger (query -> newest committed batch) is saved after the last row is on disk.
 
@@ -138,20 +139,33 @@ class BatchLedger:
     ) -> int | None:
         """Publishes the batch; how many rows, or None when it was committed before."""
         async with self._turns.setdefault(query, asyncio.Lock()):
-            if query in self._intents:
+            if (cut_off := self._intents.get(query)) is not None:
+                if cut_off.batch == batch and self._is_lost(query, cut_off):
+                    for chunk in chunks:
+                        self._check_age(self._chunk(query, batch, chunk), timeout_ms)
+                    await self._begin(query, Intent(batch, cut_off.log_start, chunks))
+                    return await self._finish(query)
                 await self._finish(query)
             if batch <= self.newest(query):
                 return None
             for chunk in chunks:
                 self._check_age(self._chunk(query, batch, chunk), timeout_ms)
-            log_start = self._store.max_physical_offset
-            self._intents[query] = Intent(batch, log_start, chunks)
-            try:
-                await self._save()
-            except BaseException:  # nothing is published yet, so nothing has begun
-                del self._intents[query]
-                raise
+            await self._begin(query, Intent(batch, self._store.max_physical_offset, chunks))
             return await self._finish(query, fresh=True)
+
+    async def _begin(self, query: str, intent: Intent) -> None:
+        """Saves the intent, once its chunks are on disk: a power failure that took them and left
+        the intent would leave a batch that nothing can finish."""
+        await self._make_durable()
+        before = self._intents.get(query)
+        self._intents[query] = intent
+        try:
+            await self._save()
+        except BaseException:  # nothing was published for it, so it has not begun
+            del self._intents[query]
+            if before is not None:
+                self._intents[query] = before
+            raise
 
     async def run(self) -> None:
         """At the start of the broker: finish the commits that the last stop cut off."""
@@ -261,6 +275,15 @@ class BatchLedger:
                 )
 
     # --- chunks
+
+    def _is_lost(self, query: str, intent: Intent) -> bool:
+        """Whether a chunk of the intent is gone: the same rows of a later attempt take over."""
+        try:
+            for chunk in intent.chunks:
+                self._chunk(query, intent.batch, chunk)
+        except Refused:
+            return True
+        return False
 
     def _chunk(self, query: str, batch: int, chunk: Chunk) -> StoredMessage:
         """The stored chunk; Refused when it is not there or another's."""

@@ -1,0 +1,130 @@
+"""The ledger of committed batches over a real store, where the machine itself goes down."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store.conftest import SMALL, ManualClock, abandon, dispatch, read_all
+
+from aerobee.broker.services import batch_ledger
+from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.record import Message, encode_batch
+
+QUERY = "q-1"
+ROWS = [[b"%d-%d" % (chunk, row) for row in range(5)] for chunk in range(3)]
+EVERY_ROW_ONCE = Counter(row for rows in ROWS for row in rows)
+
+
+class World:
+    """A store and its ledger, to be opened, lost and opened again."""
+
+    def __init__(self, root: Path) -> None:
+        settings = StoreSettings(store_path_root_dir=str(root), **SMALL)
+        self.root = root
+        self.store = MessageStore(settings, clock=ManualClock(), ahead=False)
+        self.store.load()
+        (root / "config").mkdir(exist_ok=True)
+        self.ledger = BatchLedger(
+            str(root / "config"), self.store, self.store.clock, lambda *_: None
+        )
+        self.ledger.load()
+
+    def prepare(self, attempt: int = 0) -> list[Chunk]:
+        chunks = []
+        for number, rows in enumerate(ROWS):
+            body = encode_batch([(0, row, "") for row in rows])
+            chunk = Chunk(0, attempt, number, 0, 0)
+            put = self.ledger.prepare(QUERY, 0, chunk, Message("out", 0, body), 0)
+            chunks.append(Chunk(0, attempt, number, put.physical_offset, put.size))
+        return chunks
+
+    async def commit(self, chunks: list[Chunk]) -> int | None:
+        return await self.ledger.commit(QUERY, 0, chunks, 60_000)
+
+    def visible(self) -> Counter[bytes]:
+        dispatch(self.store)
+        return Counter(bytes(message.body) for message in read_all(self.store, "out"))
+
+    def as_after_a_power_failure(self, root: Path) -> None:
+        """Copies what the disk surely has: of the log nothing that was not synced."""
+        shutil.copytree(self.root, root)
+        synced = self.store.flushed_offset
+        for file in (root / "commitlog").iterdir():
+            with file.open("r+b") as opened:
+                kept = max(0, min(file.stat().st_size, synced - int(file.name)))
+                opened.seek(kept)
+                opened.write(bytes(file.stat().st_size - kept))
+
+
+@pytest.fixture
+def worlds() -> Iterator[Any]:
+    opened: list[World] = []
+
+    def open_world(root: Path) -> World:
+        opened.append(World(root))
+        return opened[-1]
+
+    yield open_world
+    for world in opened:
+        abandon(world.store)
+
+
+async def test_a_power_failure_at_any_save_of_the_ledger_costs_and_adds_no_row(
+    tmp_path: Path, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is not synced at each send, the ledger's file is: it must not know more than the log
+    holds, or the batch can never be finished."""
+    first = worlds(tmp_path / "first")
+    saves: list[Path] = []
+    save = batch_ledger.save_json
+
+    def save_and_fail(path: str, content: Any) -> None:
+        save(path, content)
+        saves.append(tmp_path / f"after-{len(saves)}")
+        first.as_after_a_power_failure(saves[-1])
+
+    monkeypatch.setattr(batch_ledger, "save_json", save_and_fail)
+    assert await first.commit(first.prepare()) == 15
+    monkeypatch.undo()
+    assert len(saves) == 2
+    for root in saves:
+        again = worlds(root)
+        await again.ledger.run()
+        await again.commit(again.prepare(attempt=1))
+        assert again.visible() == EVERY_ROW_ONCE, root.name
+
+
+async def test_a_cut_off_commit_whose_chunks_are_gone_is_finished_from_those_of_the_next_attempt(
+    tmp_path: Path, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their log file may have been removed meanwhile; "run the batch again" must then help."""
+    world = worlds(tmp_path / "store")
+    chunks = world.prepare()
+    publish = world.ledger._publish
+
+    def publish_one(batch: str, chunk: Chunk, record: Any, done: set[str]) -> int:
+        if chunk.chunk == 1:
+            raise Refused(14, "no space")
+        return publish(batch, chunk, record, done)
+
+    monkeypatch.setattr(world.ledger, "_publish", publish_one)
+    with pytest.raises(Refused, match="no space"):
+        await world.commit(chunks)
+    monkeypatch.undo()
+    record_at = world.store.record_at
+    gone = {chunk.offset for chunk in chunks}
+    monkeypatch.setattr(
+        world.store, "record_at", lambda at, size: None if at in gone else record_at(at, size)
+    )
+    await world.ledger.run()  # says that the commit waits
+    assert await world.commit(world.prepare(attempt=1)) == 15
+    assert world.visible() == EVERY_ROW_ONCE
+    assert world.ledger.newest(QUERY) == 0
