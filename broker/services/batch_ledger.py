@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -91,6 +91,7 @@ class BatchLedger:
         self._committed: dict[str, int] = {}
         self._intents: dict[str, Intent] = {}
         self._turns: dict[str, asyncio.Lock] = {}
+        self._saving = asyncio.Lock()  # an older state must not be written over a newer one
 
     # --- the file
 
@@ -102,6 +103,10 @@ class BatchLedger:
             self._intents[query] = Intent(int(intent["batch"]), int(intent["logStart"]), chunks)
 
     async def _save(self) -> None:
+        async with self._saving:
+            await asyncio.to_thread(save_json, self.path, self._content())
+
+    def _content(self) -> dict[str, Any]:
         committing = {
             query: {
                 "batch": intent.batch,
@@ -110,8 +115,7 @@ class BatchLedger:
             }
             for query, intent in self._intents.items()
         }
-        content = {"committed": dict(self._committed), "committing": committing}
-        await asyncio.to_thread(save_json, self.path, content)
+        return {"committed": dict(self._committed), "committing": committing}
 
     # --- what handlers ask
 
@@ -177,6 +181,8 @@ class BatchLedger:
                         log.info("a cut-off commit was finished", query=query, rows=rows)
                 except Refused as refused:
                     log.error("a cut-off commit waits", query=query, reason=refused.remark)
+                except Exception:  # one query's failure is its own; its next commit tries again
+                    log.exception("a cut-off commit waits", query=query)
 
     # --- publishing
 

@@ -1,0 +1,93 @@
+"""The ledger of the exactly-once sink: several queries, some of whose commits fail."""
+
+import asyncio
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from services.services_world import HOST, World
+
+from aerobee.broker.services import batch_ledger
+from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
+from aerobee.broker.services.refused import Refused
+from aerobee.broker.store.results import PutStatus, RefusedPut
+from aerobee.protocol import fastjson
+from aerobee.protocol.record import Message, encode_batch
+
+save_json = batch_ledger.save_json
+
+
+@pytest.fixture
+def ledger(world: World) -> BatchLedger:
+    return open_ledger(world)
+
+
+def open_ledger(world: World) -> BatchLedger:
+    ledger = BatchLedger(str(world.root / "config"), world.store, world.clock, lambda *_: None)
+    ledger.load()
+    return ledger
+
+
+def prepare(ledger: BatchLedger, query: str) -> Chunk:
+    """A chunk with the query's name as its row."""
+    body = encode_batch([(0, query.encode(), "")])
+    message = Message("out", 0, body, born_host=HOST, store_host=HOST)
+    result = ledger.prepare(query, 0, Chunk(0, 0, 0, 0, 0), message, 0)
+    return Chunk(0, 0, 0, result.physical_offset, result.size)
+
+
+def rows_out(world: World) -> list[bytes]:
+    world.dispatch()
+    return world.bodies("out")
+
+
+async def test_commits_of_two_queries_never_write_over_each_others_word(
+    ledger: BatchLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[set[str]] = []
+
+    def save(path: str, value: dict[Any, Any]) -> None:
+        if not written:
+            written.append(set())
+            time.sleep(0.2)  # the first one is slow
+        save_json(path, value)
+        written.append(set(fastjson.loads(Path(path).read_bytes())["committed"]))
+
+    monkeypatch.setattr(batch_ledger, "save_json", save)
+    first, second = prepare(ledger, "a"), prepare(ledger, "b")
+    slow = asyncio.create_task(ledger.commit("a", 0, [first], 60_000))
+    await asyncio.sleep(0.05)
+    await ledger.commit("b", 0, [second], 60_000)
+    await slow
+    assert written[-1] == {"a", "b"}
+    for earlier, later in pairwise(written):
+        assert earlier <= later, "what was committed is not any more"
+
+
+async def test_one_commit_that_cannot_be_finished_at_the_start_stops_no_other(
+    world: World, ledger: BatchLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = {query: prepare(ledger, query) for query in ("a", "b")}
+    refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+    monkeypatch.setattr(world.store, "put_batch", lambda messages: refused)
+    for query, chunk in chunks.items():
+        with pytest.raises(Refused, match="disk is full"):
+            await ledger.commit(query, 0, [chunk], 60_000)
+    monkeypatch.undo()
+    again = open_ledger(world)
+    calls: list[str] = []
+
+    def fail_once(path: str, value: dict[Any, Any]) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise OSError(5, "Input/output error")
+        save_json(path, value)
+
+    monkeypatch.setattr(batch_ledger, "save_json", fail_once)
+    await again.run()
+    assert (again.newest("a"), again.newest("b")) == (-1, 0)
+    await again.run()
+    assert again.newest("a") == 0
+    assert sorted(rows_out(world)) == [b"a", b"b"]
