@@ -201,4 +201,8 @@ async def open_connection(
             f"no connection to {address}: {error.strerror or error}",
             hint="is the broker or name server running there?",
         ) from None
+    except UnicodeError as error:  # by the look-up
+        raise ConnectFailed(
+            f"no connection to {address}: {error}", hint="that is no host name"
+        ) from None
     return connection

@@ -34,6 +34,6 @@ def _address(host: str) -> str:
     name, colon, port = host.rpartition(":")
     if not colon or (host.startswith("[") and host.endswith("]")):
         name, port = host, str(DEFAULT_PORT)
-    if not name or not port.isdigit() or not 0 < int(port) < 65536:
+    if not name or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise Misuse(f"{host!r} is no address: expected host:port, as in localhost:9876")
     return f"{name}:{port}"

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 not found; 4 nobody co
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -51,6 +52,13 @@ class _Lazy(click.Group):
         found: click.Command = getattr(import_module(f"aerobee.client.cli.{module}"), attribute)
         return found
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # the reader of our output has gone: no error of ours
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(0) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, row[2]) for name, row in COMMANDS.items()])
@@ -77,7 +85,4 @@ def main(arguments: list[str] | None = None) -> Any:
     except click.ClickException as error:
         error.show()
         sys.exit(error.status if isinstance(error, Failure) else error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; that is no error of ours
-        sys.exit(0)
     sys.exit(result if isinstance(result, int) else 0)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 FAILED: Final = 1
+WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 UNREACHED: Final = 4
 UNKNOWN: Final = 5

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.base import Failure
+from aerobee.client.cli.common import Asked, connected, forget_group
 from aerobee.client.cli.output import print_rows, progress
 from aerobee.client.client import Client, connect
+
+TOPIC: Final = "aerobee-bench"
 
 
 @click.command()
 @click.option("-n", "--count", type=click.IntRange(min=1), default=100_000, show_default=True)
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=1024, show_default=True)
-@click.option("--topic", default="aerobee-bench", show_default=True)
+@click.option("--topic", default=TOPIC, show_default=True, help="A topic that is not there yet.")
 @click.option("--linger", type=float, default=0.002, show_default=True, help="Seconds.")
 @click.option("--keep", is_flag=True, help="Keep the topic.")
 @connected
@@ -25,8 +28,21 @@ async def bench(
     asked: Asked, mq: Client, count: int, size: int, topic: str, linger: float, keep: bool
 ) -> None:
     """Send messages in batches, one by one, and consume them again."""
-    body = os.urandom(size)
+    if topic != TOPIC and topic in await mq.admin.topics(system=True):
+        raise Failure(f"topic {topic} is there already; the bench makes its own and deletes it")
     await mq.admin.create_topic(topic, queues=4)
+    try:
+        rows = await _measure_all(mq, asked, topic, count, os.urandom(size), linger)
+    finally:
+        if not keep:
+            await mq.admin.delete_topic(topic)
+    print_rows(rows, as_json=asked.json, empty="")
+
+
+async def _measure_all(
+    mq: Client, asked: Asked, topic: str, count: int, body: bytes, linger: float
+) -> list[dict[str, Any]]:
+    size = len(body)
     rows = [
         await _measure(
             "send in batches", count, size, _send(mq, topic, body, count, linger, asked)
@@ -46,9 +62,7 @@ async def bench(
     for row in rows:
         row.setdefault("p50 ms", None)
         row.setdefault("p99 ms", None)
-    if not keep:
-        await mq.admin.delete_topic(topic)
-    print_rows(rows, as_json=asked.json, empty="")
+    return rows
 
 
 async def _measure(what: str, count: int, size: int, work: Any) -> dict[str, Any]:
@@ -81,16 +95,18 @@ async def _consume(mq: Client, topic: str, count: int, asked: Asked) -> None:
     group = f"{topic}-{time.time_ns()}"
     got = 0
     # A connection of its own: what still waits on it at the broker ends with it.
-    async with connect(asked.url, timeout=asked.timeout) as other:
-        with progress("consuming", count, hidden=asked.json) as done:
-            async with other.consumer(topic, group=group) as inbox:
-                async for _ in inbox:
-                    got += 1
-                    if got % step == 0:
-                        done(step)
-                    if got == count:
-                        break
-    await mq.admin.delete_group(group)
+    try:
+        async with connect(asked.url, timeout=asked.timeout) as other:
+            with progress("consuming", count, hidden=asked.json) as done:
+                async with other.consumer(topic, group=group) as inbox:
+                    async for _ in inbox:
+                        got += 1
+                        if got % step == 0:
+                            done(step)
+                        if got == count:
+                            break
+    finally:
+        await forget_group(mq, group)
 
 
 async def _one_by_one(

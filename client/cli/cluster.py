@@ -8,7 +8,7 @@ import click
 
 from aerobee.client.admin_types import Broker
 from aerobee.client.cli.base import UNREACHED, Failure
-from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.common import Asked, connected, pair
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
 from aerobee.client.errors import AerobeeError, NotFound
@@ -79,22 +79,28 @@ async def settings(
     """The settings of running brokers; --set changes those that can be changed live."""
     chosen = _choose(await mq.admin.brokers(), name)
     if changes:
-        wanted = dict(text.partition("=")[::2] for text in changes)
+        wanted = dict(pair(text, "--set") for text in changes)
         for broker in chosen:
             await mq.admin.change_settings(broker.address, wanted)
         names = [broker.name for broker in chosen]
         text = f"{', '.join(wanted)} changed on {', '.join(names)}"
         print_done(text, {"changed": wanted, "brokers": names}, as_json=asked.json)
         return
-    tables = {row.address: await mq.admin.settings(row.address) for row in chosen}
+    tables = {
+        row.address: {
+            key: value
+            for key, value in sorted((await mq.admin.settings(row.address)).items())
+            if not grep or grep.lower() in key.lower()
+        }
+        for row in chosen
+    }
     if asked.json:
         print_json(tables)
         return
     rows = [
         {"broker": row.name, "key": key, "value": value}
         for row in chosen
-        for key, value in sorted(tables[row.address].items())
-        if not grep or grep.lower() in key.lower()
+        for key, value in tables[row.address].items()
     ]
     print_rows(rows, as_json=False, empty="no such setting")
 

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from aerobee.client.cli.base import NOT_FOUND, UNKNOWN, UNREACHED, Failure, json_option
+from aerobee.client.cli.base import (
+    NOT_FOUND,
+    UNKNOWN,
+    UNREACHED,
+    WRONG_USAGE,
+    Failure,
+    json_option,
+)
 from aerobee.client.client import Client
 from aerobee.client.errors import (
     AerobeeError,
     ConnectFailed,
     ConnectionLost,
+    Misuse,
     NotFound,
     RequestTimeout,
     Unconfirmed,
 )
+from aerobee.client.message import RETRY_PREFIX
 
 _EXIT_CODES: Final[list[tuple[type[AerobeeError], int]]] = [
+    (Misuse, WRONG_USAGE),
     (Unconfirmed, UNKNOWN),
     (NotFound, NOT_FOUND),
     (ConnectFailed, UNREACHED),
@@ -81,6 +93,57 @@ def run_loop(work: Any) -> Any:
         raise click.exceptions.Abort from None
 
 
+def pair(text: str, option: str) -> tuple[str, str]:
+    """The two sides of an option's NAME=VALUE."""
+    name, found, value = text.partition("=")
+    if not (name and found):
+        raise click.UsageError(f"{option} {text!r}: expected NAME=VALUE")
+    return name, value
+
+
+async def forget_group(mq: Client, group: str) -> None:
+    """Delete a group that was made for one look, with its topic of retries."""
+    try:
+        await mq.admin.delete_group(group)
+        await mq.admin.delete_topic(RETRY_PREFIX + group)
+    except AerobeeError as error:
+        click.echo(f"aerobee: group {group} stays behind: {error}", err=True)
+
+
+async def read_input() -> AsyncIterator[bytes]:
+    """Standard input piece by piece.
+
+    Each is read in a thread that nobody waits for when Ctrl-C comes, and past `sys.stdin`, whose
+    lock such a thread would keep.
+    """
+    loop = asyncio.get_running_loop()
+
+    def tell(done: asyncio.Future[bytes], piece: bytes | OSError) -> None:
+        if done.done():
+            return
+        if isinstance(piece, OSError):
+            done.set_exception(piece)
+        else:
+            done.set_result(piece)
+
+    def read(done: asyncio.Future[bytes]) -> None:
+        piece: bytes | OSError
+        try:
+            piece = os.read(0, 1 << 16)
+        except OSError as error:
+            piece = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, done, piece)
+
+    while True:
+        done: asyncio.Future[bytes] = loop.create_future()
+        threading.Thread(target=read, args=(done,), daemon=True).start()
+        piece = await done
+        if not piece:
+            return
+        yield piece
+
+
 if TYPE_CHECKING:
     _TimeParam = click.ParamType[datetime]
 else:
@@ -98,17 +161,23 @@ class Moment(_TimeParam):
         if isinstance(value, datetime):
             return value
         text = str(value)
-        units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
         try:
-            if text[-1:] in units:
-                age = timedelta(seconds=float(text[:-1]) * units[text[-1]])
-                return datetime.now(UTC) - age
-            try:
-                return datetime.fromtimestamp(float(text), UTC)
-            except ValueError:
-                return datetime.fromisoformat(text)
+            moment = _read_moment(text)
+            moment.timestamp()  # not every year has one
         except (ValueError, OverflowError):
             self.fail(f"{text!r} is no time: give 2026-01-31T12:00, Unix seconds, or 15m, 2h, 3d")
+        return moment
+
+
+def _read_moment(text: str) -> datetime:
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    if text[-1:] in units:
+        age = timedelta(seconds=float(text[:-1]) * units[text[-1]])
+        return datetime.now(UTC) - age
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except ValueError:
+        return datetime.fromisoformat(text)
 
 
 MOMENT: Final = Moment()

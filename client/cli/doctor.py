@@ -103,6 +103,8 @@ async def _listening(server: str, seconds: float) -> Finding:
     except OSError as error:
         remedy = await _other_port(host, port)
         return Finding("trouble", what, str(error.strerror or error), remedy)
+    except UnicodeError as error:
+        return Finding("trouble", what, f"no host name: {error}", "correct --url")
     return Finding("ok", what, "accepts connections")
 
 

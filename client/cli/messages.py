@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import os
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -11,15 +12,16 @@ from typing import Any
 import click
 
 from aerobee.client.cli.base import NOT_FOUND, Failure
-from aerobee.client.cli.common import MOMENT, Asked, connected
+from aerobee.client.cli.common import MOMENT, Asked, connected, forget_group, pair, read_input
 from aerobee.client.cli.output import (
     message_json,
     message_row,
     print_json,
     print_message,
     print_rows,
+    visible,
 )
-from aerobee.client.client import Client
+from aerobee.client.client import Client, connect
 from aerobee.client.consumer import Start
 from aerobee.client.message import Message
 from aerobee.client.options import ConsumerOptions
@@ -58,13 +60,13 @@ async def send(
         "order_key": order_key,
         "delay": delay,
         "deliver_at": deliver_at,
-        "properties": dict(_pair(text) for text in pairs) or None,
+        "properties": dict(pair(text, "--property") for text in pairs) or None,
     }
     if lines:
         count = 0
         async with mq.producer(topic, linger=0.005, timeout=asked.timeout) as producer:
-            while line := await asyncio.to_thread(sys.stdin.buffer.readline):
-                await producer.send(line.rstrip(b"\r\n"), **options)
+            async for line in _input_lines():
+                await producer.send(line.rstrip(b"\r"), **options)
                 count += 1
         if asked.json:
             print_json({"topic": topic, "sent": count})
@@ -72,9 +74,9 @@ async def send(
             click.echo(f"{count} message(s) stored in {topic}")
         return
     if body in (None, "-"):
-        content = await asyncio.to_thread(sys.stdin.buffer.read)
+        content = b"".join([piece async for piece in read_input()])
     else:
-        content = str(body).encode()
+        content = os.fsencode(str(body))  # the bytes of the command line, whatever they are
     receipt = await mq.send(topic, content, timeout=asked.timeout, **options)
     if asked.json:
         print_json({**receipt._asdict(), "durability": receipt.durability.value, "ok": receipt.ok})
@@ -86,11 +88,14 @@ async def send(
     )
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found:
-        raise click.UsageError(f"--property {text!r}: expected NAME=VALUE")
-    return name, value
+async def _input_lines() -> AsyncIterator[bytes]:
+    rest = b""
+    async for piece in read_input():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
 
 
 @click.command()
@@ -123,12 +128,36 @@ async def consume(
             async for message in stored:
                 _print_line(message, asked.json)
         return 0
-    name = group or f"aerobee-look-{mq.client_id.rpartition('#')[2]}"
+    if group is not None:
+        await _follow(asked, mq, topic, group, tags, sql, since, follow, count)
+        return 0
+    name = f"aerobee-look-{mq.client_id.rpartition('#')[2]}"
+    try:
+        # By a connection of its own: what waits on it at the broker ends with it, and does not
+        # bring the group back.
+        async with connect(asked.url, timeout=asked.timeout) as other:
+            await _follow(asked, other, topic, name, tags, sql, since, follow, count)
+    finally:
+        await forget_group(mq, name)
+    return 0
+
+
+async def _follow(
+    asked: Asked,
+    mq: Client,
+    topic: str,
+    group: str,
+    tags: tuple[str, ...],
+    sql: str | None,
+    since: datetime | None,
+    follow: bool,
+    count: int | None,
+) -> None:
     start: Start = since or "first"
     options = ConsumerOptions(pull_count=32) if count else ConsumerOptions()
     printed = 0
     async with mq.consumer(
-        topic, group=name, tags=tags or None, sql=sql, start=start, options=options
+        topic, group=group, tags=tags or None, sql=sql, start=start, options=options
     ) as inbox:
         while count is None or printed < count:
             try:
@@ -139,9 +168,6 @@ async def consume(
             _print_line(message, asked.json)
             await message.ack()
             printed += 1
-    if group is None:
-        await mq.admin.delete_group(name)
-    return 0
 
 
 def _print_line(message: Message, as_json: bool) -> None:
@@ -149,8 +175,8 @@ def _print_line(message: Message, as_json: bool) -> None:
         print_json(message_json(message))
         return
     row = message_row(message)
-    tag = f" [{row['tag']}]" if row["tag"] else ""
-    keys = f" {' '.join(row['keys'])}" if row["keys"] else ""
+    tag = f" [{visible(row['tag'])}]" if row["tag"] else ""
+    keys = f" {visible(' '.join(row['keys']))}" if row["keys"] else ""
     moment = message.stored_at.astimezone().isoformat(sep=" ", timespec="milliseconds")
     click.echo(f"{moment} {row['queue']}@{row['offset']}{tag}{keys}  {row['body']}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import codecs
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,18 +47,29 @@ def print_rows(
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for name in rows[0]:
         numeric = all(isinstance(row.get(name), int | float) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row.get(name)) for name in rows[0]))
+        # As text: what a message holds is no markup of ours.
+        table.add_row(*(Text(visible(cell(row.get(name)))) for name in rows[0]))
     console = Console()
-    if not console.is_terminal:  # a file or a pipe: lines are not cut
-        console = Console(width=10_000, soft_wrap=True)
-        table.expand = False
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    page = io.StringIO()  # for a file or a pipe: lines are not cut
+    Console(file=page, width=10_000, soft_wrap=True).print(table)
+    click.echo(page.getvalue(), nl=False)
+
+
+def visible(text: str) -> str:
+    """The text without what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else "·" for sign in text)
 
 
 def cell(value: Any) -> str:
@@ -132,9 +145,9 @@ def message_json(message: Message) -> dict[str, Any]:
 
 def body_text(body: bytes, limit: int = 120) -> str:
     """The beginning of a body for people."""
-    try:
-        text = body[: limit * 4].decode(errors="strict" if len(body) <= limit * 4 else "ignore")
-        text = "".join(sign if sign.isprintable() else "·" for sign in text)
+    begin = body[: limit * 4]
+    try:  # a sign that the cut has parted is left out
+        text = visible(codecs.getincrementaldecoder("utf-8")().decode(begin, begin == body))
     except UnicodeDecodeError:
         text = body[: limit // 2].hex(" ", 4)
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -150,7 +163,7 @@ def print_message(message: Message) -> None:
     packed = found.pop("body_base64", None)
     width = max(map(len, found)) + 2
     for name, value in found.items():
-        click.echo(f"{name:<{width}}{cell(value)}")
+        click.echo(f"{name:<{width}}{visible(cell(value))}")
     _print_block("properties", (f"{name} = {value}" for name, value in properties.items()))
     _print_block("body", (body if body is not None else f"base64 {packed}").splitlines())
 
@@ -158,4 +171,4 @@ def print_message(message: Message) -> None:
 def _print_block(title: str, lines: Iterable[str]) -> None:
     click.echo(f"{title}:")
     for line in lines:
-        click.echo(f"  {line}")
+        click.echo("  " + "\t".join(map(visible, line.split("\t"))))

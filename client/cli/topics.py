@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.common import Asked, connected, pair
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
 from aerobee.client.routes import PERM_READ, PERM_WRITE
@@ -71,7 +71,7 @@ async def create(
     pairs: tuple[str, ...],
 ) -> None:
     """Create a topic, or change it, on every broker."""
-    attributes = dict(text.partition("=")[::2] for text in pairs)
+    attributes = dict(pair(text, "--attribute") for text in pairs)
     await mq.admin.create_topic(
         name, queues=queues, readable=read, writable=write, order=order, attributes=attributes
     )

@@ -1,0 +1,182 @@
+"""The `aerobee` command where scripts and people are rough with it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+AEROBEE = str(Path(sys.executable).with_name("aerobee"))
+PIPE = asyncio.subprocess.PIPE
+
+
+async def run(*words, url=None, stdin=b"", code=0):
+    """Run the command; gives what it wrote to stdout and stderr."""
+    arguments = [*words, *(["--url", url] if url else [])]
+    process = await asyncio.create_subprocess_exec(
+        AEROBEE, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    out, err = await process.communicate(stdin)
+    assert process.returncode == code, f"{words}: exit code {process.returncode}\n{out}\n{err}"
+    assert b"Traceback" not in err
+    return out.decode(), err.decode()
+
+
+BODIES = ["[bold]plain[/bold]", "[/] closes nothing", ":smile: [link=x]", "[red]"]
+
+
+async def test_tables_show_what_looks_like_markup_as_it_is(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        for body in BODIES:
+            await mq.send("orders", body.encode(), key="[k]")
+    out, _ = await run("message", "key", "orders", "[k]", url=aerobee_broker.url)
+    for body in BODIES:
+        assert body in out
+    assert out.count("[k]") == len(BODIES)
+
+
+async def test_a_reader_that_goes_away_is_no_error(aerobee_broker):
+    async with aerobee_broker.connect() as mq, mq.producer("orders", linger=0.005) as orders:
+        for number in range(5000):
+            await orders.send(b"%d" % number + b"x" * 100)
+    for words in (
+        "consume orders",
+        "consume orders --json",
+        "message time orders -n 5000",
+        "config",
+    ):
+        line = f"set -o pipefail; '{AEROBEE}' {words} | head -n 1"
+        environment = {**os.environ, "AEROBEE_URL": aerobee_broker.url}
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", line), stdout=PIPE, stderr=PIPE, env=environment
+        )
+        out, err = await process.communicate()
+        assert (process.returncode, err) == (0, b""), words
+        assert out.count(b"\n") == 1
+
+
+async def test_interrupting_a_send_that_reads_its_input_ends_it(aerobee_broker):
+    for words in (["send", "orders"], ["send", "orders", "--lines"]):
+        process = await asyncio.create_subprocess_exec(
+            *(AEROBEE, *words, "--url", aerobee_broker.url), stdin=PIPE, stdout=PIPE, stderr=PIPE
+        )
+        await asyncio.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(5):
+            await process.wait()
+        assert process.returncode == 130
+        _, err = await process.communicate()
+        assert err == b"aerobee: interrupted\n"
+
+
+async def test_looking_leaves_no_group_behind(aerobee_broker):
+    process = await asyncio.create_subprocess_exec(
+        *(AEROBEE, "consume", "orders", "--follow", "--json", "--url", aerobee_broker.url),
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    async with aerobee_broker.connect() as mq, asyncio.timeout(20):
+        await mq.send("orders", b"x")
+        assert json.loads(await process.stdout.readline())["body"] == "x"
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+        assert process.returncode == 130
+        assert [name for name in await mq.admin.groups() if "look" in name] == []
+        assert [name for name in await mq.admin.topics(system=True) if "look" in name] == []
+
+
+async def test_bytes_of_arguments_and_input_arrive_as_they_are(aerobee_broker):
+    url = aerobee_broker.url
+    await run("send", "orders", b"\xff\xfe argument", url=url)
+    await run("send", "orders", url=url, stdin=b"\xff\xfe input\r\n")
+    await run("send", "orders", "--lines", url=url, stdin=b"\xff one\r\n\xfe two")
+    async with aerobee_broker.connect() as mq:
+        bodies = {message.body async for message in mq.find("orders")}
+    assert bodies == {b"\xff\xfe argument", b"\xff\xfe input\r\n", b"\xff one", b"\xfe two"}
+    _, err = await run("send", "orders", "x", "--key", b"\xff", url=url, code=2)
+    assert "UTF-8" in err
+
+
+async def test_a_large_binary_body_is_shown_as_hex(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"\xff\x00\x80A" * 500, key="binary")
+        await mq.send("orders", "é".encode() * 999 + b"!", key="text")
+    out, _ = await run("consume", "orders", url=aerobee_broker.url)
+    [binary] = [line for line in out.splitlines() if " binary " in line]
+    assert "ff008041" in binary
+    [text] = [line for line in out.splitlines() if " text " in line]
+    assert "éééé" in text
+
+
+async def test_control_characters_do_not_reach_the_terminal(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        receipt = await mq.send(
+            "orders", b"a\x1b[2Jb\nc", tag="t\x1b[1m\n", properties={"p": "\x1b]0;x\x07"}
+        )
+    for words in (
+        ("consume", "orders"),
+        ("message", "id", receipt.message_id, "--topic", "orders"),
+        ("message", "time", "orders"),
+    ):
+        out, _ = await run(*words, url=aerobee_broker.url)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out), words
+    out, _ = await run("consume", "orders", url=aerobee_broker.url)
+    assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["topic", "list", "--url", "http://somewhere"], "mq://"),
+        (["topic", "list", "--url", "mq://a:b"], "host:port"),
+        (["topic", "list", "--url", "mq://a:²"], "host:port"),
+        (["topic", "list", "--timeout", "0"], "timeout"),
+        (["send", "orders", "x", "--property", "a"], "NAME=VALUE"),
+        (["send", "orders", "x", "--tag", ""], "tag"),
+        (["topic", "create", "orders", "--attribute", "a"], "NAME=VALUE"),
+        (["cluster", "settings", "--set", "flushDiskType"], "NAME=VALUE"),
+        (["consume", "orders", "--tag", "a||b"], "tag"),
+        (["consume", "orders", "--tag", "a", "--sql", "b > 1"], "not both"),
+        (["consume", "orders", "--from", "0001-01-01"], "time"),
+    ],
+)
+async def test_wrong_usage_is_told_as_such(aerobee_broker, monkeypatch, words, text):
+    monkeypatch.setenv("AEROBEE_URL", aerobee_broker.url)
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+    _, err = await run(*words, code=2)
+    assert text in err
+
+
+@pytest.mark.parametrize("url", ["mq://a..b:9876", "mq://" + "x" * 70 + ":9876"])
+async def test_a_host_name_that_cannot_be_is_not_reached(url):
+    _, err = await run("topic", "list", url=url, code=4)
+    assert "no connection" in err
+    out, _ = await run("doctor", "--json", url=url, code=1)
+    assert json.loads(out)[0]["verdict"] == "trouble"
+
+
+async def test_settings_in_json_are_those_asked_for(aerobee_broker):
+    words = ("cluster", "settings", "--grep", "flushDisk", "--json")
+    out, _ = await run(*words, url=aerobee_broker.url)
+    [table] = json.loads(out).values()
+    assert table and all("flushdisk" in key.lower() for key in table)
+
+
+async def test_bench_does_not_touch_a_topic_that_is_there(aerobee_broker):
+    url = aerobee_broker.url
+    async with aerobee_broker.connect() as mq:
+        await mq.admin.create_topic("orders", queues=8)
+        await mq.send("orders", b"precious")
+        _, err = await run("bench", "-n", "10", "--topic", "orders", url=url, code=1)
+        assert "orders" in err
+        assert [message.body async for message in mq.find("orders")] == [b"precious"]
+        assert len(await mq.queues("orders")) == 8
+        before = await mq.admin.topics(system=True)
+        await run("bench", "-n", "10", "--topic", "another", url=url)
+        assert await mq.admin.topics(system=True) == before
+        assert await mq.admin.groups() == []
