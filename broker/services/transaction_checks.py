@@ -22,6 +22,7 @@ from aerobee.protocol.record import StoredMessage, encode_record
 
 log = structlog.get_logger("aerobee.transactions")
 
+BEHIND_MAX: Final = 10_000  # newer half messages, then an open one is brought up to them
 _BREATH: Final = 64  # half messages looked at before the event loop has its turn
 _HOUR_MS: Final = 3600 * 1000
 
@@ -89,6 +90,7 @@ class TransactionChecks:
         immunity_s = _number(half, props.CHECK_IMMUNITY_TIME)
         immunity_ms = settings.transaction_time_out if immunity_s is None else immunity_s * 1000
         if 0 <= age_ms <= immunity_ms:
+            self._bring_up(root, half, checks)
             return
         group = half.property(props.PGROUP) or ""
         producer = self._clients.producer_channel(group)
@@ -96,11 +98,18 @@ class TransactionChecks:
             if group not in self._nobody:
                 self._nobody.add(group)
                 log.warning("nobody can be asked about a transaction", producer_group=group)
+            self._bring_up(root, half, checks)
             return
         self._nobody.discard(group)
         copied = self._transactions.copy(root, half, checks + 1)
         if copied is not None:
             producer.send_oneway(check_request(half, copied, settings.broker_name))
+
+    def _bring_up(self, root: int, half: StoredMessage, checks: int) -> None:
+        """Copy one that is not checked now, if many came after it: all that ended since would have
+        to be remembered, and read again at a start, for its sake alone."""
+        if self._transactions.newer_than(half) > BEHIND_MAX:
+            self._transactions.copy(root, half, checks)
 
 
 def check_request(half: StoredMessage, copied: PutResult, broker_name: str) -> Command:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from services.services_world import START_MS, World
 
+from aerobee.broker.services import transaction_checks
 from aerobee.broker.services.names_check import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.transaction_ops import op_offsets
@@ -205,3 +206,32 @@ def test_a_half_message_can_be_ended_while_it_is_in_the_transient_store_pool(
     world.dispatch()
     assert world.bodies("T", 1) == [b"x"]
     world.close_quietly()
+
+
+@pytest.mark.parametrize("why", [{"PGROUP": "gone"}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "86400"}])
+def test_one_that_nobody_can_be_asked_about_holds_up_neither_progress_nor_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]
+) -> None:
+    monkeypatch.setattr(transaction_checks, "BEHIND_MAX", 50)
+    old = half(world, b"old", **why)
+    most = 0
+    for number in range(400):
+        end(world, half(world, b"%d" % number))
+        if number % 20 == 19:
+            world.advance(30)
+            world.checks.step(world.clock.now_ms())
+            world.dispatch()
+            world.store.flush.step()
+            most = max(most, len(world.transactions._ops))
+    world.checks.step(world.clock.now_ms())
+    assert world.transactions.open_count == 1
+    assert most < 120
+    assert world.offsets.query(GROUP, TRANSACTION_HALF_TOPIC, 0) > 300
+    world.offsets.persist()
+    world.reopen_after_kill()
+    assert world.transactions.prepare()
+    ((root, newest),) = world.transactions.open_halves()
+    message = world.transactions.half_at(root, newest)
+    assert message is not None and message.property(props.TRANSACTION_CHECK_TIMES) == "0"
+    end(world, old, group=why.get("PGROUP", "p"))  # its first copy is as good as the last
+    assert world.bodies("T", 1).count(b"old") == 1
