@@ -25,6 +25,7 @@ from aerobee.pipeline.queues import (
     Addresses,
     DataLoss,
     Offsets,
+    QueueKey,
     bound,
     check_available,
     commit_group,
@@ -92,6 +93,8 @@ class TopicStream:
     def next_end(self, start: Offsets, rows_max: int | None) -> Offsets:
         """Where the next batch ends; `start` itself when it is not to run yet."""
         end = start | self.available()
+        if behind := [key for key in start if end[key] < start[key]]:
+            return start | self._begun_anew(behind, start, end)
         waiting = sum(max(0, end[key] - start.get(key, 0)) for key in end)
         least = self.options["minOffsetsPerTrigger"]
         delay = self.options["maxTriggerDelay"] / 1000
@@ -100,25 +103,27 @@ class TopicStream:
             return start
         if waiting:
             self._last_batch_at = time.monotonic()
-        return self._grown(start, spread(self._with_new(start, end), end, rows_max))
+        return spread(self._with_new(start, end), end, rows_max)
 
     def _with_new(self, start: Offsets, end: Offsets) -> Offsets:
         """Queues that were not there before are read from their beginning."""
         new = {key: self._addresses[key] for key in end if key not in start}
         return start | edges(self.cluster, new)[0] if new else start
 
-    def _grown(self, start: Offsets, end: Offsets) -> Offsets:
-        """An end before the start means that the queue was made anew: data was lost."""
-        return {key: max(offset, start.get(key, 0)) for key, offset in end.items()}
+    def _begun_anew(self, keys: list[QueueKey], start: Offsets, end: Offsets) -> Offsets:
+        """Queues that end before the stream's place were made anew, or their broker lost messages
+        that the stream had read: the next batch begins with what they hold now."""
+        for key in keys:
+            text = f"{key} ends at {end[key]}, before {start[key]}, up to which it was read"
+            _lost(f"{text}: it was made anew, or messages were lost", self.options)
+        anew = {key: at for key, at in self.addresses().items() if key in keys}
+        return edges(self.cluster, anew)[0]
 
     def ranges(self, start: Offsets, end: Offsets) -> list[RangePartition]:
         addresses = self.addresses()
         missing = [key for key in end if key not in addresses and end[key] > start.get(key, 0)]
         if missing:
-            text = f"{missing[0]} is gone; messages of it were still to be read"
-            if self.options["failOnDataLoss"]:
-                raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
-            log.warning(text)
+            _lost(f"{missing[0]} is gone; messages of it were still to be read", self.options)
         first, _ = edges(self.cluster, addresses)
         start = {key: start.get(key, first.get(key, 0)) for key in end}
         fail = self.options["failOnDataLoss"]
@@ -136,6 +141,12 @@ class TopicStream:
             self._committed |= changed
         except (OSError, BrokerError) as error:
             log.warning("the offsets of group %s were not committed: %s", group, error)
+
+
+def _lost(text: str, options: Options) -> None:
+    if options["failOnDataLoss"]:
+        raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+    log.warning(text)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from peers.aerobee_broker import AerobeeBroker
+from peers.wire import Wire
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
 from spark.helpers import create_topic, group_offsets, numbers, produce
@@ -245,6 +246,34 @@ def test_messages_trimmed_under_the_reader_fail_it_or_are_left_out(
     else:
         run_available(frame(), tmp_path / "c", sink)
         assert sink.rows() == rows[:20] + rows[kept_from:]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_was_made_anew_is_told_and_then_read_from_its_beginning(
+    stream: Stream, broker: AerobeeBroker, tmp_path: Path, fail: bool
+) -> None:
+    """Its offsets begin again, below those that the stream has read up to."""
+    topic = f"remade-{fail}"
+    create_topic(broker.broker, topic, 2)
+    fill(broker, topic, numbers(20), 2)
+    sink = Sinkhole()
+    run_available(stream(subscribe=topic), tmp_path / "c", sink)
+    assert sink.rows() == numbers(20)
+    with Wire(broker.broker) as wire:
+        assert wire.request(215, {"topic": topic}).code == 0
+    create_topic(broker.broker, topic, 2)
+    produce(broker.namesrv, topic, numbers(5, 20), queue_id=0)
+    frame = stream(subscribe=topic, failOnDataLoss=fail)
+    if fail:
+        with pytest.raises(Exception, match=r"ends at 5, before 10.*failOnDataLoss=false"):
+            run_available(frame, tmp_path / "c", sink)
+        return
+    for _ in range(1 if HAS_LIMITS else 2):  # Spark 4.1: such a run is one batch
+        run_available(frame, tmp_path / "c", sink)
+    assert sink.rows() == numbers(25)
+    produce(broker.namesrv, topic, numbers(3, 25), queue_id=1)
+    run_available(stream(subscribe=topic), tmp_path / "c", sink)
+    assert sink.rows() == numbers(28)
 
 
 @pytest.mark.parametrize(
