@@ -187,9 +187,7 @@ class Names:
                 f"register broker failed: the broker of this process is called {new.name} too; "
                 "give each broker a brokerName of its own"
             )
-        known = before.registration if before is not None else new
-        if (known.name, known.broker_id) != (new.name, new.broker_id):  # it was configured anew
-            self.unregister(known.cluster, known.address, known.name, known.broker_id)
+        if self._forget_old_selves(new):
             before = None
         self._place_broker(new)
         if new.broker_id == MASTER_ID and (
@@ -201,6 +199,22 @@ class Names:
         self._live[key] = _Live(new, self._clock.monotonic(), connection)
         if before is None:
             log.info("broker registered", broker=new.name, id=new.broker_id, address=new.address)
+
+    def _forget_old_selves(self, new: Registration) -> bool:
+        """Drop what the broker was before it was configured anew; whether it was at this key.
+
+        An entry that nobody refreshes any more would take the new one's routes along one day."""
+        at_key = False
+        for key, live in list(self._live.items()):
+            known = live.registration
+            renamed = (known.name, known.broker_id) != (new.name, new.broker_id)
+            if known.address == new.address and renamed:
+                self.unregister(*key, known.name, known.broker_id)
+                at_key |= key == (new.cluster, new.address)
+            elif not renamed and key != (new.cluster, new.address):
+                log.info("broker moved", broker=new.name, id=new.broker_id, was=key)
+                del self._live[key]
+        return at_key
 
     def _place_broker(self, new: Registration) -> None:
         broker = self._brokers.setdefault(new.name, BrokerData(new.cluster, new.name))

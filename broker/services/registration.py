@@ -79,7 +79,10 @@ class Registration:
 
     async def register(self) -> None:
         """Tell all name servers at the same time; those that fail are logged and tried again."""
-        await asyncio.gather(*(self._register_with(link) for link in self.links))
+        ordered = await asyncio.gather(*(self._register_with(link) for link in self.links))
+        # Of the first that has any, as upstream: they may not agree, and each change would be told
+        # to all of them at once again.
+        self._topics.set_order_topics(next(filter(None, ordered), ()))
         for link in [link for link in self.links if self._is_ourselves(link)]:
             log.info("a name server is this process itself", name_server=link.address)
             self.links.remove(link)
@@ -93,28 +96,30 @@ class Registration:
         self._stopping = True
         await asyncio.gather(*(self._unregister_from(link) for link in self.links))
 
-    async def _register_with(self, link: NameServerLink) -> None:
+    async def _register_with(self, link: NameServerLink) -> list[str]:
+        """Tell one name server; the topics that are ordered, as far as it says."""
         timeout = self._settings.register_broker_timeout_mills / 1000
         try:
             await link.connect(timeout)
             if self._is_ourselves(link):
-                return
+                return []
             if not self._settings.force_register and not await self._is_changed(link, timeout):
-                return
+                return []
             answer = await link.request(self._registration(link), timeout)
             if answer.code != ResponseCode.SUCCESS:
                 raise NameServerError(
                     f"name server {link.address} refused our registration: {answer.remark}"
                 )
-            self._take_order_topics(answer)
+            ordered = _order_topics(answer)
         except (NameServerError, ProtocolError, fastjson.JsonError) as error:
             if link.address not in self._failing:
                 self._failing.add(link.address)
                 log.warning("not registered", name_server=link.address, reason=str(error))
-            return
+            return []
         if link.address in self._failing:
             self._failing.discard(link.address)
             log.info("registered again", name_server=link.address)
+        return ordered
 
     async def _is_changed(self, link: NameServerLink, seconds: float) -> bool:
         query = Command(
@@ -146,12 +151,6 @@ class Registration:
             "clusterName": self._settings.broker_cluster_name,
         }
 
-    def _take_order_topics(self, answer: Command) -> None:
-        content = fastjson.loads(answer.body) if answer.body else None
-        table = content.get("table") if isinstance(content, dict) else None
-        if isinstance(table, dict) and table:
-            self._topics.set_order_topics(str(topic) for topic in table)
-
     async def _unregister_from(self, link: NameServerLink) -> None:
         try:
             command = Command(RequestCode.UNREGISTER_BROKER, self._identity(link))
@@ -173,3 +172,9 @@ class Registration:
         finally:
             sleep.cancel()
             wake.cancel()
+
+
+def _order_topics(answer: Command) -> list[str]:
+    content = fastjson.loads(answer.body) if answer.body else None
+    table = content.get("table") if isinstance(content, dict) else None
+    return [str(topic) for topic in table] if isinstance(table, dict) else []

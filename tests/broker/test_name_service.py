@@ -202,6 +202,42 @@ async def test_a_goodbye_under_a_wrong_name_does_not_make_a_broker_immortal(
     await until(gone)
 
 
+async def test_a_master_that_comes_again_elsewhere_takes_the_place_of_its_old_self(
+    server: AppNameServer, ask: Ask
+) -> None:
+    clock = server.clock
+    assert isinstance(clock, VirtualClock)
+    await register(ask)
+    moved = identity() | {"brokerAddr": "10.0.0.2:10911", "haServerAddr": "10.0.0.2:10912"}
+    await register(ask, **moved)
+    replica = await register(ask, **identity(broker_id=1, port=20911))
+    assert replica.ext["masterAddr"] == "10.0.0.2:10911"
+    with capture_logs() as logs:
+        for _ in range(4):
+            await clock.advance(60)
+            beat = {"clusterName": "DefaultCluster", "brokerAddr": "10.0.0.2:10911"}
+            await ask(RequestCode.BROKER_HEARTBEAT, **beat)
+    dropped = [log["address"] for log in logs if log["event"] == "broker dropped"]
+    assert dropped == ["10.0.0.1:20911"]  # the replica, and that once
+    route = json.loads((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).body)
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.2:10911"}
+
+
+async def test_a_broker_that_moved_to_another_cluster_stays_when_its_old_self_falls_silent(
+    server: AppNameServer, ask: Ask
+) -> None:
+    clock = server.clock
+    assert isinstance(clock, VirtualClock)
+    await register(ask)
+    await register(ask, clusterName="Other")
+    for _ in range(4):
+        await clock.advance(60)
+        await register(ask, clusterName="Other")
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
+    assert route.code == 0
+    assert json.loads(route.body)["brokerDatas"][0]["cluster"] == "Other"
+
+
 async def test_a_silent_broker_is_dropped_and_a_sign_of_life_keeps_it(
     server: AppNameServer, ask: Ask
 ) -> None:
@@ -432,3 +468,36 @@ async def test_a_name_server_that_starts_after_the_broker_need_not_wait_long(
     await asyncio.gather(running, return_exceptions=True)
     await registration.stop()
     await late.stop()
+
+
+async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_to_and_fro(
+    tmp_path: Path,
+) -> None:
+    servers = []
+    for name in ("one", "two"):
+        fields = {"namesrvListenPort": 0, "storePathRootDir": tmp_path / name}
+        fields["returnOrderTopicConfigToBroker"] = True
+        servers.append(AppNameServer(load_settings(None, fields, {}), clock=VirtualClock()))
+        await servers[-1].start()
+        servers[-1].names.kv.put("ORDER_TOPIC_CONFIG", name, "broker-a:4")
+    addresses = ";".join(f"127.0.0.1:{server.namesrv_port}" for server in servers)
+    mine = load_settings(None, {"namesrvAddr": addresses}, {})
+    clock = VirtualClock()
+    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
+    topics.load()
+    for name in ("one", "two"):
+        topics.put(TopicConfig(name))
+    changes: list[str] = []
+    topics.on_change.append(changes.append)
+    registration = Registration(mine, clock, topics, Addresses(mine, clock))
+    running = asyncio.create_task(registration.run())
+    await until(lambda: changes)
+    await asyncio.sleep(0.5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registration.stop()
+    for server in servers:
+        await server.stop()
+    one, two = topics.get("one"), topics.get("two")
+    assert changes == ["one"]
+    assert one is not None and one.order and two is not None and not two.order
