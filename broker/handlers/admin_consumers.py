@@ -116,9 +116,12 @@ def broker_consume_stats(broker: Broker, request: Request) -> Command:
     only_ordered = decode_ext(request.command.ext, ConsumeStatsInBroker).is_order
     listed = []
     behind = in_flight = 0
+    topics: dict[str, list[str]] = {}
+    for topic, group in sorted(broker.offsets.pairs()):
+        topics.setdefault(group, []).append(topic)
     for group in broker.groups.all():
         stats = []
-        for topic in _subscribed(broker, group, broker.offsets.topics_of(group)):
+        for topic in _subscribed(broker, group, topics.get(group, [])):
             config = broker.topics.get(topic)
             if config is None or (only_ordered and not config.order):
                 continue

@@ -1,6 +1,7 @@
 """Who is online, how far they are, and what only they can answer."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -83,6 +84,28 @@ async def test_the_progress_of_all_groups(serving: Serving, peer: Peer) -> None:
     of_group = [entry["g"] for entry in stats["consumeStatsList"] if "g" in entry]
     assert of_group[0][0]["offsetTable"][queue(0)]["consumerOffset"] == 1
     assert body_of(await peer.ask(317, {"isOrder": "true"}))["totalDiff"] == 0
+
+
+async def test_the_progress_of_many_groups_is_found_in_one_walk(
+    serving: Serving, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand groups, each with a walk of its own, would stop the broker for 20 s."""
+    walks = 0
+
+    class Table(dict[str, dict[int, int]]):
+        def __iter__(self) -> Iterator[str]:
+            nonlocal walks
+            walks += 1
+            return super().__iter__()
+
+    offsets = serving.broker.offsets
+    for number in range(30):
+        serving.broker.groups.get(f"g{number}")
+        offsets.commit(f"g{number}", "T", 0, 2)
+    monkeypatch.setattr(offsets, "_table", Table(offsets._table))
+    stats = body_of(await peer.ask(317, {"isOrder": "false"}))
+    assert sum(bool(found) for entry in stats["consumeStatsList"] for found in entry.values()) == 31
+    assert walks <= 1
 
 
 async def test_who_reads_a_topic_and_what_a_group_reads(peer: Peer) -> None:
