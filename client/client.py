@@ -64,7 +64,7 @@ class Client:
     """A connection to a cluster. Make it with `connect`, close it when done."""
 
     def __init__(self, url: str | None, *, timeout: float) -> None:
-        if timeout <= 0:
+        if not timeout > 0:
             raise Misuse("timeout is a positive number of seconds")
         self._name_servers, self._credentials = parse_url(url)
         self._timeout = timeout

@@ -165,8 +165,11 @@ def key_text(key: str | Iterable[str]) -> str:
 def timestamp_ms(moment: datetime | float | int) -> int:
     """Milliseconds of a datetime (one without a zone is local time) or of Unix seconds."""
     # Cut, not rounded, as the broker cuts its own time: what is stored now is not before now.
-    seconds = moment.timestamp() if isinstance(moment, datetime) else moment
-    return math.floor(seconds * 1000)
+    try:
+        seconds = moment.timestamp() if isinstance(moment, datetime) else moment
+        return math.floor(seconds * 1000)
+    except (ValueError, OverflowError):
+        raise Misuse(f"{moment!r} is no time") from None
 
 
 def _time(ms: int) -> datetime:

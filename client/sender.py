@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -94,7 +95,7 @@ class Sender:
         if delay is None and deliver_at is None:
             batchable = not sys_flag and durable
             return Outgoing(topic, body, text, message_id, order_key, sys_flag, batchable, durable)
-        if delay is not None and (deliver_at is not None or delay < 0):
+        if delay is not None and (deliver_at is not None or not 0 <= delay < math.inf):
             raise Misuse("give a delay that is not negative, or deliver_at, not both")
         return Delayed(
             *(topic, body, text, message_id, order_key, sys_flag, False, durable),

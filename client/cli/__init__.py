@@ -6,14 +6,13 @@ Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 not found; 4 nobody co
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.base import Failure
+from aerobee.client.cli.base import Failure, drop_output
 
 # name: (module, attribute, help). The help is here so that `aerobee --help` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
@@ -56,7 +55,7 @@ class _Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has gone: no error of ours
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             raise click.exceptions.Exit(0) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +25,11 @@ class Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"aerobee: {self.message}", err=True)
+
+
+def drop_output() -> None:
+    """Nobody takes what is still in the buffer of stdout: else the interpreter's end complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

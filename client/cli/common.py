@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from aerobee.client.cli.base import (
     UNREACHED,
     WRONG_USAGE,
     Failure,
+    drop_output,
     json_option,
 )
 from aerobee.client.client import Client
@@ -91,6 +93,11 @@ def run_loop(work: Any) -> Any:
         raise failure_of(error) from None
     except KeyboardInterrupt:
         raise click.exceptions.Abort from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of what is printed: the network's have become ours
+        drop_output()
+        raise Failure(str(error.strerror or error)) from None
 
 
 def pair(text: str, option: str) -> tuple[str, str]:
@@ -116,13 +123,15 @@ async def read_input() -> AsyncIterator[bytes]:
     Each is read in a thread that nobody waits for when Ctrl-C comes, and past `sys.stdin`, whose
     lock such a thread would keep.
     """
+    if sys.stdin is None:  # closed: its number may be another file's by now
+        raise Failure("standard input is closed")
     loop = asyncio.get_running_loop()
 
     def tell(done: asyncio.Future[bytes], piece: bytes | OSError) -> None:
         if done.done():
             return
         if isinstance(piece, OSError):
-            done.set_exception(piece)
+            done.set_exception(Failure(f"standard input cannot be read: {piece.strerror}"))
         else:
             done.set_result(piece)
 
@@ -155,6 +164,9 @@ class Moment(_TimeParam):
 
     name = "time"
 
+    def __init__(self, *, ahead: bool = False) -> None:
+        self._ahead = ahead  # 2h is then in two hours, not two hours ago
+
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
@@ -162,18 +174,18 @@ class Moment(_TimeParam):
             return value
         text = str(value)
         try:
-            moment = _read_moment(text)
+            moment = _read_moment(text, self._ahead)
             moment.timestamp()  # not every year has one
         except (ValueError, OverflowError):
             self.fail(f"{text!r} is no time: give 2026-01-31T12:00, Unix seconds, or 15m, 2h, 3d")
         return moment
 
 
-def _read_moment(text: str) -> datetime:
+def _read_moment(text: str, ahead: bool) -> datetime:
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     if text[-1:] in units:
         age = timedelta(seconds=float(text[:-1]) * units[text[-1]])
-        return datetime.now(UTC) - age
+        return datetime.now(UTC) + (age if ahead else -age)
     try:
         return datetime.fromtimestamp(float(text), UTC)
     except ValueError:
@@ -181,3 +193,4 @@ def _read_moment(text: str) -> datetime:
 
 
 MOMENT: Final = Moment()
+MOMENT_AHEAD: Final = Moment(ahead=True)

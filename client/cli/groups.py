@@ -112,6 +112,7 @@ async def create(
 @connected
 async def delete(asked: Asked, mq: Client, name: str) -> None:
     """Delete a group with its offsets."""
+    await mq.admin.group_config(name)  # NotFound when there is none
     await mq.admin.delete_group(name)
     print_done(f"group {name} is deleted", {"deleted": name}, as_json=asked.json)
 
@@ -137,7 +138,9 @@ async def show_offsets(asked: Asked, mq: Client, group_name: str, topic: str | N
 @click.option("--to-first", "where", flag_value="first", help="To the oldest message.")
 @click.option("--to-last", "where", flag_value="last", help="Past the newest message.")
 @click.option("--to-time", type=MOMENT, help="To the first message stored at that time or later.")
-@click.option("--queue", "queue_id", type=int, help="Only this queue of each broker.")
+@click.option(
+    "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue of each broker."
+)
 @connected
 async def reset(
     asked: Asked,

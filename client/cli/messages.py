@@ -12,7 +12,15 @@ from typing import Any
 import click
 
 from aerobee.client.cli.base import NOT_FOUND, Failure
-from aerobee.client.cli.common import MOMENT, Asked, connected, forget_group, pair, read_input
+from aerobee.client.cli.common import (
+    MOMENT,
+    MOMENT_AHEAD,
+    Asked,
+    connected,
+    forget_group,
+    pair,
+    read_input,
+)
 from aerobee.client.cli.output import (
     message_json,
     message_row,
@@ -34,7 +42,7 @@ from aerobee.client.options import ConsumerOptions
 @click.option("--key", "keys", multiple=True, help="What queries find it by; may be repeated.")
 @click.option("--order-key", help="Messages with the same one stay in order.")
 @click.option("--delay", type=float, help="Seconds before it is delivered.")
-@click.option("--deliver-at", type=MOMENT, help="When it is delivered.")
+@click.option("--deliver-at", type=MOMENT_AHEAD, help="When it is delivered; 2h: in two hours.")
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option("--lines", is_flag=True, help="Send each line of standard input as a message.")
 @connected

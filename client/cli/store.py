@@ -42,6 +42,8 @@ def _failures() -> Iterator[None]:
         yield
     except StoreError as error:
         raise Failure(str(error), FAILED) from None
+    except BrokenPipeError:
+        raise  # not of the store: of what is printed
     except OSError as error:
         raise Failure(f"{error.filename or 'the store'}: {error.strerror or error}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from aerobee.client.cli.base import NOT_FOUND, Failure
 from aerobee.client.cli.common import Asked, connected, pair
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
@@ -85,5 +86,7 @@ async def create(
 @connected
 async def delete(asked: Asked, mq: Client, name: str) -> None:
     """Delete a topic with its messages."""
+    if name not in await mq.admin.topics(system=True):
+        raise Failure(f"there is no topic {name}", NOT_FOUND)
     await mq.admin.delete_topic(name)
     print_done(f"topic {name} is deleted", {"deleted": name}, as_json=asked.json)

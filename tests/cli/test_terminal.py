@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,9 @@ async def test_a_reader_that_goes_away_is_no_error(aerobee_broker):
     async with aerobee_broker.connect() as mq, mq.producer("orders", linger=0.005) as orders:
         for number in range(5000):
             await orders.send(b"%d" % number + b"x" * 100)
+    store = aerobee_broker.folder / "store"
     for words in (
+        f"store dump '{store}'",
         "consume orders",
         "consume orders --json",
         "message time orders -n 5000",
@@ -142,6 +145,10 @@ async def test_control_characters_do_not_reach_the_terminal(aerobee_broker):
         (["consume", "orders", "--tag", "a||b"], "tag"),
         (["consume", "orders", "--tag", "a", "--sql", "b > 1"], "not both"),
         (["consume", "orders", "--from", "0001-01-01"], "time"),
+        (["offsets", "reset", "g", "orders", "--to-first", "--queue", "-7"], "-7"),
+        (["send", "orders", "x", "--delay", "nan"], "delay"),
+        (["send", "orders", "x", "--delay", "inf"], "delay"),
+        (["topic", "list", "--timeout", "nan"], "timeout"),
     ],
 )
 async def test_wrong_usage_is_told_as_such(aerobee_broker, monkeypatch, words, text):
@@ -180,3 +187,41 @@ async def test_bench_does_not_touch_a_topic_that_is_there(aerobee_broker):
         await run("bench", "-n", "10", "--topic", "another", url=url)
         assert await mq.admin.topics(system=True) == before
         assert await mq.admin.groups() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("send orders <&-", b"standard input"),
+        ("send orders --lines <&-", b"standard input"),
+        ("send orders 0> /dev/null", b"standard input"),
+        ("consume orders > /dev/full", b"No space left"),
+        ("topic list > /dev/full", b"No space left"),
+    ],
+)
+async def test_input_and_output_that_cannot_be_used_are_told(aerobee_broker, line, text):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", f"'{AEROBEE}' {line}"),
+        stdout=PIPE,
+        stderr=PIPE,
+        env={**os.environ, "AEROBEE_URL": aerobee_broker.url},
+    )
+    _, err = await process.communicate()
+    assert process.returncode == 1
+    assert text in err and err.startswith(b"aerobee: ") and err.count(b"\n") == 1
+
+
+async def test_deleting_what_is_not_there_is_told(aerobee_broker):
+    for words in (("topic", "delete", "nowhere", "--yes"), ("group", "delete", "nobody", "--yes")):
+        _, err = await run(*words, url=aerobee_broker.url, code=3)
+        assert words[2] in err
+
+
+async def test_deliver_at_counts_from_now_on(aerobee_broker):
+    await run("send", "orders", "later", "--deliver-at", "2h", url=aerobee_broker.url)
+    async with aerobee_broker.connect() as mq:
+        [timer] = await mq.admin.timers("orders")
+        in_seconds = timer["deliverTimestamp"] / 1000 - time.time()
+        assert 7000 < in_seconds < 7300

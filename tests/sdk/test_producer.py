@@ -241,6 +241,10 @@ async def test_sends_go_on_after_the_broker_was_restarted(aerobee_broker):
         ({"properties": {"a": "b\x01c"}}, "x01"),
         ({"delay": 1, "deliver_at": 5.0}, "not both"),
         ({"delay": -1}, "negative"),
+        ({"delay": float("nan")}, "negative"),
+        ({"delay": float("inf")}, "negative"),
+        ({"deliver_at": float("nan")}, "time"),
+        ({"deliver_at": float("inf")}, "time"),
     ],
 )
 async def test_what_can_never_be_sent_is_refused_at_once(aerobee_broker, options, text):
