@@ -65,17 +65,17 @@ def encode(pairs: dict[str, str]) -> str:
 
 
 def get(text: str, name: str) -> str | None:
-    """The value of one property, without parsing the others."""
+    """The value of one property, without parsing the others; the last, as in `parse`."""
     wanted = name + NAME_END
-    if text.startswith(wanted):
-        start = len(wanted)
-    else:
-        at = text.find(PAIR_END + wanted)
-        if at < 0:
-            return None
-        start = at + 1 + len(wanted)
-    end = text.find(PAIR_END, start)
-    return (text[start:end] if end >= 0 else text[start:]) or None
+    at = text.rfind(wanted)
+    while at >= 0:
+        if at == 0 or text[at - 1] == PAIR_END:
+            start = at + len(wanted)
+            end = text.find(PAIR_END, start)
+            if value := text[start:end] if end >= 0 else text[start:]:
+                return value
+        at = text.rfind(wanted, 0, at)
+    return None
 
 
 def put(text: str, name: str, value: str) -> str:

@@ -138,16 +138,18 @@ class IndexService:
         for queue, _, offset, _, time_ms, text, sys_flag in facts:
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
-            at = text.find("UNIQ_KEY\x01")
-            if at >= 0 and (at == 0 or text[at - 1] == "\x02"):
+            at = text.rfind("UNIQ_KEY\x01")
+            while at > 0 and text[at - 1] != "\x02":
+                at = text.rfind("UNIQ_KEY\x01", 0, at)
+            if at >= 0:
                 end = text.find("\x02", at)
                 add_key(text[at + 9 : end] if end >= 0 else text[at + 9 :])
                 add_prefix(queue.key_hash)
                 add_offset(offset)
                 add_time(time_ms)
-            at = text.find("KEYS\x01")
+            at = text.rfind("KEYS\x01")
             while at > 0 and text[at - 1] != "\x02":
-                at = text.find("KEYS\x01", at + 1)
+                at = text.rfind("KEYS\x01", 0, at)
             if at >= 0:
                 end = text.find("\x02", at)
                 words = text[at + 5 : end] if end >= 0 else text[at + 5 :]

@@ -130,10 +130,10 @@ def _hash_columns(texts: Column, span: Span) -> Column:
 
 
 def value_span(text: str, name: str) -> Span | None:
-    """Where the value of `name` (with its \\x01) stands."""
-    at = text.find(name)
+    """Where the value of `name` (with its \\x01) stands; of two the last one's."""
+    at = text.rfind(name)
     while at > 0 and text[at - 1] != "\x02":
-        at = text.find(name, at + 1)
+        at = text.rfind(name, 0, at)
     if at < 0:
         return None
     end = text.find("\x02", at)

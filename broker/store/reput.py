@@ -231,7 +231,7 @@ class Reput:
         """The loop that every message passes."""
         tag_codes = _tag_codes
         for queue, queue_offset, offset, size, time_ms, text, _sys_flag in batch:
-            at = text.find("TAGS\x01")
+            at = text.rfind("TAGS\x01")  # of two the last counts, as in Java's map
             if at < 0 and queue.plain_tags:
                 code = 0
             elif at >= 0 and queue.plain_tags and (at == 0 or text[at - 1] == "\x02"):

@@ -30,6 +30,13 @@ def test_properties_come_back_with_and_without_the_last_separator(pairs: dict[st
         assert properties.get(text.removesuffix("\x02"), name) == value
 
 
+@given(st.text("AX\x01\x02", max_size=30))
+def test_one_property_is_read_as_all_are(text: str) -> None:
+    """Of two with one name the last that has a value counts, as in Java's map."""
+    for name in ("A", "AX", "XA"):
+        assert properties.get(text, name) == properties.parse(text).get(name)
+
+
 def test_a_property_is_not_found_inside_another_name() -> None:
     text = properties.encode({"XDELAY": "1", "DELAYX": "2"})
     assert properties.get(text, "DELAY") is None

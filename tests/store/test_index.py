@@ -51,6 +51,31 @@ def test_the_first_entry_is_number_one_in_rocketmqs_place(
     assert path.stat().st_blocks * 512 < 30_000_000  # entries are not allocated ahead of need
 
 
+TWICE = (
+    "MY_UNIQ_KEY\x01no\x02XTAGS\x01no\x02MY_KEYS\x01no\x02"
+    "UNIQ_KEY\x01U0\x02KEYS\x01k0\x02TAGS\x01t0\x02UNIQ_KEY\x01U1\x02KEYS\x01k1\x02TAGS\x01t1\x02"
+)
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["dispatched", "recovered"])
+def test_of_properties_given_twice_the_last_counts_and_names_are_whole(
+    open_store: OpenStore, tmp_path: Path, kill: bool
+) -> None:
+    """As consumers read them: a filter by tag must not drop what the consumer would take."""
+    store = open_store()
+    store.put([message(properties=TWICE, body=b"%d" % number) for number in range(20)])
+    if kill:
+        store.flush.step()
+        abandon(store)
+        store = open_store()
+    dispatch(store)
+    for number in range(20):
+        entry = store.queue_entry("T", 0, number)
+        assert entry is not None and entry[2] == java_hash("t1")
+    assert len(bodies(store, "T", "U1")) == len(bodies(store, "T", "k1")) == 20
+    assert bodies(store, "T", "U0") == bodies(store, "T", "k0") == bodies(store, "T", "no") == []
+
+
 def test_a_message_is_found_by_its_unique_key_and_each_of_its_keys(open_store: OpenStore) -> None:
     store = open_store()
     text = "UNIQ_KEY\x01U1\x02KEYS\x01red green  blue\x02XKEYS\x01no\x02"
