@@ -25,19 +25,22 @@ def install_service(root: Path = Path("/"), command: Path | None = None) -> list
             f"{command} does not exist, so the service could not start it: install Aerobee into a "
             f"virtual environment and run that environment's `aerobee install-service`"
         )
+    python = command.with_name("python").resolve()  # which runs the command
     for folder in _HIDDEN_FROM_SERVICES:
-        if command.is_relative_to(Path("/") / folder):
-            raise InstallError(
-                f"{command} lies under /{folder}, which the service's sandbox hides: install "
-                f"Aerobee elsewhere, for example `python3 -m venv /opt/aerobee/venv && "
-                f"/opt/aerobee/venv/bin/pip install aerobee`, and run install-service from there"
-            )
+        for path in (command, python):
+            if path.is_relative_to(Path("/") / folder):
+                raise InstallError(
+                    f"{path} lies under /{folder}, which the service's sandbox hides: install "
+                    f"Aerobee elsewhere, for example `/usr/bin/python3 -m venv /opt/aerobee/venv "
+                    f"&& /opt/aerobee/venv/bin/pip install aerobee`, and run install-service from "
+                    f"there"
+                )
     package = files("aerobee")
     unit_text = package.joinpath("systemd", UNIT).read_text()
     unit = root / "etc/systemd/system" / UNIT
     settings = root / "etc/aerobee/broker.conf"
     try:
-        _write(unit, unit_text.replace(_PACKAGED_COMMAND, str(command)))
+        _write(unit, unit_text.replace(_PACKAGED_COMMAND, _word(command)))
         written = [unit]
         if not settings.exists():
             _write(settings, package.joinpath("conf", "broker.conf").read_text())
@@ -47,6 +50,12 @@ def install_service(root: Path = Path("/"), command: Path | None = None) -> list
             f"{error.filename} cannot be written by user {os.getuid()}: run it with sudo"
         ) from None
     return written
+
+
+def _word(path: Path) -> str:
+    """The path as one word of a unit file: systemd cuts at spaces and reads specifiers at %."""
+    text = str(path).replace("%", "%%")
+    return f'"{text}"' if " " in text else text
 
 
 def _write(path: Path, text: str) -> None:
