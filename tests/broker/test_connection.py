@@ -218,6 +218,23 @@ async def test_who_sends_no_more_gets_the_answers_that_wait_for_the_disk(
         await client.close()
 
 
+async def test_who_sends_no_more_gets_the_answers_that_were_too_large_to_be_made_at_once(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, mapped_file_size_commit_log=16 << 20) as app:
+        client = await Client.connect(app)
+        for _ in range(3):
+            await client.request(310, send_ext("Orders"), bytes(1 << 20))
+        commands = [client.command(11, pull_ext("Orders")) for _ in range(6)]  # 18 MB of answers
+        answers = [client.expect(command) for command in commands]
+        client.writer.write(b"".join(map(encode_frame, commands)))
+        client.writer.write_eof()
+        told = await asyncio.wait_for(asyncio.gather(*answers), 10)
+        assert [len(answer.body) > 3 << 20 for answer in told] == [True] * 6
+        await ended(client)
+        await client.close()
+
+
 # --- deadlines
 
 
