@@ -158,7 +158,10 @@ class ConfigFile:
             await asyncio.to_thread(self._write, self._take())
             self._saved_at = self._clock.monotonic()
             self._cost_s = self._saved_at - started
+        except asyncio.CancelledError:
+            self._dirty = True  # a thread that had not begun yet never will
+            raise
         except OSError as error:
             log.error("a config file cannot be saved; trying again", path=self.path, error=error)
-            await self._clock.sleep(_RETRY_S)
             self.changed_lazily()
+            await self._clock.sleep(_RETRY_S)
