@@ -8,7 +8,7 @@ from aerobee.broker.services import stored
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.timer_log import MAGIC_ROLL, Unit
 from aerobee.protocol import properties as props
-from aerobee.protocol.record import Message, StoredMessage
+from aerobee.protocol.record import CRC_PROPERTY_SIZE, Message, StoredMessage
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
@@ -89,8 +89,8 @@ def fired(
         return None
     made = stored.delivered(message)
     if made is not None:
-        text = props.put(made.properties, props.TIMER_ENQUEUE_MS, str(written_ms))
-        made.properties = props.put(text, props.TIMER_DEQUEUE_MS, str(now_ms))
+        made.properties = _told(made.properties, props.TIMER_ENQUEUE_MS, written_ms)
+        made.properties = _told(made.properties, props.TIMER_DEQUEUE_MS, now_ms)
     return made
 
 
@@ -98,5 +98,13 @@ def rolled(message: StoredMessage) -> Message:
     """The message for the timer topic again, with one roll more."""
     text = stored.own_properties(message)
     times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
-    text = props.put(text, props.TIMER_ROLL_TIMES, str(times + 1))
+    text = _told(text, props.TIMER_ROLL_TIMES, times + 1)
     return stored.again(message, TIMER_TOPIC, 0, text)
+
+
+def _told(properties: str, name: str, value: int) -> str:
+    """With a property that only tells something: left out where it would make the message too long
+    to be stored, which was taken once."""
+    longer = props.put(properties, name, str(value))
+    fits = len(longer.encode()) + CRC_PROPERTY_SIZE + 1 <= props.PROPERTIES_SIZE_MAX
+    return longer if fits else properties

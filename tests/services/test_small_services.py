@@ -1,13 +1,18 @@
 """Order locks, the groups' filters and their file, progress files, recall handles, put hooks."""
 
 import asyncio
+import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from services.services_world import START_MS, HandClock, SetClock, World
 from waiting import until
 
-from aerobee.broker.services import put_hooks, recall_handle
+from aerobee.broker.clock import Clock
+from aerobee.broker.services import config_file, put_hooks, recall_handle
+from aerobee.broker.services.config_file import ConfigFile
 from aerobee.broker.services.consumer_group import ConsumerGroup
 from aerobee.broker.services.filters import (
     DEAD_KEPT_MS,
@@ -222,3 +227,63 @@ async def test_a_clock_set_forward_makes_what_is_due_come_at_once(
         await world.schedule.stop()
         await world.timers.stop()
         world.close_quietly()
+
+
+async def test_a_change_whose_saving_is_cut_off_by_the_stop_is_saved_by_it(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    table = {"a": 1}
+    file = ConfigFile(str(path), Clock(), lambda: dict(table))
+    file.save()
+    loop = asyncio.get_running_loop()
+    busy = threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    other = loop.run_in_executor(None, busy.wait)  # the only thread has something else to do
+    running = asyncio.create_task(file.run(0.01))
+    table["a"] = 2
+    file.changed_lazily()
+    await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    busy.set()
+    await other
+    file.save_if_changed()
+    assert fastjson.loads(path.read_bytes()) == {"a": 2}
+
+
+@pytest.mark.parametrize("delay_s", [5, 90 * 86400])  # the second one rolls on the way
+def test_a_timer_whose_properties_have_no_room_for_more_fires_all_the_same(
+    world: World, delay_s: int
+) -> None:
+    taken = 0
+    for room in range(0, 400, 10):
+        message = world.message("T", text="x" * (32767 - room), TIMER_DELAY_SEC=str(delay_s))
+        taken += world.store.put([world.hooks.apply(message)])[0].ok
+    assert 20 < taken < 40
+    world.dispatch()
+    for _ in range(40):
+        world.advance(3 * 86400)
+        world.run_timers()
+    assert len(world.bodies("T")) == taken
+
+
+async def test_a_change_that_the_disk_refused_is_saved_by_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.json"
+    file = ConfigFile(str(path), Clock(), lambda: {"a": 1})
+
+    def refuse(path: str, value: object) -> None:
+        refused.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    refused = threading.Event()
+    monkeypatch.setattr(config_file, "save_json", refuse)
+    running = asyncio.create_task(file.run(0.01))
+    file.changed_lazily()
+    await until(refused.is_set)
+    await asyncio.sleep(0.05)  # it waits for the next try
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    monkeypatch.undo()
+    file.save_if_changed()
+    assert fastjson.loads(path.read_bytes()) == {"a": 1}
