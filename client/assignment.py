@@ -92,7 +92,7 @@ class Assignment:
                 name=f"commit {self._consumer.group}",
             ),
         ]
-        if self._consumer.orderly:
+        if self._consumer.locks_queues:
             renewing = every(order_locks.RENEW_SECONDS, self._renew_locks)
             name = f"locks {self._consumer.group}"
             self._tasks.append(asyncio.create_task(renewing, name=name))
@@ -135,7 +135,7 @@ class Assignment:
         try:
             await self.commit(confirm=True)
         finally:
-            if self._consumer.orderly and self._queues:
+            if self._consumer.locks_queues and self._queues:
                 await order_locks.unlock(self._core, self._consumer.group, list(self._queues))
             for process_queue in self._queues.values():
                 process_queue.revoked = True
@@ -234,7 +234,7 @@ class Assignment:
             if queue.topic == topic:
                 await self._keep_or_give_up(process_queue, keep=queue in mine)
         missing = [queue for queue in queues if queue not in self._queues]
-        if missing and self._consumer.orderly:
+        if missing and self._consumer.locks_queues:
             locked, _ = await order_locks.lock(self._core, self._consumer.group, missing)
             self._incomplete |= len(locked) < len(missing)
             missing = [queue for queue in missing if queue in locked]
@@ -321,7 +321,7 @@ class Assignment:
     async def _give_up(self, process_queue: ProcessQueue) -> None:
         await self._commit([process_queue], confirm=False)
         self._end(process_queue)
-        if self._consumer.orderly:
+        if self._consumer.locks_queues:
             queues = [process_queue.queue]
             await order_locks.unlock(self._core, self._consumer.group, queues)
 

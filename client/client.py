@@ -121,14 +121,16 @@ class Client:
         core = self._core_or_none
         if core is None:
             return
-        for consumer in list(core.consumers.values()):
-            await consumer.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await core.remoting.close()
-        self._core_or_none = None
+        try:
+            for consumer in list(core.consumers.values()):
+                await consumer.close()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await core.remoting.close()
+            self._core_or_none = None
 
     async def __aenter__(self) -> Self:
         return self if self._core_or_none is not None else await self.open()

@@ -51,6 +51,7 @@ class Consumer:
         self.group = group
         self.orderly = orderly
         self.broadcast = broadcast
+        self.locks_queues = orderly and not broadcast  # broadcast readers share no queue
         self.options = options
         self.room = asyncio.Event()  # set while there is room for more messages
         self.room.set()
@@ -149,7 +150,8 @@ class Consumer:
             process_queue.busy = False
             if process_queue.revoked or process_queue.leaving or not process_queue.buffer:
                 continue
-            if process_queue.locked_until < asyncio.get_running_loop().time():
+            now = asyncio.get_running_loop().time()
+            if self.locks_queues and process_queue.locked_until < now:
                 self._assignment.drop(process_queue)
                 continue
             process_queue.busy = process_queue.in_hand = True

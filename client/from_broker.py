@@ -97,7 +97,7 @@ def _describe(consumer: Consumer) -> dict[str, Any]:
             "cachedMsgSizeInMiB": row.unfinished_bytes >> 20,
             "commitOffset": row.commit_offset,
             "droped": row.revoked,
-            "locked": consumer.orderly,
+            "locked": consumer.locks_queues,
         }
         for row in consumer.process_queues
     }

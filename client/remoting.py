@@ -177,7 +177,8 @@ class Remoting:
         return command
 
     async def oneway(self, address: str, command: Command) -> None:
-        (await self.connection(address)).oneway(self.sign(command))
+        """Send without an answer; what may be lost does not wait for its turn to connect."""
+        (await self.connection(address, patient=False)).oneway(self.sign(command))
 
     async def close(self) -> None:
         self._closed = True

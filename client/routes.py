@@ -225,3 +225,14 @@ class Routes:
                 await self.refresh(topic)
             except (NotFound, AerobeeError) as error:
                 log.debug("route of %s not renewed: %s", topic, error)
+        self._forget_brokers()
+
+    def _forget_brokers(self) -> None:
+        """Those that no route names any more and that nobody is connected to."""
+        named = {name for route in self._routes.values() for name in route.addresses}
+        if named:  # else a name server has lost its memory, and the brokers are there all the same
+            self._brokers = {
+                name: table
+                for name, table in self._brokers.items()
+                if name in named or any(map(self._remoting.known, table.values()))
+            }

@@ -128,8 +128,7 @@ class TransactionProducer:
     ) -> Receipt:
         """The listener form: `execute` does the local work and gives the verdict."""
         async with self.begin(body, tag=tag, key=key, properties=properties) as half:
-            verdict = execute(half)
-            half.verdict = await verdict if inspect.isawaitable(verdict) else verdict
+            half.verdict = await _decided(execute(half))
         return half.receipt
 
     async def _end(self, half: Half, stored: Stored, verdict: Verdict) -> None:
@@ -187,8 +186,7 @@ class TransactionProducer:
         self, connection: Connection, command: Command, message: Message
     ) -> None:
         try:
-            verdict = self._check(message)
-            verdict = await verdict if inspect.isawaitable(verdict) else verdict
+            verdict = await _decided(self._check(message))
         except Exception:
             log.exception("the check of %s failed; the broker asks again", message.message_id)
             return
@@ -203,6 +201,12 @@ class TransactionProducer:
             checked=True,
         )
         connection.oneway(self._remoting.sign(Command(RequestCode.END_TRANSACTION, ext)))
+
+
+async def _decided(verdict: Verdict | Awaitable[Verdict]) -> Verdict:
+    """A callback's verdict; one that says nothing has not decided."""
+    found = await verdict if inspect.isawaitable(verdict) else verdict
+    return Verdict.UNKNOWN if found is None else found
 
 
 def dispatch_check(

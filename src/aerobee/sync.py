@@ -238,13 +238,29 @@ class Client:
         key: str | None = None,
         since: datetime | float | None = None,
         until: datetime | float | None = None,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
         limit: int | None = None,
     ) -> Iterator[message.Message]:
-        found = self._client.find(topic, key=key, since=since, until=until, limit=limit)
+        found = self._client.find(
+            topic, key=key, since=since, until=until, tags=tags, sql=sql, limit=limit
+        )
         return self._loop.iterate(found)
 
     def message(self, message_id: str, *, topic: str | None = None) -> message.Message:
         return self._loop.run(self._client.message(message_id, topic=topic))
+
+    def recall(self, topic: str, recall_handle: str) -> str:
+        """Take back a delayed message before its time; gives its id."""
+        return self._loop.run(self._client.recall(topic, recall_handle))
+
+    @property
+    def client_id(self) -> str:
+        return self._client.client_id
+
+    @property
+    def name_servers(self) -> list[str]:
+        return self._client.name_servers
 
     @property
     def admin(self) -> Admin:
@@ -271,6 +287,13 @@ class Producer:
     def send_batch(self, bodies: list[Body], **options: Unpack[BatchOptions]) -> list[Receipt]:
         return self._loop.run(self._producer.send_batch(bodies, **options))
 
+    def send_oneway(self, body: Body, **options: Unpack[BatchOptions]) -> str:
+        return self._loop.run(self._producer.send_oneway(body, **options))
+
+    @property
+    def topic(self) -> str:
+        return self._producer.topic
+
 
 class BufferedProducer:
     """The blocking twin of `aerobee.BufferedProducer`."""
@@ -294,6 +317,11 @@ class BufferedProducer:
 
     def flush(self) -> None:
         self._loop.run(self._producer.flush())
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for their receipt."""
+        return self._producer.buffered
 
 
 class TransactionProducer:
@@ -328,6 +356,14 @@ class TransactionProducer:
             self._loop.run(leave(error))
             raise
         self._loop.run(leave(None))
+
+    def send(
+        self, body: Body, execute: Callable[[Half], Verdict], **options: Unpack[BatchOptions]
+    ) -> Receipt:
+        """The listener form: `execute` does the local work and gives the verdict."""
+        with self.begin(body, **options) as half:
+            half.verdict = execute(half) or Verdict.UNKNOWN
+        return half.receipt
 
 
 class Message:
@@ -393,13 +429,32 @@ class Consumer:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        async def look() -> list[MessageQueue]:  # the loop may be changing them
-            return self._consumer.queues
+        return self._do(lambda: self._consumer.queues)
 
-        return self._loop.run(look())
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Fetch no more from these queues (None: all) until `resume`; what is here still comes."""
+        self._do(lambda: self._consumer.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        self._do(lambda: self._consumer.resume(queues))
+
+    def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Go on from there; what is taken and not finished is forgotten."""
+        self._do(lambda: self._consumer.seek(queue, queue_offset))
+
+    def seek_to(self, start: Start) -> None:
+        self._loop.run(self._consumer.seek_to(start))
 
     def commit(self) -> None:
         self._loop.run(self._consumer.commit())
+
+    def _do(self, work: Callable[[], T]) -> T:
+        """In the loop, which may be changing the queues."""
+
+        async def there() -> T:
+            return work()
+
+        return self._loop.run(there())
 
 
 class Admin:

@@ -10,6 +10,8 @@ from waiting import until
 from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
 from aerobee.client import consumer as consumers
 from aerobee.client import redelivery
+from aerobee.client.offsets import BrokerOffsets
+from aerobee.testing import EmbeddedBroker
 
 QUICK = ConsumerOptions(commit_interval=0.1)
 
@@ -220,3 +222,80 @@ async def test_a_broadcast_reader_is_told_of_an_offsets_file_it_cannot_use(
             async with mq.consumer("news", group="g", broadcast=True, options=options):
                 pass
         assert await mq.admin.members("g") == []
+
+
+async def test_orderly_broadcast_readers_each_get_every_message(aerobee_broker, tmp_path):
+    async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
+        await one.admin.create_topic("news", queues=2)
+        paths = [ConsumerOptions(state_path=tmp_path / f"{name}.json") for name in "ab"]
+        shared = {"group": "readers", "broadcast": True, "orderly": True}
+        async with (
+            one.consumer("news", options=paths[0], **shared) as first,
+            two.consumer("news", options=paths[1], **shared) as second,
+        ):
+            await fill(one, "news", 4, order_key="a")
+            for inbox in (first, second):
+                assert len(inbox.queues) == 2
+                async with asyncio.timeout(10):
+                    for number in range(4):
+                        message = await inbox.get()
+                        assert int(message.body) == number
+                        await message.ack()
+
+
+async def test_commits_to_a_dead_broker_do_not_queue_up(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        [queue, *_] = await mq.queues("orders")
+        offsets = BrokerOffsets(mq._core.remoting, mq._core.routes, "g")
+        await offsets.save({queue: 1}, confirm=True)
+        await aerobee_broker.stop()
+        async with asyncio.timeout(1.5):
+            for number in range(8):  # as when eight queues of it are given up one by one
+                await offsets.save({queue: number}, confirm=False)
+
+
+async def test_a_client_closes_though_its_consumer_fails_to(aerobee_broker, tmp_path):
+    options = ConsumerOptions(state_path=tmp_path / "offsets.json")
+    mq = await aerobee_broker.connect()
+    await mq.send("news", b"x")
+    inbox = await mq.consumer("news", group="g", broadcast=True, options=options).__aenter__()
+    await mq.send("news", b"y")
+    async with asyncio.timeout(10):
+        await (await inbox.get()).ack()
+    (tmp_path / "offsets.json").unlink()
+    (tmp_path / "offsets.json").mkdir()
+    with pytest.raises(AerobeeError, match="offsets file"):
+        await mq.close()
+    await until(lambda: not [t for t in asyncio.all_tasks() if t.get_name() == "heartbeats"])
+    assert mq._core_or_none is None
+
+
+async def test_a_broker_that_is_gone_for_good_is_forgotten(aerobee_broker):
+    second = EmbeddedBroker(
+        brokerName="second",
+        namesrvAddr=aerobee_broker.namesrv,
+        namesrvListenPort=-1,
+        forceRegister="true",
+    )
+    await second.start()
+    address = second.address
+    async with aerobee_broker.connect() as mq:
+        await until(lambda: known_brokers(mq, 2))
+        await mq.admin.create_topic("orders", queues=1)
+        await until(lambda: named(mq, "orders", 2))
+        for _ in range(4):
+            await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="g") as inbox:
+            await until(lambda: len(inbox.queues) == 2)
+            assert address in mq._core.routes.broker_addresses
+            await second.stop()
+            await until(lambda: named(mq, "orders", 1))
+            await mq._core.routes.refresh_all()
+            assert mq._core.routes.broker_addresses == {aerobee_broker.address}
+            inbox.request_rebalance()
+            await until(lambda: len(inbox.queues) == 1)
+
+
+async def known_brokers(mq, count):
+    return len(await mq.admin.brokers()) == count

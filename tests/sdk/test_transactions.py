@@ -64,3 +64,26 @@ async def test_the_broker_asks_about_an_undecided_transaction(aerobee_broker):
             await aerobee_broker.advance(minutes=2)
             await asyncio.sleep(0.05)
         assert await bodies(mq) == [b"good"]
+
+
+async def test_a_verdict_that_is_forgotten_leaves_it_to_the_check(aerobee_broker):
+    asked = []
+
+    def check(message):
+        asked.append(message.body)
+        return Verdict.COMMIT if len(asked) > 1 else None
+
+    async with (
+        aerobee_broker.connect() as mq,
+        mq.transactions("orders", group="shop", check=check) as transactions,
+        mq.consumer("orders", group="billing") as inbox,
+    ):
+        await transactions.send(b"x", lambda half: None)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await inbox.get()
+        while len(asked) < 2:
+            await aerobee_broker.advance(seconds=60)
+            await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            assert (await inbox.get()).body == b"x"
