@@ -150,6 +150,8 @@ class Schedule:
                 due_ms = deliver_ms
                 break
             message = stored.message_at(self._store, physical_offset, size)
+            if message is None:
+                stored.say_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)
             ready = stored.delivered(message) if message is not None else None
             if message is not None and ready is not None:
                 batch.append((message, ready))

@@ -1,5 +1,6 @@
 """Stored messages taken up again: read by their place in the log, put anew somewhere else."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -31,6 +32,29 @@ def message_at(
     except CorruptRecord:
         return None
     return message if message.physical_offset == physical_offset else None
+
+
+def sound_messages(
+    store: "MessageStore", topic: str, queue_id: int, queue_offsets: range
+) -> Iterator[StoredMessage]:
+    """Each message by its own queue entry, for when a read cannot be taken apart; one that is
+    damaged is left out, and said."""
+    for queue_offset in queue_offsets:
+        entry = store.queue_entry(topic, queue_id, queue_offset)
+        message = message_at(store, entry[0], entry[1]) if entry else None
+        if message is None:
+            say_damaged(topic, queue_id, queue_offset)
+        else:
+            yield message
+
+
+def say_damaged(topic: str, queue_id: int, queue_offset: int) -> None:
+    log.error(
+        "a message cannot be read from the log: left out",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+    )
 
 
 def own_properties(stored: StoredMessage) -> str:

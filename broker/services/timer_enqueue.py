@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from aerobee.broker.services import stored
 from aerobee.broker.services.filters import record_properties
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog
@@ -15,7 +16,7 @@ from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
 from aerobee.broker.store.results import ReadResult, ReadStatus
 from aerobee.protocol import properties as props
 from aerobee.protocol.java_hash import tags_code
-from aerobee.protocol.record import split_records
+from aerobee.protocol.record import CorruptRecord, split_records
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
@@ -88,7 +89,7 @@ class Enqueue:
         try:
             timers = [
                 timer
-                for timer in map(_read, _records(found))
+                for timer in map(_read, self._records(found))
                 if timer is not None and timer.queue_offset not in self._delivered
             ]
         finally:
@@ -109,6 +110,15 @@ class Enqueue:
             self.queue_offset = next_offset
             self._delivered = {offset for offset in self._delivered if offset >= next_offset}
         return not failed
+
+    def _records(self, found: ReadResult) -> list[memoryview]:
+        try:
+            return [record for view in found.views for record in split_records(view)]
+        except CorruptRecord:
+            offsets = range(self.queue_offset, found.next_offset)
+            sound = stored.sound_messages(self._store, TIMER_TOPIC, 0, offsets)
+            records = [self._store.record_at(each.physical_offset, each.size) for each in sound]
+            return [record for record in records if record is not None]
 
     def _note(
         self, timers: list[Timer], now_ms: int, live: Mapping[int, TimerSlot], read_second: int
@@ -158,10 +168,6 @@ class Enqueue:
         self._log.write()
         self._wheel.put_all(slots)
         return noted
-
-
-def _records(found: ReadResult) -> list[memoryview]:
-    return [record for view in found.views for record in split_records(view)]
 
 
 def _read(record: memoryview) -> Timer | None:

@@ -31,6 +31,7 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
+    CorruptRecord,
     Message,
     StoredMessage,
     iter_records,
@@ -322,8 +323,10 @@ class Transactions:
                 topic, QUEUE_ID, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES
             )
             try:
-                for view in found.views:
-                    yield from iter_records(view)
+                yield from [each for view in found.views for each in iter_records(view)]
+            except CorruptRecord:
+                offsets = range(queue_offset, found.next_offset)
+                yield from stored.sound_messages(self._store, topic, QUEUE_ID, offsets)
             finally:
                 found.release()
             if found.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):

@@ -162,6 +162,12 @@ class World:
             self.dispatch()
         self.dispatch()
 
+    def damage(self, physical_offset: int, at: int, data: bytes) -> None:
+        """As a disk does it: other bytes in a record that was stored."""
+        with (self.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(physical_offset + at)
+            file.write(data)
+
     # --- looking
 
     def read(self, topic: str, queue_id: int = 0, start: int = 0) -> list[StoredMessage]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from services.services_world import START_MS, World
+from structlog.testing import capture_logs
 
 from aerobee.broker.services.names_check import SCHEDULE_TOPIC
 from aerobee.protocol import fastjson
@@ -137,3 +138,16 @@ def test_a_message_without_a_sound_destination_is_left_out_and_blocks_nobody(wor
     world.advance(1)
     world.run_schedule()
     assert world.bodies("T") == [b"good"]
+
+
+def test_a_damaged_record_is_said_and_keeps_no_other_from_its_time(world: World) -> None:
+    for number in range(5):
+        world.send("T", b"%d" % number, DELAY="1")
+    entry = world.store.queue_entry(SCHEDULE_TOPIC, 0, 2)
+    assert entry is not None
+    world.damage(entry[0], 0, b"\xff\xff\xff\xff")
+    world.advance(1)
+    with capture_logs() as logs:
+        world.run_schedule()
+    assert world.bodies("T") == [b"0", b"1", b"3", b"4"]
+    assert [log["queue_offset"] for log in logs if log["log_level"] == "error"] == [2]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from services.services_world import START_MS, HandClock, World
+from structlog.testing import capture_logs
 
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.refused import Refused
@@ -492,3 +493,16 @@ def test_a_clock_set_back_keeps_no_timer_from_its_time(
     if not kill:
         assert len(came) == len(set(came))
         assert world.timers.pending == 0
+
+
+@pytest.mark.parametrize("at", [0, 4])  # its size, its magic number
+def test_a_damaged_record_keeps_no_other_timer_from_its_time(world: World, at: int) -> None:
+    for number in range(5):
+        deliver_at(world, START_MS + 1_000 + number, b"%d" % number)
+    entry = world.store.queue_entry(TIMER_TOPIC, 0, 2)
+    assert entry is not None
+    world.damage(entry[0], at, b"\xff\xff\xff\xff")
+    with capture_logs() as logs:
+        came = run_until(world, START_MS + 3_000)
+    assert set(came) == {b"0", b"1", b"3", b"4"}
+    assert any(log["log_level"] == "error" for log in logs)

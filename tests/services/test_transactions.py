@@ -235,3 +235,17 @@ def test_one_that_nobody_can_be_asked_about_holds_up_neither_progress_nor_memory
     assert message is not None and message.property(props.TRANSACTION_CHECK_TIMES) == "0"
     end(world, old, group=why.get("PGROUP", "p"))  # its first copy is as good as the last
     assert world.bodies("T", 1).count(b"old") == 1
+
+
+@pytest.mark.parametrize("topic", [TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC])
+def test_a_damaged_record_hides_none_behind_it(world: World, topic: str) -> None:
+    sent = [half(world, b"%d" % number) for number in range(6)]
+    for number in range(3):
+        end(world, sent[number])
+    world.reopen_after_kill()
+    entry = world.store.queue_entry(topic, 0, 1)
+    assert entry is not None
+    world.damage(entry[0], 4, b"\xff\xff\xff\xff")
+    world.checks.step(world.clock.now_ms())
+    lost = topic == TRANSACTION_OP_TOPIC  # what it said: the second one had ended
+    assert [root for root, _ in world.transactions.open_halves()] == [1] * lost + [3, 4, 5]
