@@ -6,8 +6,7 @@ gap, ...), of which every other element is taken in one C++ pass. Its offsets ar
 batch spans less than 2 GiB of the log (`SPAN_MAX`).
 """
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,14 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.columns import COLUMNS, arrow_schema
+from aerobee.pipeline.inflate import inflate
 from aerobee.pipeline.property_columns import PropertyColumns, property_columns
 from aerobee.protocol.ids import decode_host
 from aerobee.protocol.record import (
     BORN_HOST_V6,
     COMPRESSED,
-    COMPRESSION_LZ4,
-    COMPRESSION_MASK,
-    COMPRESSION_ZSTD,
     HEAD_V4_SIZE,
     MAGIC_V1,
     MAGIC_V2,
@@ -36,6 +33,7 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 SPAN_MAX: Final = 2**31 - 1
+INFLATED_BYTES: Final = 64 * 1024 * 1024  # of decompressed bodies in a batch
 # The years 1 to 9999, in milliseconds: what Spark's and Python's timestamps hold.
 _TIME_MIN: Final = -62_135_596_800_000
 _TIME_MAX: Final = 253_402_300_799_999
@@ -117,6 +115,7 @@ class Records:
             self._read_long_heads()
         self._cut()
         self._properties: PropertyColumns | None = None
+        self.values: Any = None  # the bodies, when they were decompressed already
 
     def _check_room(self) -> None:
         if not self.count:
@@ -188,6 +187,18 @@ class Records:
         """The records where `keep` is true."""
         return Records(self.data, self.positions[keep], self.broker)
 
+    def batches(self, names: Sequence[str], schema: Any = None) -> Iterator[Any]:
+        """One RecordBatch; more of them where decompressed bodies would make it too large."""
+        if "value" not in names or not (self.sys_flag & COMPRESSED).any():
+            yield self.batch(names, schema)
+            return
+        start = 0
+        for bodies in _inflated(self):
+            part = Records(self.data, self.positions[start : start + len(bodies)], self.broker)
+            part.values = bodies
+            start += len(bodies)
+            yield part.batch(names, schema)
+
     def batch(self, names: Sequence[str], schema: Any = None) -> Any:
         """A RecordBatch of the named columns."""
         arrays = [self.column(name) for name in names]
@@ -214,26 +225,30 @@ def _topic(records: Records) -> Any:
 
 
 def _value(records: Records) -> Any:
+    if records.values is not None:
+        return records.values
+    if (records.sys_flag & COMPRESSED).any():
+        return pa.concat_arrays(_inflated(records))
+    return gap_take(records.buffer, records.body_starts, records.body_ends, pa.binary())
+
+
+def _inflated(records: Records) -> Iterator[Any]:
+    """The decompressed bodies, as arrays of some `INFLATED_BYTES` at most."""
     bodies = gap_take(records.buffer, records.body_starts, records.body_ends, pa.binary())
-    compressed = np.flatnonzero(records.sys_flag & COMPRESSED)
-    if not len(compressed):
-        return bodies
-    values = bodies.to_pylist()
-    for row in compressed:
-        values[row] = _inflate(values[row], int(records.sys_flag[row]), records, int(row))
-    return pa.array(values, pa.binary())
-
-
-def _inflate(body: bytes, sys_flag: int, records: Records, row: int) -> bytes:
-    kind = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}.get(sys_flag & COMPRESSION_MASK)
-    try:
-        if kind is None:
-            return zlib.decompress(body)
-        with pa.CompressedInputStream(pa.BufferReader(body), kind) as stream:
-            return bytes(stream.read())
-    except (zlib.error, OSError) as error:
-        position = int(records.positions[row])
-        raise CorruptRecord(position, f"its body cannot be decompressed: {error}") from None
+    values: list[bytes] = []
+    size = 0
+    for row, (body, sys_flag) in enumerate(zip(bodies, records.sys_flag.tolist(), strict=True)):
+        value = body.as_py()
+        try:
+            values.append(inflate(value, sys_flag) if sys_flag & COMPRESSED else value)
+        except ValueError as error:
+            raise CorruptRecord(int(records.positions[row]), str(error)) from None
+        size += len(values[-1])
+        if size >= INFLATED_BYTES:
+            yield pa.array(values, pa.binary())
+            values, size = [], 0
+    if values:
+        yield pa.array(values, pa.binary())
 
 
 def _host(field: str, flag: int) -> Any:

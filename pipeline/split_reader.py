@@ -40,11 +40,10 @@ def read_split(split: Split, selection: Selection, schema: Any = None) -> Iterat
         try:
             records = Records(data, some, selection.broker)
             records = filtered(records, selection, split.queues is None)
-            batch = records.batch(selection.columns, schema)
+            if records.count:
+                yield from records.batches(selection.columns, schema)
         except CorruptRecord as error:
             raise damaged(base + error.position, error.reason) from None
-        if records.count:
-            yield batch
 
 
 def _entries(split: Split, selection: Selection) -> Ints:

@@ -122,4 +122,4 @@ def _decode(
         if not keep.all():
             records = records.select(keep)
         if records.count:
-            yield records.batch(plan.columns, schema)
+            yield from records.batches(plan.columns, schema)

@@ -120,6 +120,22 @@ def test_compressed_bodies_are_given_decompressed() -> None:
     assert arrow.decode(body, ["value"]).to_pydict() == {"value": [text] * 5}
 
 
+def test_bodies_that_decompress_to_much_come_in_more_batches(tmp_path: Path) -> None:
+    """A batch of thousands of them would not fit into Arrow's 2 GiB, nor into a worker."""
+    large = zlib.compress(bytes(4 * 1024 * 1024))
+    message = Message("t", 0, large, sys_flag=COMPRESSED)
+    small = Message("t", 0, b"small")
+    rows = [(small if n % 3 else message, BASE_MS + n) for n in range(150)]
+    store = write_store(tmp_path / "store", rows, file_size=1 << 20, queue_entries=200)
+    offsets: list[int] = []
+    for batch in arrow.read_store(str(store), columns=["offset", "value"]):
+        assert batch.nbytes < 80 * 1024 * 1024
+        offsets += batch.column("offset").to_pylist()
+        for row, value in zip(batch.column("offset"), batch.column("value"), strict=True):
+            assert len(value.as_buffer()) == (5 if row.as_py() % 3 else 4 * 1024 * 1024)
+    assert offsets == list(range(150))
+
+
 def test_a_body_that_cannot_be_decompressed_is_an_error_that_says_where() -> None:
     body = encode_record(Message("t", 0, b"not zlib", sys_flag=COMPRESSED), 0, 0, BASE_MS)
     with pytest.raises(CorruptRecord, match="at 0: its body cannot be decompressed"):
