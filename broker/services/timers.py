@@ -138,6 +138,14 @@ class Timers:
         # Not behind the running second: it may get new timers yet.
         self._read_second = min(found.read_second, self._clock.now_ms() // 1000)
         queue_offset = point.queue_offset
+        if self.log.end < point.log_end:
+            log.warning(
+                "the timer log is gone or damaged: timers are read anew from the store",
+                sound_up_to=self.log.end,
+                was=point.log_end,
+            )
+            queue_offset = 0
+            self._enqueue.skip_before_ms = point.read_ms
         if found.last_physical_offset >= 0:
             last = stored.message_at(self._store, found.last_physical_offset)
             if last is not None and last.topic == TIMER_TOPIC:
@@ -145,10 +153,6 @@ class Timers:
         if found.progress is not None:
             self._fired = found.progress.fired
             queue_offset = max(queue_offset, found.progress.queue_offset)
-        elif not self.log.end and point.log_end:
-            log.warning("the timer log is gone: timers are read anew from the store")
-            queue_offset = 0
-            self._enqueue.skip_before_ms = point.read_ms
         self._loaded_end = self.log.end
         self._enqueue.start_at(queue_offset, end, found.timers)
         if found.timers:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.timer_log import Unit
+from aerobee.broker.services.timer_log import UNIT_SIZE, Unit
 from aerobee.broker.services.timer_wheel import Slot
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol import properties as props
@@ -506,3 +506,26 @@ def test_a_damaged_record_keeps_no_other_timer_from_its_time(world: World, at: i
         came = run_until(world, START_MS + 3_000)
     assert set(came) == {b"0", b"1", b"3", b"4"}
     assert any(log["log_level"] == "error" for log in logs)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_timers_behind_a_damaged_unit_of_the_timer_log_are_read_anew(
+    world: World, clean: bool
+) -> None:
+    deliver_at(world, START_MS + 500, b"fired")
+    for number in range(10):
+        deliver_at(world, START_MS + 5_000 + 700 * number, b"%d" % number)
+    run_until(world, START_MS + 2_500)
+    world.store.flush.step()
+    world.timers.checkpoints.step()
+    if clean:
+        world.stop()
+    else:
+        world.kill()
+    with (world.root / "timerlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(4 * UNIT_SIZE)
+        file.write(b"\xff\xff")
+    world.open()
+    came = run_until(world, START_MS + 15_000)
+    assert came == {b"%d" % n: START_MS + 5_000 + 700 * n for n in range(10)}
+    assert world.timers.pending == 0
