@@ -8,7 +8,6 @@ whole expression fail, and a message for which it fails is not matched.
 import operator
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Final
 
 from aerobee.broker.filter import parser
@@ -39,7 +38,6 @@ class _NotComparable(Exception):
     """Two values that upstream refuses to compare: the message does not match."""
 
 
-@lru_cache(maxsize=1024)
 def compile_filter(text: str) -> Predicate:
     """The predicate of an SQL92 expression; FilterSyntaxError when it is none."""
     evaluate = _compile(parser.parse(text))

@@ -8,7 +8,6 @@ it is kept for Java brokers that read the file after us.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
@@ -82,17 +81,13 @@ def compiled(expression: str, expression_type: str = SQL92) -> Predicate:
         ) from None
 
 
-@lru_cache(maxsize=1024)
-def record_matcher(expression: str) -> MatchesRecord:
+def record_matcher(predicate: Predicate) -> MatchesRecord:
     """For `store.read_queue(matches_record=...)`."""
-    predicate = compiled(expression)
     return lambda record: predicate(props.parse(record_properties(record)))
 
 
-@lru_cache(maxsize=1024)
-def properties_matcher(expression: str) -> MatchesProperties:
+def properties_matcher(predicate: Predicate) -> MatchesProperties:
     """For arrivals, which carry the property string."""
-    predicate = compiled(expression)
     return lambda text: predicate(props.parse(text))
 
 
@@ -120,7 +115,7 @@ class Filters:
         groups = self._table.get(topic)
         return groups.get(group) if groups else None
 
-    def for_pull(self, topic: str, group: str, version: int) -> MatchesRecord:
+    def for_pull(self, topic: str, group: str, version: int) -> Predicate:
         """The filter of a pull whose subscription is the heartbeat's; Refused when not usable."""
         known = self.get(topic, group)
         if known is None or known.predicate is None:
@@ -134,7 +129,7 @@ class Filters:
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 f"the SQL92 filter of group {group} on topic {topic} is older than the pull's",
             )
-        return record_matcher(known.expression)
+        return known.predicate
 
     # --- following the heartbeats; for `clients.on_group_change`
 

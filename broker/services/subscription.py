@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from aerobee.broker.services.filters import Filters, properties_matcher, record_matcher
+from aerobee.broker.filter import Predicate
+from aerobee.broker.services.filters import (
+    Filters,
+    compiled,
+    properties_matcher,
+    record_matcher,
+)
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.subscriptions import SQL92, TAG, Subscription, build_subscription
 from aerobee.protocol.codes import ResponseCode
@@ -59,16 +65,16 @@ def by_heartbeat(
         return Selection(codes.__contains__) if codes else ALL
     if filters is None:
         return by_expression(subscription.expression, subscription.expression_type)
-    return Selection(
-        None,
-        filters.for_pull(subscription.topic, group, version),
-        properties_matcher(subscription.expression),
-    )
+    return _by_predicate(filters.for_pull(subscription.topic, group, version))
+
+
+def _by_predicate(predicate: Predicate) -> Selection:
+    return Selection(None, record_matcher(predicate), properties_matcher(predicate))
 
 
 def _build(text: str, kind: str) -> Selection:
     if kind == SQL92:
-        return Selection(None, record_matcher(text), properties_matcher(text))
+        return _by_predicate(compiled(text))
     if kind != TAG:
         raise Refused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,

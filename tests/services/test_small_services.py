@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import gc
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from services.services_world import START_MS, HandClock, SetClock, World
 from waiting import until
 
 from aerobee.broker.clock import Clock
+from aerobee.broker.filter import compile_filter, parser
 from aerobee.broker.services import config_file, put_hooks, recall_handle
 from aerobee.broker.services.config_file import ConfigFile
 from aerobee.broker.services.consumer_group import ConsumerGroup
@@ -24,6 +27,7 @@ from aerobee.broker.services.filters import (
 from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.services.progress_file import ProgressFile
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.subscription import by_expression, by_heartbeat
 from aerobee.broker.services.subscriptions import build_subscription
 from aerobee.protocol import fastjson
 from aerobee.protocol.fastjson import MessageQueue
@@ -147,8 +151,9 @@ def test_the_properties_of_a_record_are_found_without_decoding_it(ipv6: bool, to
     message = Message(topic, 0, b"body", "a\x017\x02", born_host=host, store_host=host)
     record = memoryview(encode_record(message, 1, 2, 3))
     assert record_properties(record) == "a\x017\x02"
-    assert record_matcher("a > 5")(record) and not record_matcher("a > 8")(record)
-    assert properties_matcher("a = 7")("a\x017\x02")
+    assert record_matcher(compile_filter("a > 5"))(record)
+    assert not record_matcher(compile_filter("a > 8"))(record)
+    assert properties_matcher(compile_filter("a = 7"))("a\x017\x02")
 
 
 def test_progress_is_believed_only_if_whole_and_of_a_log_that_is_still_there(
@@ -287,3 +292,34 @@ async def test_a_change_that_the_disk_refused_is_saved_by_the_stop(
     monkeypatch.undo()
     file.save_if_changed()
     assert fastjson.loads(path.read_bytes()) == {"a": 1}
+
+
+def test_long_expressions_that_change_with_every_pull_do_not_fill_memory() -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(6):
+            text = " OR ".join(f"a = {number * 10_000 + other}" for other in range(2_000))
+            selection = by_expression(text, "SQL92")
+            assert selection.matches_properties is not None
+            assert selection.matches_properties(f"a\x01{number * 10_000}\x02")
+        del selection
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1 << 20
+
+
+def test_a_groups_filter_is_compiled_once_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filters = Filters(str(tmp_path / "f.json"), HandClock())
+    text = " OR ".join(f"a = {number}" for number in range(2_000))
+    subscription = build_subscription("T", text, "SQL92", 7)
+    filters.group_changed("g", group_with(("T", text, "SQL92", 7)))
+    monkeypatch.setattr(parser, "parse", lambda text: pytest.fail("compiled again"))
+    for _ in range(3):
+        selection = by_heartbeat(subscription, filters, "g", 7)
+        assert selection.matches_properties is not None
+        assert selection.matches_properties("a\x011999\x02")
