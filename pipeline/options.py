@@ -24,20 +24,29 @@ def _boolean(text: str) -> bool:
     return words[text.lower()]
 
 
+EARLIEST: Final = -2  # as an offset
+LATEST: Final = -1
+LONG_MAX: Final = 2**63 - 1  # what a broker takes
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) <= LONG_MAX
+
+
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not _is_number(text) or int(text) < 1:
         raise ValueError("a whole number of at least 1")
     return int(text)
 
 
 def _count(text: str) -> int:
-    if not text.isdigit():
+    if not _is_number(text):
         raise ValueError("a whole number of at least 0")
     return int(text)
 
 
 def _time_ms(text: str) -> int:
-    if not text.isdigit():
+    if not _is_number(text):
         raise ValueError("milliseconds since 1970, e.g. 1767225600000")
     return int(text)
 
@@ -61,20 +70,26 @@ def _address_list(text: str) -> tuple[str, ...]:
     addresses = tuple(word.strip() for word in re.split("[;,]", text) if word.strip())
     for address in addresses:
         host, colon, port = address.rpartition(":")
-        if not host or not colon or not port.isdigit():
+        if not host or not colon or not _is_number(port) or int(port) > 65535:
             raise ValueError("host:port, several separated by ;")
     if not addresses:
         raise ValueError("host:port, several separated by ;")
     return addresses
 
 
-def _queue_numbers(text: str) -> dict[str, dict[str, int]]:
+def _queue_numbers(text: str, least: int = 0) -> dict[str, dict[str, int]]:
     """{"topic": {"queue": number}}; a queue is "0" or, with several brokers, "broker-a:0"."""
     wanted = 'JSON like {"orders":{"0":123}}, or {"orders":{"broker-a:0":123}} with several brokers'
+
+    def checked(number: Any) -> int:
+        if type(number) is not int or not least <= number <= LONG_MAX:
+            raise ValueError(wanted)
+        return number
+
     try:
         table = json.loads(text)
         return {
-            str(topic): {str(queue): int(number) for queue, number in queues.items()}
+            str(topic): {str(queue): checked(number) for queue, number in queues.items()}
             for topic, queues in table.items()
         }
     except (ValueError, AttributeError, TypeError):
@@ -85,7 +100,7 @@ def _offsets(text: str) -> str | dict[str, dict[str, int]]:
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
-        return _queue_numbers(text)
+        return _queue_numbers(text, EARLIEST)
     except ValueError as error:
         raise ValueError(f"earliest, latest or {error} (-2 earliest, -1 latest)") from None
 
@@ -93,6 +108,8 @@ def _offsets(text: str) -> str | dict[str, dict[str, int]]:
 def _assigned(text: str) -> dict[str, list[str]]:
     try:
         table = json.loads(text)
+        if not all(isinstance(queues, list) for queues in table.values()):
+            raise TypeError("a list is missing")
         return {str(topic): [str(queue) for queue in queues] for topic, queues in table.items()}
     except (ValueError, AttributeError, TypeError):
         raise ValueError('JSON like {"orders":[0,1]}') from None

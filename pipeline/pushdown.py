@@ -73,7 +73,7 @@ class Limits:
 def _values(one: Any) -> set[Any] | None:
     if isinstance(one, EqualTo):
         return {one.value}
-    return set(one.value) if isinstance(one, In) else None
+    return set(one.value) - {None} if isinstance(one, In) else None  # nothing equals null
 
 
 def _meet(known: set[Any] | None, more: set[Any] | None) -> set[Any] | None:

@@ -4,15 +4,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from aerobee.pipeline.options import OptionError, Options
+from aerobee.pipeline.options import EARLIEST, LATEST, OptionError, Options
 from aerobee.pipeline.store_files import is_system_topic
 from aerobee.pipeline.wire import BrokerQueues, Cluster, Link, checked
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers import PULL_SUBSCRIPTION
 
 PERM_READ: Final = 4
-EARLIEST: Final = -2
-LATEST: Final = -1
 DEFAULT_GROUP: Final = "spark-aerobee"
 
 

@@ -61,6 +61,16 @@ def test_topics_tags_and_times_prune_what_is_read(
     assert pushed.count() == 70
 
 
+def test_a_null_among_the_topics_of_a_filter_is_no_topic(
+    spark: SparkSession, filled: AerobeeBroker
+) -> None:
+    frame = spark.read.format("aerobee").options(path=str(filled.store), pushdown=True).load()
+    topic = frame.select("topic").first()
+    assert topic is not None
+    count = frame.where(f"topic = '{topic.topic}'").count()
+    assert frame.where(f"topic in ('{topic.topic}', null)").count() == count > 0
+
+
 def test_a_running_brokers_files_can_be_read(spark: SparkSession, filled: AerobeeBroker) -> None:
     assert load(spark, path=str(filled.store)).count() == 1000
     sealed = load(spark, path=str(filled.store), sealedOnly=True).count()

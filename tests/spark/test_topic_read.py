@@ -12,6 +12,8 @@ from peers.aerobee_broker import AerobeeBroker
 from pyspark.sql import DataFrame, SparkSession
 from spark.helpers import create_topic, numbers, produce, topic_rows
 
+from aerobee.pipeline.options import OptionError, source_options
+
 Read = Callable[..., DataFrame]
 
 
@@ -129,6 +131,7 @@ def test_filters_are_pushed_down_and_still_exact(read: Read, orders: str) -> Non
     frame = read(subscribe=orders, pushdown=True)
     assert frame.where("partition = 1 and offset >= 5 and offset < 9").count() == 4
     assert frame.where("topic = 'other'").count() == 0
+    assert frame.where("topic in ('orders', null) and partition in (1, null)").count() > 4
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     assert frame.where(f"timestamp < timestamp'{now}'").count() == 500
     assert frame.where(f"timestamp >= timestamp'{now}'").count() == 0
@@ -185,3 +188,23 @@ def test_a_name_server_that_does_not_answer_is_named(read: Read) -> None:
     options = {"subscribe": "x", "fetchOffset.numRetries": "0"}
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1 cannot be reached"):
         read(namesrv="127.0.0.1:1", **options).count()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("startingOffsets", '{"a":{"0":-3}}'),  # -1 and -2 have a meaning, others have none
+        ("endingOffsets", '{"a":{"0":1.5}}'),
+        ("startingOffsets", '{"a":{"0":true}}'),
+        ("startingOffsets", '{"a":{"0":9223372036854775808}}'),
+        ("startingOffsetsByTimestamp", '{"a":{"0":-1}}'),
+        ("endingTimestamp", "9223372036854775808"),
+        ("assign", '{"a":"01"}'),
+        ("minPartitions", "\u00b2"),
+        ("namesrv", "127.0.0.1:98760"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused(name: str, text: str) -> None:
+    given = {"namesrv": "127.0.0.1:9876"} | ({} if name == "assign" else {"subscribe": "a"})
+    with pytest.raises(OptionError, match=f"^option {name} is .* expected (?!invalid)"):
+        source_options(given | {name: text}, streaming=False)
