@@ -39,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._writable = asyncio.Event()
         self._writable.set()
+        self._gone = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
 
@@ -162,6 +163,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         reason = f"{self.address} closed the connection" + (f": {error}" if error else "")
         self._end(ConnectionLost(reason))
+        self._gone.set()
 
     def close(self, error: AerobeeError | None = None) -> None:
         """Write what is waiting, then close; questions without an answer fail."""
@@ -169,6 +171,16 @@ class Connection(asyncio.Protocol):
             self._flush()
             self._transport.close()
             self._end(error or ConnectionLost(f"the connection to {self.address} was closed"))
+
+    async def wait_closed(self, timeout: float) -> None:
+        """After `close`: until what was waiting is written, or the other side took none of it."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._gone.wait()
+        except TimeoutError:
+            log.warning("%s took not all that was sent before closing", self.address)
+            self._transport.abort()
+            await self._gone.wait()
 
     def _end(self, error: AerobeeError) -> None:
         if self.closed is None:

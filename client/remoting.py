@@ -184,10 +184,11 @@ class Remoting:
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
-        for connection in self._connections.values():
-            connection.close(Closed("the client was closed"))
+        connections = list(self._connections.values())
         self._connections.clear()
-        await asyncio.sleep(0)  # transports close in the loop's next turn
+        for connection in connections:
+            connection.close(Closed("the client was closed"))
+        await asyncio.gather(*(row.wait_closed(self.timeout) for row in connections))
 
 
 def is_outcome_unknown(error: AerobeeError) -> bool:

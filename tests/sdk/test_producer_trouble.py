@@ -184,3 +184,50 @@ async def test_an_embedded_broker_that_cannot_start_leaves_nothing_behind(tmp_pa
         with pytest.raises(Exception):  # noqa: B017
             await EmbeddedBroker(**settings).start()
     await until(lambda: list(tmp_path.iterdir()) == [])
+
+
+async def test_what_was_written_leaves_before_the_client_is_closed():
+    """A program may end right after closing: what then waits in a buffer is lost."""
+    received = 0
+    ended = asyncio.Event()
+
+    async def slow(reader, writer):
+        nonlocal received
+        while piece := await reader.read(1 << 18):
+            received += len(piece)
+            await asyncio.sleep(0.01)
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    async def send(address):
+        async with connect(f"mq://{address}") as mq:
+            for _ in range(24):
+                await mq._core.remoting.oneway(address, Command(10, body=b"x" * (1 << 20)))
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    async with server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.to_thread(lambda: asyncio.run(send(address)))
+        async with asyncio.timeout(10):
+            await ended.wait()
+    assert received > 24 << 20
+
+
+async def test_closing_does_not_wait_for_ever_for_a_broker_that_reads_nothing():
+    class Deaf(asyncio.Protocol):
+        def connection_made(self, transport):
+            transport.pause_reading()
+            self.transport = transport
+            transports.append(transport)
+
+    transports = []
+    server = await asyncio.get_running_loop().create_server(Deaf, "127.0.0.1", 0)
+    async with server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with asyncio.timeout(3), connect(f"mq://{address}", timeout=0.3) as mq:
+            connection = await mq._core.remoting.connection(address)
+            connection.oneway(Command(10, body=b"x" * (16 << 20)))
+        assert connection._transport.get_write_buffer_size() == 0
+        for transport in transports:
+            transport.abort()
