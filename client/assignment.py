@@ -63,6 +63,7 @@ class Assignment:
         self._old_queues: set[MessageQueue] = set()  # those that were there at the start
         self._wanted = asyncio.Event()
         self._incomplete = False
+        self._reading = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def _offsets_store(self) -> Offsets:
@@ -76,6 +77,7 @@ class Assignment:
 
     async def start(self) -> None:
         """Join the group and take the first queues; their starting offsets are fixed then."""
+        self._reading = True
         for topic in self.subscriptions:
             route = await self._route(topic)
             if route is not None:
@@ -121,6 +123,7 @@ class Assignment:
                     log.warning("group %s: %s", self._consumer.group, error)
 
     def stop_reading(self) -> None:
+        self._reading = False
         for task in self._tasks:
             task.cancel()
         for process_queue in self._queues.values():
@@ -296,6 +299,8 @@ class Assignment:
         queue = process_queue.queue
         process_queue.locked_until = order_locks.expiry()
         self._queues[queue] = process_queue
+        if not self._reading:
+            return  # moved while closing: the next member reads from there
         name = f"read {queue.topic}/{queue.queue_id} of {queue.broker_name}"
         process_queue.reader = asyncio.create_task(
             read_queue(self._consumer, process_queue), name=name

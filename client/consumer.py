@@ -183,14 +183,21 @@ class Consumer:
                 return
             try:
                 await handler(message)
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                await self._handled_badly(message)  # something it waited for was cancelled, not it
             except Exception:
-                log.exception("the handler failed for %r", message)
-                if self.broadcast:
-                    await message.ack()
-                elif not message.finished:
-                    await self._retry_or_leave(message)
+                await self._handled_badly(message)
             else:
                 await message.ack()
+
+    async def _handled_badly(self, message: Message) -> None:
+        log.exception("the handler failed for %r", message)
+        if self.broadcast:
+            await message.ack()
+        elif not message.finished:
+            await self._retry_or_leave(message)
 
     async def _retry_or_leave(self, message: Message) -> None:
         try:
@@ -342,6 +349,11 @@ class Consumer:
 
     async def unlock(self, queues: list[MessageQueue]) -> None:
         await order_locks.unlock(self.core, self.group, queues)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _Inbox:

@@ -250,7 +250,10 @@ class Message:
 
     @property
     def keys(self) -> list[str]:
-        return (props.get(self.stored.properties, props.KEYS) or "").split()
+        # At the blank only, as brokers do: other scripts' blanks are part of a key.
+        return [
+            key for key in (props.get(self.stored.properties, props.KEYS) or "").split(" ") if key
+        ]
 
     @property
     def queue_offset(self) -> int:

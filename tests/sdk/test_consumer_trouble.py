@@ -299,3 +299,56 @@ async def test_a_broker_that_is_gone_for_good_is_forgotten(aerobee_broker):
 
 async def known_brokers(mq, count):
     return len(await mq.admin.brokers()) == count
+
+
+async def test_a_handler_that_meets_a_cancelled_task_fails_alone(aerobee_broker):
+    seen = []
+
+    async def handle(message):
+        seen.append((message.body, message.reconsume_times))
+        if len(seen) == 1:
+            stopped = asyncio.get_running_loop().create_future()
+            stopped.cancel()
+            await stopped
+
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"a")
+        async with mq.consumer("orders", group="g") as inbox:
+            running = asyncio.create_task(inbox.run(handle, concurrency=2))
+            await until(lambda: len(seen) == 1)
+            await mq.send("orders", b"b")
+            await until(lambda: len(seen) == 2)
+            await aerobee_broker.advance(seconds=30)
+            await until(lambda: (b"a", 1) in seen)
+            running.cancel()  # while a cancelled `run` ends
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+
+async def test_a_seek_while_closing_does_not_keep_it_from_ending(aerobee_broker):
+    closing = asyncio.Event()
+
+    async def handle(message):
+        await closing.wait()
+        inbox.seek(message.queue, 0)
+
+    async with aerobee_broker.connect() as mq, asyncio.timeout(10):
+        await mq.send("orders", b"a")
+        async with mq.consumer("orders", group="g") as inbox:
+            running = asyncio.create_task(inbox.run(handle))
+            await until(lambda: inbox._count == 1 and not inbox._ready)
+            ending = asyncio.create_task(inbox.close())
+            await asyncio.sleep(0.05)
+            closing.set()
+            await ending
+            await running
+        readers = [task for task in asyncio.all_tasks() if task.get_name().startswith("read ")]
+        assert readers == []
+
+
+@pytest.mark.parametrize("key", ["a\u3000b", "a\u00a0b", "a\u2003b", "a\x85b", "a\rb"])
+async def test_a_key_with_a_blank_of_another_script_is_one_key(aerobee_broker, key):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x", key=[key, "second"])
+        [found] = [message async for message in mq.find("orders", key=key)]
+        assert found.keys == [key, "second"]
