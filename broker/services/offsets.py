@@ -4,7 +4,7 @@ The table is keyed as the file: "topic@group" -> queue id -> queue offset. Neith
 @, so the key can always be split again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import structlog
@@ -157,6 +157,26 @@ class Offsets:
                     queue: at for queue, at in offsets.items() if queue >= 0 and at >= 0
                 }
         self._unknown = {str(key): value for key, value in content.items() if key not in _FILE_KEYS}
+
+    def bring_back(self, queue_end: Callable[[str, int], int]) -> None:
+        """Take back offsets behind the ends of their queues, as a power failure leaves them that
+        took messages which were consumed but not flushed: those that come in their place would not
+        be consumed."""
+        for key, queues in self._table.items():
+            topic, _, group = key.rpartition(SEPARATOR)
+            for queue_id, was in queues.items():
+                now = max(0, queue_end(topic, queue_id))
+                if was > now:
+                    queues[queue_id] = now
+                    self.file.changed_lazily()
+                    log.warning(
+                        "a group's progress was behind its queue's end and is taken back to it",
+                        group=group,
+                        topic=topic,
+                        queue_id=queue_id,
+                        was=was,
+                        now=now,
+                    )
 
     def persist(self) -> None:
         """Save now."""

@@ -1,0 +1,65 @@
+"""The services as a whole, over a store that lost its last moments."""
+
+from pathlib import Path
+
+from services.services_world import HOST
+from structlog.testing import capture_logs
+
+from aerobee.broker.assemble import make_broker
+from aerobee.broker.broker import Broker
+from aerobee.broker.clock import Clock
+from aerobee.broker.service_life import ServiceLife
+from aerobee.broker.settings import load_settings
+from aerobee.broker.store.results import PutResult
+from aerobee.protocol.record import Message
+
+
+def load(root: Path) -> Broker:
+    wanted = {"storePathRootDir": root, "mappedFileSizeCommitLog": 1 << 20, "brokerName": "b"}
+    broker = make_broker(load_settings(None, wanted, {}), Clock())
+    life = ServiceLife(broker)
+    life.make_folder()
+    life.load(lambda _done, _all: None)
+    return broker
+
+
+def send(broker: Broker, body: bytes) -> PutResult:
+    message = Message("T", 0, body, born_host=HOST, store_host=HOST)
+    (result,) = broker.store.put([message])
+    assert result.ok
+    while broker.store.reput.step():
+        pass
+    return result
+
+
+def abandon(broker: Broker) -> None:
+    """As a power failure does, the files aside."""
+    broker.store._maker.stop()
+    broker.store._unlock()
+    broker.timers.close()
+
+
+def test_progress_ahead_of_what_a_power_failure_left_skips_no_message_that_comes_after(
+    tmp_path: Path,
+) -> None:
+    """In ASYNC_FLUSH a message can be consumed, and its offset saved, before the log is synced."""
+    root = tmp_path / "store"
+    broker = load(root)
+    sent = [send(broker, b"%d" % number) for number in range(10)]
+    broker.offsets.commit("g", "T", 0, 10)
+    broker.offsets.commit("h", "T", 0, 3)
+    broker.offsets.persist()
+    abandon(broker)
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(sent[6].physical_offset)
+        file.write(bytes(10 * sent[6].size))
+
+    with capture_logs() as logs:
+        broker = load(root)
+    assert broker.store.max_offset("T", 0) == 6
+    assert send(broker, b"new").queue_offset == 6
+    assert (broker.offsets.query("g", "T", 0), broker.offsets.query("h", "T", 0)) == (6, 3)
+    assert [(log["group"], log["was"], log["now"]) for log in logs if "was" in log] == [
+        ("g", 10, 6)
+    ]
+    abandon(broker)
