@@ -159,7 +159,7 @@ class Offsets:
         self._unknown = {str(key): value for key, value in content.items() if key not in _FILE_KEYS}
 
     def bring_back(self, queue_end: Callable[[str, int], int]) -> None:
-        """Take back offsets behind the ends of their queues, as a power failure leaves them that
+        """Take back offsets past the ends of their queues, as a power failure leaves them that
         took messages which were consumed but not flushed: those that come in their place would not
         be consumed."""
         for key, queues in self._table.items():
@@ -170,7 +170,7 @@ class Offsets:
                     queues[queue_id] = now
                     self.file.changed_lazily()
                     log.warning(
-                        "a group's progress was behind its queue's end and is taken back to it",
+                        "a group's progress was past its queue's end and is taken back to it",
                         group=group,
                         topic=topic,
                         queue_id=queue_id,
