@@ -7,7 +7,6 @@ that is said loudly, once, and kept for those who ask.
 
 import asyncio
 from collections.abc import Callable
-from itertools import chain
 from typing import Final
 
 import structlog
@@ -43,6 +42,8 @@ class Clients:
         self._clock = clock
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Connection, Member]] = {}
+        # client id -> its connections, the newest last -> in how many groups it produces by it
+        self._producing: dict[str, dict[Connection, int]] = {}
         self._to_notify: set[str] = set()  # large groups that are told a moment later
         self._turn: dict[str, int] = {}  # which producer of a group was asked last
         self._registered: dict[Connection, tuple[set[str], set[str]]] = {}  # consumers, producers
@@ -179,7 +180,11 @@ class Clients:
         members = self._producers.setdefault(group, {})
         member = members.get(connection)
         if member is None or member.client_id != client_id:
+            if member is not None:
+                self._produces_less(member)
             member = members[connection] = Member(connection, client_id, language, version)
+            groups = self._producing.setdefault(client_id, {})
+            groups[connection] = groups.get(connection, 0) + 1
             log.info("producer joined", group=group, client_id=client_id, peer=connection.name)
         member.seen_at = self._clock.monotonic()
 
@@ -187,11 +192,21 @@ class Clients:
         members = self._producers.get(group)
         if members is None or (member := members.pop(connection, None)) is None:
             return
+        self._produces_less(member)
         self._groups_by(connection)[1].discard(group)
         log.info("producer left", group=group, client_id=member.client_id, peer=connection.name)
         if not members:
             del self._producers[group]
             self._turn.pop(group, None)
+
+    def _produces_less(self, member: Member) -> None:
+        """A producer has left one of the groups that its connection had registered."""
+        groups = self._producing[member.client_id]
+        groups[member.connection] -= 1
+        if not groups[member.connection]:
+            del groups[member.connection]
+        if not groups:
+            del self._producing[member.client_id]
 
     def producer_groups(self) -> dict[str, list[Member]]:
         return {group: list(members.values()) for group, members in self._producers.items()}
@@ -208,10 +223,11 @@ class Clients:
         return members[turn % len(members)].connection
 
     def producer_by_client_id(self, client_id: str) -> Connection | None:
-        """The connection of the producer that waits for a reply."""
-        for member in chain.from_iterable(group.values() for group in self._producers.values()):
-            if member.client_id == client_id and not member.connection.is_closed:
-                return member.connection
+        """The connection of the producer that waits for a reply, its newest: an older one may be
+        dead without our knowing yet."""
+        for connection in reversed(self._producing.get(client_id, {})):
+            if not connection.is_closed:
+                return connection
         return None
 
     # --- going

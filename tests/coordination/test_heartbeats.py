@@ -38,6 +38,28 @@ async def test_half_a_character_in_a_client_id_keeps_no_member_from_the_list(pee
     assert (answer.code, ids(answer)) == (0, ["c1\ufffd"])
 
 
+async def test_a_reply_goes_by_the_newest_connection_of_the_producer_that_waits(
+    serving: Serving,
+) -> None:
+    """The older one may be dead without our knowing, for minutes."""
+    clients = serving.broker.clients
+    body = {"clientID": "p1", "producerDataSet": [{"groupName": "pg"}, {"groupName": "other"}]}
+    async with serving.connect() as first, AsyncExitStack() as later:
+        await first.ask(HEART_BEAT, body=body)
+        old = clients.producer_by_client_id("p1")
+        second = await later.enter_async_context(serving.connect())
+        await second.ask(HEART_BEAT, body=body)
+        new = clients.producer_by_client_id("p1")
+        assert old is not None and new is not None and new is not old
+        await first.ask(HEART_BEAT, body=body)  # a late one changes nothing
+        assert clients.producer_by_client_id("p1") is new
+        await second.ask(UNREGISTER, {"clientID": "p1", "producerGroup": "pg"})
+        assert clients.producer_by_client_id("p1") is new  # of the other group still
+        await later.aclose()
+        await until(lambda: clients.producer_by_client_id("p1") is old)
+    await until(lambda: clients.producer_by_client_id("p1") is None)
+
+
 async def test_the_list_of_a_group_with_nobody_is_an_error_that_names_it(peer: Peer) -> None:
     answer = await peer.ask(LIST, {"consumerGroup": "nobody"})
     assert answer.code == 1
