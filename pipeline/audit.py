@@ -12,14 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aerobee.pipeline.store_files import (
-    BLANK_ENTRY_SIZE,
-    ENTRY,
-    Queue,
-    Segment,
-    StoreFiles,
-    map_file,
-)
+from aerobee.pipeline.queue_files import BLANK_ENTRY_SIZE, ENTRY
+from aerobee.pipeline.store_files import Queue, Segment, StoreFiles, map_file
 from aerobee.protocol import properties
 from aerobee.protocol.java_hash import index_hash, tags_code
 from aerobee.protocol.record import (

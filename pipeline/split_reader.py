@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from aerobee.pipeline.decode import Ints, Records
-from aerobee.pipeline.store_files import QueueReader, Split, damaged, map_file, walk
+from aerobee.pipeline.queue_files import QueueReader
+from aerobee.pipeline.store_files import Split, damaged, map_file, walk
 from aerobee.protocol.java_hash import tags_code
 from aerobee.protocol.record import CorruptRecord
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aerobee.pipeline.decode import Ints
+from aerobee.pipeline.queue_files import QueueReader
 from aerobee.protocol.record import (
     BLANK_MAGIC,
     HEAD_V4_SIZE,
@@ -31,8 +31,6 @@ from aerobee.protocol.record import (
     decode_record,
 )
 
-ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
 SPLIT_BYTES: Final = 128 * 1024 * 1024  # as Spark's own files: a Python task costs 30 ms by itself
 SYSTEM_TOPICS: Final = frozenset(
     (
@@ -105,6 +103,7 @@ class StoreFiles:
             raise StoreError(f"{root} is not a folder; give the store's root (storePathRootDir)")
         log = folder / "commitlog" if (folder / "commitlog").is_dir() else folder
         self.root = str(folder)
+        self._abort = str(folder / "abort")  # there from a broker's start to its clean stop
         self.segments = _segments(log)
         if not self.segments:
             raise StoreError(
@@ -119,9 +118,29 @@ class StoreFiles:
 
     @cached_property
     def dispatched_end(self) -> int:
-        """The physical offset up to which the consume queues know the log."""
-        ends = [QueueReader(queue.folder).last_end() for queue in self.queues]
+        """The physical offset up to which the consume queues surely know the log.
+
+        After a crash one queue may know more than another, as their files came to the disk. Then
+        those entries are sure whose records were stored before the checkpoint's time.
+        """
+        crashed = os.path.exists(self._abort) and not _is_locked(os.path.join(self.root, "lock"))
+        is_sure = self._before_checkpoint if crashed else None
+        ends = [QueueReader(queue.folder).last_end(is_sure) for queue in self.queues]
         return max([self.segments[0].start, *ends])
+
+    def _before_checkpoint(self, physical: int) -> bool:
+        if physical < self.segments[0].start:
+            return True
+        held = (one for one in self.segments if one.start <= physical < one.end)
+        time_ms = next((store_time(one, physical) for one in held), None)
+        return time_ms is not None and time_ms < self._checkpoint_ms
+
+    @cached_property
+    def _checkpoint_ms(self) -> int:
+        """The store time up to which all queues were on disk when that was last noted."""
+        path = Path(self.root) / "checkpoint"
+        page = path.read_bytes()[:16] if path.is_file() else b""
+        return int.from_bytes(page[8:], "big", signed=True)
 
     def splits(
         self,
@@ -150,7 +169,7 @@ class StoreFiles:
         for segment in segments:
             end = min(segment.end, max(known_end, segment.start))
             splits += _cut_segment(segment, end, queues, split_bytes)
-            if end < segment.end and _record_at(segment, end):
+            if end < segment.end and _written_at(segment, end, segment is newest):
                 splits.append(Split(segment, end, segment.end, None, segment is newest))
         return splits
 
@@ -178,6 +197,15 @@ class StoreFiles:
         return timed[:-1] if sealed_only else timed
 
 
+def _is_locked(path: str) -> bool:
+    """Whether a broker runs on the store, as far as this machine can tell. The lock is not tried:
+    closing the file would take it from a broker in this very process."""
+    try:
+        return f":{os.stat(path).st_ino} " in Path("/proc/locks").read_text()
+    except OSError:
+        return False
+
+
 def _segments(folder: Path) -> list[Segment]:
     found = []
     for entry in os.scandir(folder):
@@ -200,23 +228,31 @@ def _queues(folder: Path) -> list[Queue]:
 
 def first_store_time(segment: Segment) -> int | None:
     """When the file's first record was stored; None when it holds none yet."""
+    return store_time(segment, segment.start)
+
+
+def store_time(segment: Segment, physical: int) -> int | None:
+    """When the record there was stored; None when none stands there."""
     with open(segment.path, "rb") as file:
-        head = file.read(128)
-    if len(head) < 128:
+        file.seek(physical - segment.start)
+        head = file.read(HEAD_V4_SIZE)
+    if len(head) < HEAD_V4_SIZE:
         return None
-    size, magic, physical = _HEAD.unpack_from(head)
-    if magic not in (MAGIC_V1, MAGIC_V2) or size <= HEAD_V4_SIZE or physical != segment.start:
+    size, magic, stated = _HEAD.unpack_from(head)
+    if magic not in (MAGIC_V1, MAGIC_V2) or size <= HEAD_V4_SIZE or stated != physical:
         return None
     born_v6 = head[39] & 0x10
     return int.from_bytes(head[(at := _TIME_AT + (12 if born_v6 else 0)) : at + 8], "big")
 
 
-def _record_at(segment: Segment, physical: int) -> bool:
-    """Whether a record seems to stand there: neither a blank nor space not yet written."""
+def _written_at(segment: Segment, physical: int, newest: bool) -> bool:
+    """Whether the file goes on there: it has not ended, nor is it space not yet written."""
     with open(segment.path, "rb") as file:
         file.seek(physical - segment.start)
         head = file.read(8)
-    return len(head) == 8 and struct.unpack(">ii", head)[1] in (MAGIC_V1, MAGIC_V2)
+    if len(head) < 8 or struct.unpack(">ii", head)[1] == BLANK_MAGIC:
+        return False
+    return not newest or any(head)
 
 
 def _cut_segment(
@@ -241,78 +277,6 @@ def _cut_segment(
         if held:
             splits.append(Split(segment, low, high, held))
     return splits
-
-
-class QueueReader:
-    """The entries of one consume queue, found by physical offset."""
-
-    def __init__(self, folder: str) -> None:
-        self._files = []
-        for name in sorted(os.listdir(folder)):
-            path = os.path.join(folder, name)
-            if len(name) == 20 and name.isdigit() and os.path.getsize(path) >= ENTRY.itemsize:
-                self._files.append((int(name) // ENTRY.itemsize, path))
-
-    def last_end(self) -> int:
-        """Where the newest entry's record ends; 0 when the queue has none."""
-        for _, path in reversed(self._files):
-            entries = _entries(path)
-            if len(entries) and entries["size"][-1] != BLANK_ENTRY_SIZE:
-                return int(entries["physical"][-1]) + int(entries["size"][-1])
-        return 0
-
-    def end_offset(self) -> int:
-        """The queue offset after the newest entry."""
-        for base, path in reversed(self._files):
-            if count := len(_entries(path)):
-                return base + count
-        return 0
-
-    def any_between(self, low: int, high: int) -> bool:
-        return any(first < last for _, _, first, last in self._ranges(low, high))
-
-    def between(self, low: int, high: int) -> tuple[Ints, Any]:
-        """Physical offsets and tag codes of the entries with low <= physical offset < high."""
-        parts = [entries[first:last] for _, entries, first, last in self._ranges(low, high)]
-        joined = np.concatenate(parts) if parts else np.zeros(0, ENTRY)
-        joined = joined[joined["size"] != BLANK_ENTRY_SIZE]
-        return joined["physical"].astype(np.int64), joined["tags_code"].astype(np.int64)
-
-    def _ranges(self, low: int, high: int) -> Iterable[tuple[int, Any, int, int]]:
-        for base, path in self._files:
-            entries = _entries(path)
-            if not len(entries) or entries["physical"][-1] < low:
-                continue
-            first = _first_at_least(entries["physical"], low)
-            yield base, entries, first, _first_at_least(entries["physical"], high)
-            if entries["physical"][-1] >= high:
-                return
-
-
-def _entries(path: str) -> Any:
-    """The file's used entries; unused ones, all zero, follow them."""
-    whole = os.path.getsize(path) // ENTRY.itemsize
-    entries = np.memmap(path, ENTRY, "r", shape=(whole,))
-    sizes = entries["size"]
-    low, high = 0, whole
-    while low < high:
-        middle = (low + high) // 2
-        if sizes[middle] > 0:
-            low = middle + 1
-        else:
-            high = middle
-    return entries[:low]
-
-
-def _first_at_least(ascending: Any, wanted: int) -> int:
-    low, high = 0, len(ascending)
-    while low < high:
-        middle = (low + high) // 2
-        if ascending[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def map_file(segment: Segment) -> Any:

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from aerobee.pipeline.jobs.progress import task_progress
 from aerobee.pipeline.options import OptionError
-from aerobee.pipeline.store_files import QueueReader, StoreFiles
+from aerobee.pipeline.queue_files import QueueReader
+from aerobee.pipeline.store_files import StoreFiles
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.protocol import fastjson
 from aerobee.protocol.codes import RequestCode, ResponseCode

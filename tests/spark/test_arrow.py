@@ -227,6 +227,39 @@ def test_records_that_no_queue_knows_yet_are_found_and_half_messages_are_not(
     assert found == [n for n in range(600) if n != 590]
 
 
+@pytest.mark.parametrize("flushed", [None, 0, 300, 570, 599])
+def test_after_a_crash_queues_that_lost_their_last_entries_cost_no_message(
+    tmp_path: Path, flushed: int | None
+) -> None:
+    """Their files come to the disk one by one: what one knows, another may have lost. Only the
+    entries of records before the checkpoint's time are sure to be there."""
+    writer = StoreWriter(tmp_path / "store")
+    for number in range(600):
+        lost = number > (flushed or 0) and number % 3 == 1
+        writer.add(small_message(number), BASE_MS + number * 10, dispatch=not lost)
+    store = writer.close()
+    (store / "abort").touch()
+    if flushed is not None:
+        times = [BASE_MS + flushed * 10] * 3
+        (store / "checkpoint").write_bytes(struct.pack(">qqq", *times).ljust(4096, b"\0"))
+    assert numbers(arrow.read_store(str(store))) == list(range(600))
+    assert numbers(arrow.read_store(str(store), topics=["topic-1"])) == list(range(1, 600, 3))
+
+
+def test_damage_where_the_queues_end_is_an_error_unless_the_log_ends_there(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store")
+    places = [
+        writer.add(small_message(number), BASE_MS, dispatch=number < 100) for number in range(600)
+    ]
+    store = writer.close()
+    file = store / "commitlog" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[places[100] + 4] ^= 0xFF
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match=f"damaged at {places[100]}: "):
+        numbers(arrow.read_store(str(store)))
+
+
 def test_sealed_only_leaves_out_the_newest_file(store: Path) -> None:
     sealed = numbers(arrow.read_store(str(store), sealed_only=True))
     assert sealed == list(range(len(sealed))) and 2500 < len(sealed) < 3000
