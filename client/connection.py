@@ -61,10 +61,10 @@ class Connection(asyncio.Protocol):
             future.set_exception(ConnectFailed(f"{self.address}: {self.closed}"))
             return future
         opaque = command.opaque = next(self._opaques) & 0x7FFFFFFF
+        self._send(command)
         self._pending[opaque] = future
         timer = self._loop.call_later(timeout, self._expire, opaque, command.code, timeout)
         future.add_done_callback(lambda _: self._forget(opaque, timer))
-        self._send(command)
         return future
 
     async def request(self, command: Command, timeout: float) -> Command:
@@ -96,10 +96,11 @@ class Connection(asyncio.Protocol):
     def _send(self, command: Command) -> None:
         if self.closed is not None:
             return
+        command.codec = self.codec if not command.is_response else command.codec
+        head = encode_frame_head(command, len(command.body))
         if not self._out:
             self._loop.call_soon(self._flush)
-        command.codec = self.codec if not command.is_response else command.codec
-        self._out.append(encode_frame_head(command, len(command.body)))
+        self._out.append(head)
         if command.body:
             self._out.append(command.body)
 

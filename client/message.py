@@ -304,7 +304,10 @@ def compress(body: bytes) -> tuple[bytes, int]:
 def inflate(raw: bytes, sys_flag: int) -> bytes:
     kind = sys_flag & record.COMPRESSION_MASK
     if kind in (0, record.COMPRESSION_ZLIB):
-        return zlib.decompress(raw)
+        try:
+            return zlib.decompress(raw)
+        except zlib.error as error:
+            raise AerobeeError(f"the body is marked as deflated; not inflated: {error}") from None
     module = {record.COMPRESSION_LZ4: "lz4.frame", record.COMPRESSION_ZSTD: "zstandard"}.get(kind)
     try:
         library: Any = __import__(module or "", fromlist=["decompress"])

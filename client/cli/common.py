@@ -91,6 +91,8 @@ def run_loop(work: Any) -> Any:
         return asyncio.run(work)
     except AerobeeError as error:
         raise failure_of(error) from None
+    except UnicodeEncodeError as error:
+        raise Failure(f"{error.object!a} cannot be written as UTF-8", WRONG_USAGE) from None
     except KeyboardInterrupt:
         raise click.exceptions.Abort from None
     except BrokenPipeError:

@@ -10,8 +10,8 @@ import click
 from aerobee.client.cli.base import NOT_FOUND, Failure
 from aerobee.client.cli.common import MOMENT, Asked, connected
 from aerobee.client.cli.output import (
-    body_text,
     message_json,
+    message_text,
     print_done,
     print_json,
     print_message,
@@ -60,7 +60,7 @@ async def list_dead(asked: Asked, mq: Client, group: str | None, since: Any, cou
             "retries": message.reconsume_times,
             "tag": message.tag,
             "keys": message.keys,
-            "body": body_text(message.body, 60),
+            "body": message_text(message, 60),
         }
         async for message in _dead(mq, group, since, count)
     ]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aerobee.client.errors import AerobeeError
+
 if TYPE_CHECKING:
     from aerobee.client.message import Message
 
@@ -116,13 +118,20 @@ def message_row(message: Message) -> dict[str, Any]:
         "id": message.message_id,
         "tag": message.tag,
         "keys": message.keys,
-        "body": body_text(message.body),
+        "body": message_text(message),
     }
+
+
+def message_text(message: Message, limit: int = 120) -> str:
+    """The beginning of a message's body for people."""
+    try:
+        return body_text(message.body, limit)
+    except AerobeeError as error:
+        return f"({error})"
 
 
 def message_json(message: Message) -> dict[str, Any]:
     """All of a message; the body as text, or base64 where it is none."""
-    body = message.body
     found: dict[str, Any] = {
         "topic": message.topic,
         "message_id": message.message_id,
@@ -137,9 +146,12 @@ def message_json(message: Message) -> dict[str, Any]:
         "properties": message.properties,
     }
     try:
-        found["body"] = body.decode()
+        found["body"] = message.body.decode()
     except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(body).decode()
+        found["body_base64"] = base64.b64encode(message.body).decode()
+    except AerobeeError as error:
+        found["body_error"] = str(error)
+        found["body_base64"] = base64.b64encode(bytes(message.stored.body)).decode()
     return found
 
 

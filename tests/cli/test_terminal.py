@@ -1,6 +1,7 @@
 """The `aerobee` command where scripts and people are rough with it."""
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -10,6 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from aerobee import AerobeeError
+from aerobee.protocol.record import COMPRESSED
 
 AEROBEE = str(Path(sys.executable).with_name("aerobee"))
 PIPE = asyncio.subprocess.PIPE
@@ -225,3 +229,42 @@ async def test_deliver_at_counts_from_now_on(aerobee_broker):
         [timer] = await mq.admin.timers("orders")
         in_seconds = timer["deliverTimestamp"] / 1000 - time.time()
         assert 7000 < in_seconds < 7300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("send", b"\xff", "x"),
+        ("consume", "orders", "--group", b"\xff"),
+        ("topic", "create", b"\xff"),
+        ("message", "key", "orders", b"\xff"),
+    ],
+)
+async def test_names_that_are_no_text_are_refused(aerobee_broker, words):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+    _, err = await run(*words, url=aerobee_broker.url, code=2)
+    assert "UTF-8" in err
+
+
+async def test_a_body_that_cannot_be_inflated_does_not_end_the_looking(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        sender = mq._core.sender
+        broken = sender.make("orders", b"not deflated", key="broken")
+        broken.sys_flag = COMPRESSED
+        stored = await sender.send(broken, 3)
+        await mq.send("orders", b"sound")
+        with pytest.raises(AerobeeError, match="inflated"):
+            _ = (await mq.message(stored.message_id, topic="orders")).body
+    for words in (
+        ("consume", "orders"),
+        ("consume", "orders", "--json"),
+        ("message", "time", "orders"),
+        ("message", "time", "orders", "--json"),
+    ):
+        out, _ = await run(*words, url=aerobee_broker.url)
+        assert "sound" in out and "inflated" in out
+    out, _ = await run("message", "key", "orders", "broken", "--json", url=aerobee_broker.url)
+    assert base64.b64decode(json.loads(out)[0]["body_base64"]) == b"not deflated"
+    out, _ = await run("message", "id", stored.offset_message_id, url=aerobee_broker.url)
+    assert "inflated" in out

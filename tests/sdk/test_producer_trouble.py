@@ -231,3 +231,11 @@ async def test_closing_does_not_wait_for_ever_for_a_broker_that_reads_nothing():
         assert connection._transport.get_write_buffer_size() == 0
         for transport in transports:
             transport.abort()
+
+
+async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        connection = await mq._core.remoting.connection(aerobee_broker.namesrv)
+        with pytest.raises(UnicodeEncodeError):
+            await mq.send("\udcff", b"x")
+        assert connection._pending == {}
