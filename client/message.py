@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -302,19 +303,36 @@ def compress(body: bytes) -> tuple[bytes, int]:
 
 
 def inflate(raw: bytes, sys_flag: int) -> bytes:
+    """The body as it was before compressing; AerobeeError when it cannot be."""
     kind = sys_flag & record.COMPRESSION_MASK
     if kind in (0, record.COMPRESSION_ZLIB):
-        try:
-            return zlib.decompress(raw)
-        except zlib.error as error:
-            raise AerobeeError(f"the body is marked as deflated; not inflated: {error}") from None
-    module = {record.COMPRESSION_LZ4: "lz4.frame", record.COMPRESSION_ZSTD: "zstandard"}.get(kind)
+        decompress: Callable[[bytes], bytes] = zlib.decompress
+    else:
+        decompress = _decompressor(kind)
     try:
-        library: Any = __import__(module or "", fromlist=["decompress"])
-    except (ImportError, ValueError):
+        return decompress(raw)
+    except Exception as error:  # each library has its own
+        raise AerobeeError(f"the body of form {kind:#x} cannot be inflated: {error}") from None
+
+
+def _decompressor(kind: int) -> Callable[[bytes], bytes]:
+    """From the package for a form that Java's producers can be set to."""
+    if kind not in _PACKAGES:
+        raise AerobeeError(f"the body is compressed in form {kind:#x}, which is not known")
+    module, package = _PACKAGES[kind]
+    try:
+        library: Any = import_module(module)
+    except ImportError:
         raise AerobeeError(
-            f"the body is compressed in form {kind:#x}, which needs the package {module}",
-            hint=f"pip install {(module or '').partition('.')[0]}",
+            f"the body is compressed in form {kind:#x}, which needs the package {package}",
+            hint=f"pip install {package}",
         ) from None
-    inflated: bytes = library.decompress(raw)
-    return inflated
+    if kind == record.COMPRESSION_ZSTD:  # Java's frames do not tell their size beforehand
+        return lambda raw: bytes(library.ZstdDecompressor().decompressobj().decompress(raw))
+    return lambda raw: bytes(library.decompress(raw))
+
+
+_PACKAGES: Final = {
+    record.COMPRESSION_LZ4: ("lz4.frame", "lz4"),
+    record.COMPRESSION_ZSTD: ("zstandard", "zstandard"),
+}

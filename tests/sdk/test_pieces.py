@@ -1,5 +1,6 @@
 """The parts of the SDK that need no broker (addresses, errors, strategies), and its doors."""
 
+import io
 import subprocess
 import sys
 import time
@@ -9,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aerobee
-from aerobee import BrokerBusy, BrokerError, MessageQueue, Misuse, TopicNotFound
+from aerobee import AerobeeError, BrokerBusy, BrokerError, MessageQueue, Misuse, TopicNotFound
 from aerobee.client.errors import refusal
-from aerobee.client.message import delay_level
+from aerobee.client.message import delay_level, inflate
 from aerobee.client.rebalance import STRATEGIES, fixed, strategy_of
 from aerobee.client.remoting import Credentials
 from aerobee.client.url import parse_url
+from aerobee.protocol import record
 from aerobee.protocol.command import Command
 from aerobee.testing import EmbeddedBroker
 
@@ -131,3 +133,21 @@ async def test_a_given_folder_keeps_the_store_for_the_next_broker(tmp_path):
         receipt = await mq.send("orders", b"kept")
     async with EmbeddedBroker(tmp_path) as broker, broker.connect() as mq:
         assert (await mq.message(receipt.message_id, topic="orders")).body == b"kept"
+
+
+def test_a_body_in_zstandard_that_does_not_tell_its_size_is_inflated():
+    """As Java's producer writes it: by a stream."""
+    zstandard = pytest.importorskip("zstandard")
+    packed = io.BytesIO()
+    with zstandard.ZstdCompressor().stream_writer(packed, closefd=False) as stream:
+        stream.write(b"x" * 10_000)
+    flag = record.COMPRESSED | record.COMPRESSION_ZSTD
+    assert inflate(packed.getvalue(), flag) == b"x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("form", "text"), [(0, "inflated"), (record.COMPRESSION_ZLIB, "inflated"), (0x400, "not known")]
+)
+def test_a_body_that_cannot_be_inflated_is_a_clear_error(form, text):
+    with pytest.raises(AerobeeError, match=text):
+        inflate(b"nonsense", record.COMPRESSED | form)
