@@ -14,7 +14,7 @@ import numpy as np
 
 from aerobee.pipeline.queue_files import BLANK_ENTRY_SIZE, ENTRY
 from aerobee.pipeline.store_files import Queue, Segment, StoreFiles, map_file
-from aerobee.protocol import properties
+from aerobee.protocol import fastjson, properties
 from aerobee.protocol.java_hash import index_hash, tags_code
 from aerobee.protocol.record import (
     BLANK_MAGIC,
@@ -167,12 +167,16 @@ class _QueueEntries:
         self._root = os.path.join(store, "consumequeue")
         self._present = os.path.isdir(self._root)
         self._files: dict[tuple[str, int], list[tuple[int, Any]]] = {}
+        self._topics = _known_topics(store)
 
     def disagreement(self, message: StoredMessage) -> str | None:
         if not self._present:
             return None
         place = f"offset {message.queue_offset} of {message.topic} queue {message.queue_id}"
-        entry = self._entry(message.topic, message.queue_id, message.queue_offset)
+        files = self._queue(message.topic, message.queue_id)
+        if self._is_of_before(message, files):
+            return None
+        entry = _entry(files, message.queue_offset)
         if entry is None:
             return f"no queue entry for {place}"
         if (int(entry["physical"]), int(entry["size"])) != (message.physical_offset, message.size):
@@ -186,14 +190,35 @@ class _QueueEntries:
             return f"the queue entry for {place} has tag code {code}, not that of {tag}"
         return None
 
-    def _entry(self, topic: str, queue_id: int, queue_offset: int) -> Any:
+    def _is_of_before(self, message: StoredMessage, files: list[tuple[int, Any]]) -> bool:
+        """Whether the record's topic was deleted, or made anew, since it was stored."""
+        if not files:
+            return self._topics is not None and message.topic not in self._topics
+        base, entries = files[0]
+        first = int(entries["physical"][0])
+        return message.queue_offset >= base and message.physical_offset < first
+
+    def _queue(self, topic: str, queue_id: int) -> list[tuple[int, Any]]:
         key = topic, queue_id
         if key not in self._files:
             self._files[key] = _queue_files(os.path.join(self._root, topic, str(queue_id)))
-        for base, entries in reversed(self._files[key]):
-            if base <= queue_offset < base + len(entries):
-                entry = entries[queue_offset - base]
-                return entry if entry["size"] > 0 else None
+        return self._files[key]
+
+
+def _entry(files: list[tuple[int, Any]], queue_offset: int) -> Any:
+    for base, entries in reversed(files):
+        if base <= queue_offset < base + len(entries):
+            entry = entries[queue_offset - base]
+            return entry if entry["size"] > 0 else None
+    return None
+
+
+def _known_topics(store: str) -> set[str] | None:
+    """The topics that the broker had; None when its configuration does not tell."""
+    try:
+        with open(os.path.join(store, "config", "topics.json"), "rb") as file:
+            return set(fastjson.loads(file.read())["topicConfigTable"])
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
@@ -327,4 +352,6 @@ def _slot_count(size: int, count: int, path: str) -> int | None:
 def _hashes(message: StoredMessage) -> set[int]:
     keys = [properties.get(message.properties, properties.UNIQ_KEY) or ""]
     keys += (properties.get(message.properties, properties.KEYS) or "").split(" ")
+    if tag := properties.get(message.properties, properties.TAGS):
+        keys.append(f"T#{tag}")  # RocketMQ 5.5 keeps tags in the index too
     return {index_hash(message.topic, key) for key in keys if key}

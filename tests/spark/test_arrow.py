@@ -17,6 +17,7 @@ from aerobee.pipeline import arrow
 from aerobee.pipeline.columns import COLUMNS, UnknownColumn
 from aerobee.pipeline.store_files import StoreError
 from aerobee.protocol import properties
+from aerobee.protocol.java_hash import index_hash
 from aerobee.protocol.record import (
     COMPRESSED,
     TRANSACTION_PREPARED,
@@ -335,6 +336,20 @@ def test_an_audit_tells_of_a_queue_file_that_was_cut_inside_an_entry(store: Path
     lost = [one.problem for one in findings if one not in queue]
     assert lost[0] == "no queue entry for offset 133 of topic-1 queue 1"
     assert len(lost) == 128 - 5
+
+
+def test_an_audit_knows_the_tags_that_rocketmq_5_5_keeps_in_the_index(store: Path) -> None:
+    from aerobee.pipeline.audit import audit_parts, check_part
+
+    hashes = [index_hash("topic-0", key) for key in ("T#tag-0", "T#tag-1")]
+    entries = b"".join(struct.pack(">iqii", key_hash, 0, 0, 0) for key_hash in (0, *hashes))
+    data = struct.pack(">qqqqii", BASE_MS, BASE_MS, 0, 0, 1, 3) + bytes(4) + entries + bytes(20)
+    (store / "index").mkdir()
+    (store / "index" / "20260101000000000").write_bytes(data)
+    parts = [part for part in audit_parts(str(store)) if part.kind == "index"]
+    report = check_part(parts[0])
+    assert report.checked == 2
+    assert [finding.position for finding in report.findings] == [2]  # the record has tag-0
 
 
 def test_a_reader_for_duckdb_and_polars_has_the_schema_before_the_first_row(store: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from peers.aerobee_broker import AerobeeBroker
+from peers.wire import Wire
 from pyspark.sql import SparkSession
 from spark.helpers import create_topic, numbers, produce, topic_rows
 
@@ -167,6 +169,25 @@ def test_audit_finds_nothing_in_a_sound_store_and_every_planted_damage(
     assert any("the queue entry for offset 3 of red queue 0" in f["problem"] for f in found["log"])
     assert any("entry 3" in f["problem"] for f in found["queue"])
     assert [f["position"] for f in found["index"]] == [1]
+
+
+def test_audit_takes_deleted_topics_and_topics_made_anew_for_what_they_are(
+    run: Run, own_broker: Callable[..., AerobeeBroker], tmp_path: Path
+) -> None:
+    broker = own_broker(mappedFileSizeCommitLog="131072")
+    for topic in ("gone", "anew", "kept"):
+        create_topic(broker.broker, topic, 1)
+        produce(broker.namesrv, topic, numbers(200), tag=topic)
+    with Wire(broker.broker) as wire:
+        for topic in ("gone", "anew"):
+            assert wire.request(215, {"topic": topic}).code == 0
+    create_topic(broker.broker, "anew", 1)
+    produce(broker.namesrv, "anew", numbers(50), tag="anew")
+    broker.stop()
+    assert "no damage found" in run("audit", broker.store).output
+    shutil.rmtree(broker.store / "consumequeue" / "kept")
+    run("audit", broker.store, "--json", tmp_path / "found.json", fails=True)
+    assert "no queue entry for offset 0 of kept" in (tmp_path / "found.json").read_text()
 
 
 def test_stats_tell_of_a_store_and_of_a_cluster(
