@@ -64,6 +64,11 @@ class ProcessQueue:
     def unfinished(self) -> int:
         return len(self._unfinished) - len(self._done)
 
+    @property
+    def span(self) -> int:
+        """How many were taken since the oldest that is not finished."""
+        return len(self._unfinished)
+
     def take(self, stored: list[StoredMessage]) -> list[Message]:
         """Track what a pull brought."""
         broker = self.queue.broker_name

@@ -17,6 +17,9 @@ log = logging.getLogger("aerobee.consumer")
 
 SUSPEND_SECONDS: Final = 15.0
 PAUSE_MAX: Final = 5.0
+# What is finished behind an unfinished message is remembered, and comes again after a restart.
+SPAN_MAX: Final = 65536
+SPAN_SECONDS: Final = 5.0
 SUBSCRIPTION_CODES: Final = frozenset((24, 25, 27, 28))  # cured by the next heartbeat
 
 
@@ -30,6 +33,9 @@ async def read_queue(consumer: Consumer, process_queue: ProcessQueue) -> None:
     while True:
         await process_queue.running.wait()
         await consumer.room.wait()
+        if process_queue.span >= SPAN_MAX:
+            await _wait_for_the_oldest(consumer, process_queue)
+            continue
         try:
             pulled = await pull(
                 core.remoting,
@@ -71,3 +77,11 @@ async def read_queue(consumer: Consumer, process_queue: ProcessQueue) -> None:
         process_queue.max_offset = pulled.max_offset
         if pulled.messages:
             consumer.offer(process_queue, pulled.messages)
+
+
+async def _wait_for_the_oldest(consumer: Consumer, process_queue: ProcessQueue) -> None:
+    log.warning(
+        "group %s takes no more of %s: offset %d is neither acked nor retried, %d messages later",
+        *(consumer.group, process_queue.queue, process_queue.commit_offset, process_queue.span),
+    )
+    await asyncio.sleep(SPAN_SECONDS)

@@ -9,7 +9,7 @@ from waiting import until
 
 from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
 from aerobee.client import consumer as consumers
-from aerobee.client import redelivery
+from aerobee.client import pull_loop, redelivery
 from aerobee.client.offsets import BrokerOffsets
 from aerobee.testing import EmbeddedBroker
 
@@ -352,3 +352,31 @@ async def test_a_key_with_a_blank_of_another_script_is_one_key(aerobee_broker, k
         await mq.send("orders", b"x", key=[key, "second"])
         [found] = [message async for message in mq.find("orders", key=key)]
         assert found.keys == [key, "second"]
+
+
+async def test_one_message_that_is_never_finished_does_not_let_the_memory_grow(
+    aerobee_broker, monkeypatch
+):
+    monkeypatch.setattr(pull_loop, "SPAN_MAX", 100, raising=False)
+    monkeypatch.setattr(pull_loop, "SPAN_SECONDS", 0.02, raising=False)
+    options = ConsumerOptions(pull_count=10)
+    async with aerobee_broker.connect() as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        await fill(mq, "orders", 300)
+        async with mq.consumer("orders", group="g", options=options) as inbox:
+            async with asyncio.timeout(10):
+                stuck = await inbox.get()
+            [queue] = [row for row in inbox.process_queues if row.queue.topic == "orders"]
+            taken = 1
+            with pytest.raises(TimeoutError):
+                while True:
+                    async with asyncio.timeout(0.5):
+                        await (await inbox.get()).ack()
+                    taken += 1
+            assert 100 <= taken <= 110 and queue.span == taken
+            await stuck.ack()
+            async with asyncio.timeout(10):
+                while taken < 300:
+                    await (await inbox.get()).ack()
+                    taken += 1
+            assert queue.span == 0
