@@ -5,9 +5,11 @@ It runs in threads of its own, so that it can say that the event loop hangs when
 
 import asyncio
 import concurrent.futures
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, Final
 
 import structlog
@@ -124,6 +126,13 @@ class _Families:
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
 
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's asks the name server who we are, for nothing
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.info("a scrape failed", peer=str(client_address), exc_info=True)
 
@@ -172,5 +181,6 @@ def start_metrics(settings: Settings, server: MetricsServer) -> bool:
             raise StartError(text) from error
         log.warning("no metrics", reason=text)
         return False
-    log.info("metrics", address=f"http://{host}:{server.port}/metrics")
+    shown = f"[{host}]" if ":" in host else host
+    log.info("metrics", address=f"http://{shown}:{server.port}/metrics")
     return True

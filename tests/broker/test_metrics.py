@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -152,6 +153,28 @@ def test_a_second_broker_starts_without_metrics_where_no_port_was_asked_for(
         return metrics_server.start_metrics(settings, server)
 
     assert asyncio.run(start()) is False
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::1"])
+async def test_metrics_start_on_any_address_without_asking_a_name_server(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """One that does not answer would keep the broker from starting for many seconds."""
+    asked: list[str] = []
+    monkeypatch.setattr(socket, "getfqdn", lambda name="": asked.append(name) or name)
+    server = MetricsServer(lambda: None, lambda: "", lambda: True)
+    server.start(host, 0)
+    try:
+        address = f"[{host}]" if ":" in host else "127.0.0.1"
+        page = await asyncio.to_thread(page_of, f"http://{address}:{server.port}/readyz")
+    finally:
+        server.stop()
+    assert page == "ready\n" and asked == []
+
+
+def page_of(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read().decode())
 
 
 async def test_a_broker_that_refuses_messages_is_not_healthy(tmp_path: Path) -> None:
