@@ -80,6 +80,9 @@ def encode_rows(batch: Any, topic: str | None, ids: BulkIds) -> Iterator[Group]:
     for number, place in enumerate(zip(topics, queues, strict=True)):
         places.setdefault(place, []).append(number)
     for (its_topic, queue_id), numbers in places.items():
+        if queue_id is not None and queue_id < 0:
+            text = f"a row's partition is {queue_id}; queues count from 0, null leaves the choice"
+            raise OptionError(text)
         yield Group(its_topic, queue_id, rows.take(pa.array(numbers, pa.int32())))
 
 

@@ -131,10 +131,11 @@ def test_piles_hold_every_row_once_in_order_and_keep_to_their_size(batch_bytes: 
         ({"value": [b"x"], "tags": ["a\x02b"]}, "which separate properties"),
         ({"value": [b"x"], "properties": [[("a\x01", "b")]]}, "which separate properties"),
         ({"value": [b"x"], "properties": [[("a", "b" * 40_000)]]}, "at most 32767 fit"),
+        ({"value": [b"x", b"y"], "partition": [0, -1]}, "a row's partition is -1"),
     ],
 )
 def test_rows_that_no_message_can_hold_are_refused(columns: Any, complaint: str) -> None:
-    kinds = {"value": pa.binary(), "tags": pa.string(), "properties": MAP}
+    kinds = {"value": pa.binary(), "tags": pa.string(), "properties": MAP, "partition": pa.int32()}
     batch = pa.record_batch({name: pa.array(rows, kinds[name]) for name, rows in columns.items()})
     with pytest.raises(OptionError, match=complaint):
         list(encode_rows(batch, "t", BulkIds()))
