@@ -182,7 +182,10 @@ ENCODERS: Final[dict[int, Callable[[Command], bytes]]] = {
 
 def decode_command(codec: int, header: bytes, body: bytes | memoryview = b"") -> Command:
     """The frame's header and body as a Command; ProtocolError when the header is not sound."""
-    command = DECODERS[codec](header)
+    decode = DECODERS.get(codec)
+    if decode is None:
+        raise ProtocolError(f"header form {codec} is unknown; 0, 1 and 2 are known")
+    command = decode(header)
     if len(command.ext) > EXT_FIELDS_MAX:
         raise ProtocolError(f"{len(command.ext)} ext fields, at most {EXT_FIELDS_MAX} are taken")
     for name in ("code", "opaque", "flag", "version"):

@@ -259,3 +259,9 @@ def test_no_header_bytes_raise_anything_but_a_protocol_error(codec: int, header:
         decode_command(codec, header)
     except ProtocolError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("codec", [3, 9, 255])
+def test_a_header_in_an_unknown_form_is_a_protocol_error(codec: int) -> None:
+    with pytest.raises(ProtocolError, match=f"header form {codec} is unknown"):
+        decode_command(codec, b"{}")
