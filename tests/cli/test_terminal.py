@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from aerobee import AerobeeError
 from aerobee.protocol.record import COMPRESSED
@@ -71,7 +72,8 @@ async def test_interrupting_a_send_that_reads_its_input_ends_it(aerobee_broker):
         process = await asyncio.create_subprocess_exec(
             *(AEROBEE, *words, "--url", aerobee_broker.url), stdin=PIPE, stdout=PIPE, stderr=PIPE
         )
-        await asyncio.sleep(1.0)
+        threads = Path(f"/proc/{process.pid}/task")
+        await until(lambda threads=threads: len(list(threads.iterdir())) > 1)  # it reads
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(5):
             await process.wait()
