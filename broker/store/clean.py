@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -33,6 +35,8 @@ log = structlog.get_logger("aerobee.store")
 FIRST_DELAY_S: Final = 60.0
 MANUAL_ROUNDS: Final = 20
 HOUR_MS: Final = 3_600_000
+
+Chosen = tuple[MappedFileQueue, MappedFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +133,21 @@ class Clean:
             for word in self.settings.delete_when.split(";")
         )
 
-    def choose(self) -> tuple[MappedFileQueue, MappedFile] | None:
+    def choose(self) -> Chosen | None:
         """The next file to remove, taken out of its stream; None when none may go."""
         state = self.measure()
-        manual = self._manual > 0
-        if not (state.reclaim or state.force or manual or self._is_time()):
+        files = self._log.files
+        begun = bool(files.files) and not files.files[0].usable  # nobody may read it any more
+        if not (state.reclaim or state.force or begun or self._manual > 0 or self._is_time()):
             return None
         now_ms = self._clock.now_ms()
         keep_ms = self.settings.file_reserved_time * HOUR_MS
 
         def is_expired(file: MappedFile) -> bool:
-            return state.force or self._disk.modified_ms(file.path) + keep_ms <= now_ms
+            if state.force or not file.usable:
+                return True
+            return self._disk.modified_ms(file.path) + keep_ms <= now_ms
 
-        files = self._log.files
         limit = self._log.flushed_offset
         if files.files and files.files[0].end > limit:
             return None
@@ -157,41 +163,42 @@ class Clean:
         log.info("a commitlog file is removed", path=file.path, forced=state.force)
         return files, file
 
-    def choose_derived(self) -> list[tuple[MappedFileQueue, MappedFile]]:
-        """Queue and index files that point only to what the log no longer has, taken out."""
+    def choose_derived(self) -> Iterator[Chosen]:
+        """Queue files that point only to what the log no longer has, each taken out when it is its
+        turn; index files of that kind are removed here."""
         low = self._log.files.min_offset
-        chosen: list[tuple[MappedFileQueue, MappedFile]] = []
         for queue in self._log.queues:
-            before = len(chosen)
-            while len(queue.files.files) > 1 and queue.is_file_expired(low):
-                chosen.append((queue.files, queue.files.files.pop(0)))
-            if len(chosen) > before or queue.begins_before(low):
+            if queue.begins_before(low):
                 queue.correct_min_offset(low)
+            yield from _taken_out(queue.files, partial(queue.is_file_expired, low))
             if queue.ext is not None and len(queue.ext.files.files) > 1:
-                first = queue.ext_begin()
-                while len(queue.ext.files.files) > 1 and queue.ext.files.files[0].end <= first:
-                    chosen.append((queue.ext.files, queue.ext.files.files.pop(0)))
+                units = queue.ext.files
+                yield from _taken_out(units, partial(_first_ends_by, units, queue.ext_begin()))
         index_files = self._index.files if self._index is not None else []
         while len(index_files) > 1 and self._index and index_files[0].end_offset < low:
             self._index.remove(index_files[0])
-        return chosen
 
-    def remove(self, chosen: tuple[MappedFileQueue, MappedFile]) -> None:
+    def remove(self, chosen: Chosen) -> bool:
+        """Delete the file; False when that failed and it is still there."""
         files, file = chosen
         try:
             files.remove(file)
-            self._disk.syncdir(files.folder)
         except OSError as error:
             log.error("a file could not be removed", path=file.path, reason=str(error))
+            return False
+        try:
+            self._disk.syncdir(files.folder)
+        except OSError as error:
+            log.error("a folder could not be synced", path=files.folder, reason=str(error))
+        return True
 
     def step(self) -> float:
         """Remove at most one log file and what hangs on it; seconds until the next step."""
         chosen = self.choose()
-        if chosen is not None:
-            self.remove(chosen)
+        removed = chosen is not None and _settled(chosen, self.remove(chosen))
         for derived in self.choose_derived():
-            self.remove(derived)
-        return self.pause(chosen is not None)
+            _settled(derived, self.remove(derived))
+        return self.pause(removed)
 
     def pause(self, removed: bool) -> float:
         """How long to wait: a little between two files, the interval between two rounds."""
@@ -205,13 +212,35 @@ class Clean:
     async def run(self, worker: Worker) -> None:
         await self._clock.sleep(FIRST_DELAY_S)
         while True:
-            chosen = None
+            removed = False
             try:
                 chosen = self.choose()
                 if chosen is not None:
-                    await worker.run(self.remove, chosen)
+                    removed = _settled(chosen, await worker.run(self.remove, chosen))
                 for derived in self.choose_derived():
-                    await worker.run(self.remove, derived)
+                    _settled(derived, await worker.run(self.remove, derived))
             except OSError as error:
                 log.error("expired files could not be looked for", reason=str(error))
-            await self._clock.sleep(self.pause(chosen is not None))
+            await self._clock.sleep(self.pause(removed))
+
+
+def _taken_out(files: MappedFileQueue, first_may_go: Callable[[], bool]) -> Iterator[Chosen]:
+    """The first files of a stream, one after the other, but never the last."""
+    while len(files.files) > 1 and first_may_go():
+        file = files.files.pop(0)
+        yield files, file
+        if files.files and files.files[0] is file:  # it could not be removed
+            return
+
+
+def _first_ends_by(files: MappedFileQueue, byte: int) -> bool:
+    return files.files[0].end <= byte
+
+
+def _settled(chosen: Chosen, removed: bool) -> bool:
+    """A file that could not be removed stays the first of its stream: were the next one removed
+    all the same, the store would have a hole, and the next start be refused."""
+    files, file = chosen
+    if not removed:
+        files.files.insert(0, file)
+    return removed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 import structlog
@@ -143,7 +144,8 @@ class MappedFileQueue:
 
     def remove(self, file: MappedFile) -> None:
         """Delete one file that is no longer in the list."""
-        self.disk.unlink(file.path)
+        with suppress(FileNotFoundError):  # somebody else was quicker
+            self.disk.unlink(file.path)
         file.close()
 
     def expired(

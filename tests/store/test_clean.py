@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import ReadStatus
 
-from .conftest import ManualClock, OpenStore, dispatch, message
+from .conftest import ManualClock, OpenStore, abandon, dispatch, message
 from .faulty_disk import FaultyDisk
 
 HOUR_MS = 3_600_000
@@ -210,3 +212,75 @@ def test_counters_follow_the_mapped_files(open_store: OpenStore, clock: ManualCl
     assert store.counters.bytes < before[1]
     store.close()
     assert (store.counters.files, store.counters.bytes) == (0, 0)
+
+
+def test_a_file_that_nobody_may_read_any_more_goes_though_the_hour_is_over(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    fill_files(store, 2)
+    age(store, clock, 80)
+    reading = store.read_queue("T", 0, 0, 1, max_bytes=1 << 20)
+    is_time = [True]
+    monkeypatch.setattr(store.clean, "_is_time", is_time.pop)
+    store.clean.step()
+    assert log_files(tmp_path) == 3
+    monkeypatch.setattr(store.clean, "_is_time", lambda: False)
+    reading.release()
+    store.clean.step()
+    assert log_files(tmp_path) == 2  # the next one has not been begun with
+    found = store.read_queue("T", 0, store.min_offset("T", 0), 1, max_bytes=1 << 20)
+    assert found.status is ReadStatus.FOUND
+    found.release()
+
+
+@pytest.mark.parametrize("part", ["/commitlog/", "/consumequeue/", "/index/"])
+def test_a_file_that_cannot_be_removed_leaves_no_hole_behind_it(
+    open_store: OpenStore,
+    tmp_path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, max_index_num=50)
+    fill_files(store, 5)
+    age(store, clock, 80)
+    unlink, stuck = disk.unlink, ["/" + "0" * 20, "/index/20"]
+
+    def refuse(path: str) -> None:
+        if any(each in path and part in path for each in stuck):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
+        unlink(path)
+
+    monkeypatch.setattr(disk, "unlink", refuse)
+    store.clean.trigger()
+    for _ in range(3):
+        with suppress(OSError):  # the coroutine says it and goes on
+            store.clean.step()
+        if part == "/index/":
+            stuck.clear()
+    before = store.min_offset("T", 0), store.max_offset("T", 0)
+    abandon(store)
+    store = open_store(max_index_num=50)
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == before
+    store.clean.trigger()
+    for _ in range(6):
+        store.clean.step()
+    assert log_files(tmp_path) == 1
+
+
+def test_a_file_that_somebody_else_removed_is_let_go_of(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    fill_files(store, 3)
+    age(store, clock, 80)
+    first = store.commit_log.files.files[0]
+    assert len(first.view) == first.size
+    mapped = store.counters.bytes
+    store.clean.trigger()
+    assert store.clean.choose() == (store.commit_log.files, first)
+    os.unlink(first.path)
+    assert store.clean.remove((store.commit_log.files, first))
+    assert store.counters.bytes == mapped - first.size
