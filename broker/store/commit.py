@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.mapped_file import PAGE
+from aerobee.broker.store.refusals import Cause, Refusals
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.transient_store_pool import TransientStorePool
 
@@ -18,14 +19,32 @@ class Commit:
         commit_log: CommitLog,
         pool: TransientStorePool,
         clock: Clock,
+        refusals: Refusals,
         on_committed: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._log = commit_log
         self._pool = pool
         self._clock = clock
+        self._refusals = refusals
         self._on_committed = on_committed
         self._last_thorough = clock.monotonic()
+
+    def try_step(self, least_pages: int = 0) -> None:
+        """A step; when the disk refuses, no more is taken until a later one has worked: what waits
+        is nowhere but in the pool."""
+        try:
+            self.step(least_pages)
+        except OSError as error:
+            self._refusals.set(
+                Cause.COMMIT_FAILED,
+                f"messages could not be moved from the transient store pool to "
+                f"{self._log.files.folder} ({error}): mend the disk; sends resume by themselves "
+                f"when it can be written again",
+            )
+        else:
+            if Cause.COMMIT_FAILED in self._refusals:
+                self._refusals.clear(Cause.COMMIT_FAILED)
 
     def step(self, least_pages: int = 0) -> bool:
         """Commit if this many pages wait (a full file: always); whether anything was."""
@@ -45,7 +64,7 @@ class Commit:
     async def run(self) -> None:
         while True:
             await self._clock.sleep(self._settings.commit_interval_commit_log / 1000)
-            self.step(self._least_pages())
+            self.try_step(self._least_pages())
 
     def _least_pages(self) -> int:
         now = self._clock.monotonic()

@@ -104,9 +104,10 @@ class CommitLog:
     @property
     def committed_offset(self) -> int:
         """The end of what is in the files, and so readable."""
-        for file in self.files.files[-6:]:
-            if file.buffer is not None and file.committed < file.wrote:
-                return file.start + file.committed
+        if self._pool is not None:
+            for file in self.files.files:
+                if file.buffer is not None and file.committed < file.wrote:
+                    return file.start + file.committed
         return self.max_offset
 
     # -- appending

@@ -109,7 +109,7 @@ class StoreLifecycle:
             fence,
         )
         self.commit = (
-            Commit(settings, self.commit_log, self._pool, clock, self._on_committed)
+            Commit(settings, self.commit_log, self._pool, clock, self.refusals, self._on_committed)
             if self._pool is not None
             else None
         )
@@ -269,7 +269,7 @@ class StoreLifecycle:
         self._tasks = []
         self._maker.stop()
         if self.commit is not None:
-            self.commit.step()
+            self.commit.try_step()
         job = self.flush.prepare()
         if job is not None:
             self.flush.complete(await self._flush_worker.run(self.flush.sync, job))
@@ -287,7 +287,7 @@ class StoreLifecycle:
         self._refuse_all()
         self._maker.stop()
         if self.commit is not None:
-            self.commit.step()
+            self.commit.try_step()
         self.flush.step()
         if self._drain():
             self.queue_flush.step(thorough=True)

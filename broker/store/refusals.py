@@ -19,6 +19,7 @@ class Cause(IntEnum):
     SYNC_FAILED = 2
     DISPATCH_FAILED = 3
     DISK_FULL = 4
+    COMMIT_FAILED = 5
 
 
 class Refusals:
