@@ -8,6 +8,7 @@ claims only what is on disk by then: a round that does not cover every queue cla
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -124,7 +125,7 @@ class QueueFlush:
             for file, _ in job.index:
                 file.file.file.sync()
             for folder in job.folders:
-                if self._disk.exists(folder):  # its topic may have been deleted meanwhile
+                with suppress(FileNotFoundError):  # its topic may have been deleted meanwhile
                     self._disk.syncdir(folder)
             if job.checkpoint is not None:
                 self._checkpoint.value = job.checkpoint
@@ -169,7 +170,7 @@ class QueueFlush:
                 log.error("the index could not be written before its flush", reason=str(error))
                 continue
             if job is not None:
-                self.complete(await worker.run(self.sync, job))
+                await worker.run_to_end(self.sync, job, self.complete)
 
     def hurry(self) -> None:
         """Let the next round be a thorough one."""

@@ -102,7 +102,7 @@ class LogFlush:
         """Answer those who have waited too long; seconds until the next may have to be."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0][1] <= now:
-            self._waiting.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
+            _tell(self._waiting.popleft()[2], PutStatus.FLUSH_DISK_TIMEOUT)
         return self._waiting[0][1] - now if self._waiting else 0.0
 
     # -- the three parts
@@ -169,7 +169,7 @@ class LogFlush:
         self._on_flushed()
         waiting = self._waiting
         while waiting and waiting[0][0] <= end:
-            waiting.popleft()[2](PutStatus.PUT_OK)
+            _tell(waiting.popleft()[2], PutStatus.PUT_OK)
 
     def _fail(self, job: LogJob) -> None:
         self.failed = True
@@ -180,7 +180,7 @@ class LogFlush:
         )
         waiting, self._waiting = self._waiting, deque()
         for _, _, callback in waiting:
-            callback(PutStatus.UNKNOWN_ERROR)
+            _tell(callback, PutStatus.UNKNOWN_ERROR)
 
     def step(self, least_pages: int = 0) -> bool:
         """A whole flush in place; False when there was nothing to do."""
@@ -203,7 +203,7 @@ class LogFlush:
                 await self._sleep_or_wake()
             job = self.prepare(self._least_pages())
             if job is not None:
-                self.complete(await worker.run(self.sync, job))
+                await worker.run_to_end(self.sync, job, self.complete)
 
     async def _run_group_commit(self) -> None:
         with GroupCommit(self._take, self._sync_and_stop_if_failed, self.complete) as commit:
@@ -231,3 +231,11 @@ class LogFlush:
             await self.wake_expiry.wait()
             while (seconds := self.expire()) > 0:
                 await self._clock.sleep(seconds)
+
+
+def _tell(callback: DurableCallback, status: PutStatus) -> None:
+    """One answer that fails must not keep the others from theirs."""
+    try:
+        callback(status)
+    except Exception:
+        log.exception("a put could not be answered", status=status.name)

@@ -31,6 +31,20 @@ class Worker:
         self._calls.put((loop, future, call, argument))
         return await future
 
+    async def run_to_end(
+        self,
+        call: Callable[[Argument], Result],
+        argument: Argument,
+        complete: Callable[[Result], None],
+    ) -> None:
+        """Hand the result to `complete`, also when this is cancelled while the call is under way:
+        a sync that fails during a stop must not be forgotten."""
+        running = asyncio.ensure_future(self.run(call, argument))
+        try:
+            await asyncio.shield(running)
+        finally:
+            complete(await running)
+
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             loop, future, call, argument = item

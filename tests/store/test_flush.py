@@ -340,3 +340,77 @@ async def test_the_thread_never_syncs_again_after_a_sync_that_failed(
 
 def log_syncs(disk: FaultyDisk) -> int:
     return sum("commitlog" in path for path in disk.synced)
+
+
+def test_more_files_than_the_pool_has_buffers_show_no_reader_what_is_not_committed(
+    open_store: OpenStore,
+) -> None:
+    store = open_store(transient_store_pool_enable=True, transient_store_pool_size=2)
+    assert store.commit is not None
+    bodies = [b"%d" % number + b"x" * 60_000 for number in range(12)]  # a file each
+    store.put([message(body=body) for body in bodies])
+    dispatch(store)
+    store.flush.step()
+    assert store.max_offset("T", 0) == store.committed_offset == store.flushed_offset == 0
+    store.commit.step()
+    dispatch(store)
+    assert [each.body for each in read_all(store)] == bodies
+
+
+def test_one_answer_that_fails_keeps_no_other_from_its_own(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(**SYNC)
+    answers: list[PutStatus] = []
+
+    def fail(_status: PutStatus) -> None:
+        raise RuntimeError("the connection is broken")
+
+    def put_for_both() -> None:
+        for callback in (fail, answers.append):
+            store.when_durable(store.put([message()])[0].end_offset, callback)
+
+    put_for_both()
+    store.flush.step()
+    put_for_both()
+    clock.time_ms += 5000
+    store.flush.expire()
+    assert answers == [PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT]
+
+
+def test_a_topic_deleted_between_two_moments_of_a_flush_fences_nothing(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    store.put([message(), message(topic="other")])
+    dispatch(store)
+    job = store.queue_flush.prepare(thorough=True)
+    assert job is not None
+    syncdir = disk.syncdir
+
+    def syncdir_too_late(path: str) -> None:
+        if path.endswith("/T") and "T" in store.queues():
+            store.delete_topic("T")
+        syncdir(path)
+
+    monkeypatch.setattr(disk, "syncdir", syncdir_too_late)
+    store.queue_flush.complete(store.queue_flush.sync(job))
+    assert store.queues() == {"other": [0]}
+    assert store.put([message()])[0].ok
+
+
+def test_the_rest_of_a_file_that_no_other_follows_is_no_message_that_waits(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    assert store.put([message(body=b"x" * 60_000)])[0].ok
+    disk.no_space_for = "commitlog"
+    assert not store.put([message(body=b"x" * 60_000)])[0].ok
+    store.close()
+    assert not (tmp_path / "store" / "abort").exists()  # the stop was clean
+    store = open_store()
+    assert store.put([message(body=b"x" * 60_000)])[0].ok
+    dispatch(store)
+    assert len(read_all(store)) == 2

@@ -241,3 +241,69 @@ def test_a_start_that_is_refused_leaves_nothing_open(tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             make(tmp_path)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue"])
+async def test_a_sync_that_fails_during_the_stop_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    disk = FaultyDisk()
+    often = {"flush_interval_commit_log": 5, "flush_interval_consume_queue": 5}
+    pages = {"flush_commit_log_least_pages": 0, "flush_consume_queue_least_pages": 0}
+    store = make(tmp_path, disk=disk, **often, **pages)
+    flush: Any = store.flush if part == "commitlog" else store.queue_flush
+    sync = flush.sync
+    entered, leave = threading.Event(), threading.Event()
+
+    def fail_once(job: object) -> object:
+        if entered.is_set():
+            return sync(job)
+        entered.set()
+        assert leave.wait(10)
+        disk.fail_sync_of = part
+        try:
+            return sync(job)
+        finally:
+            disk.fail_sync_of = ""
+
+    monkeypatch.setattr(flush, "sync", fail_once)
+    await store.start()
+    store.put([message()])
+    store.max_offset("T", 0)  # dispatches it
+    await until(entered.is_set)
+    stopping = asyncio.ensure_future(store.stop())
+    await asyncio.sleep(0.02)
+    leave.set()
+    await stopping
+    assert (tmp_path / "abort").read_bytes() == b"a sync failed"
+
+
+async def test_what_the_pool_cannot_commit_waits_until_the_disk_takes_it(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    disk = FaultyDisk()
+    store = make(tmp_path, clock, disk=disk, transient_store_pool_enable=True)
+    await store.start()
+    disk.fail_write_of = "commitlog"
+    assert store.put([message(body=b"kept")])[0].ok
+    await clock.advance(2)
+    refused = store.put([message()])[0]
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "transient store pool" in refused.reason and "Input/output error" in refused.reason
+    disk.fail_write_of = ""
+    await clock.advance(2)
+    assert store.put([message(body=b"more")])[0].ok
+    await store.stop()
+    again = make(tmp_path)
+    assert [m.body for m in read_all(again)] == [b"kept", b"more"]
+    again.close()
+
+
+async def test_a_stop_whose_commit_fails_lets_go_of_the_directory(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    store = make(tmp_path, disk=disk, transient_store_pool_enable=True)
+    await store.start()
+    store.put([message(body=b"lost")])
+    disk.fail_write_of = "commitlog"
+    await store.stop()
+    assert (tmp_path / "abort").exists()
+    make(tmp_path).close()
