@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from aerobee.broker.store.consume_queue_ext import ConsumeQueueExt, is_address
+from aerobee.broker.store.consume_queue_ext import ConsumeQueueExt, is_address, last_address
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.mapped_file import PAGE, MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
@@ -252,9 +252,10 @@ class ConsumeQueue:
     def cut_ext(self) -> None:
         """Drop the units that no entry points to."""
         if self.ext is not None:
-            last = self.entries(self.max_offset - 1, 1) if self.max_offset else b""
-            code = ENTRY.unpack(last)[2] if last else 0
-            self.ext.cut_after(code if is_address(code) else None)
+            files = reversed(self.files.files)
+            runs = (self.entries(file.start // ENTRY_SIZE, self.max_offset) for file in files)
+            addresses = (last_address(entries) for entries in runs)
+            self.ext.cut_after(next((at for at in addresses if at is not None), None))
 
     def last_physical_end(self) -> int:
         last = self.entry(self.max_offset - 1) if self.max_offset else None

@@ -13,10 +13,13 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.mapped_file import PAGE, MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 
+_ENTRY: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _UNIT: Final = struct.Struct(">hqqh")
 _SHORT: Final = struct.Struct(">h")
 _END: Final = -1
@@ -37,6 +40,13 @@ class ExtUnit(NamedTuple):
 def is_address(tags_code: int) -> bool:
     """Whether a queue entry's tags code is the address of a unit."""
     return tags_code <= ADDRESS_MAX
+
+
+def last_address(entries: memoryview) -> int | None:
+    """Of the last queue entry that points to a unit: the newer ones may be of a time without."""
+    codes = np.frombuffer(entries, _ENTRY)["code"]
+    found = np.flatnonzero(codes <= ADDRESS_MAX)
+    return int(codes[found[-1]]) if found.size else None
 
 
 class ConsumeQueueExt:

@@ -82,11 +82,9 @@ class IndexService:
         if last is not None and last.room > 0:
             return last
         self._unsynced_folders.update(self._disk.makedirs(self._folder))
-        now_ms = self._now_ms()
-        name = index_name(now_ms)
-        while last is not None and name <= os.path.basename(last.path):
-            now_ms += 1
-            name = index_name(now_ms)
+        name = index_name(self._now_ms())
+        if last is not None and name <= os.path.basename(last.path):
+            name = str(last.number + 1)  # the clock was set back, or summer is over: names rise
         path = os.path.join(self._folder, name)
         made = self._disk.create(path, index_file_size(self._slots, self._entries))
         made.use_randomly()
@@ -121,6 +119,11 @@ class IndexService:
             if file.count > 1:
                 return file.end_offset
         return -1
+
+    @property
+    def known_to(self) -> int:
+        """The newest record with entries in a file, or kept from it by a full disk."""
+        return self.indexed_offset if self._left is None else int(self._left[1][-1])
 
     def to_sync(self) -> list[IndexFile]:
         """The files with bytes that may not be on disk."""

@@ -288,3 +288,36 @@ def test_deleting_a_topic_with_records_that_wait_for_the_flush_does_no_harm(
     dispatch(store)
     assert store.max_offset("other", 0) == 1
     assert store.dispatched_offset == store.max_physical_offset
+
+
+def test_units_outlive_messages_that_came_without_them(open_store: OpenStore) -> None:
+    """enableConsumeQueueExt on, off and on again: each entry keeps its own tag."""
+    settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 256}
+    tags: list[str] = []
+    for enabled in (True, False, False, True, True):
+        store = open_store(**(settings | {"enable_consume_queue_ext": enabled}))
+        count = store.max_offset("T", 0)
+        codes = [entry[2] for n in range(count) if (entry := store.queue_entry("T", 0, n))]
+        assert codes == [java_hash(tag) for tag in tags]
+        new = [f"t{len(tags) + n}" for n in range(60)]
+        store.put([message(properties=f"TAGS\x01{tag}\x02") for tag in new])
+        dispatch(store)
+        tags += new
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"flush_disk_type": "SYNC_FLUSH"}, {"transient_store_pool_enable": True}]
+)
+def test_a_topic_deleted_while_many_records_wait_does_not_come_back(
+    open_store: OpenStore, settings: dict[str, object]
+) -> None:
+    store = open_store(mapped_file_size_commit_log=1 << 20, **settings)
+    store.put([message() for _ in range(300)])
+    store.delete_topic("T")
+    if store.commit is not None:
+        store.commit.step()
+    store.flush.step()
+    dispatch(store)
+    assert store.queues() == {}
+    assert store.dispatched_offset == store.max_physical_offset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -284,3 +285,23 @@ def test_a_record_whose_keys_are_in_two_files_keeps_both_when_the_second_is_buil
     for number in range(210):
         for key in (f"u{number}", f"k{number}"):
             assert len(bodies(again, "T", key)) == 1, key
+
+
+def test_a_clock_set_back_costs_the_next_index_file_no_time(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store(max_index_num=10)
+    assert store.index is not None
+    for letter in "abc":
+        store.put([message(body=letter.encode(), properties=f"KEYS\x01{letter}") for _ in range(9)])
+        dispatch(store)
+        started = time.monotonic()
+        store.index.write_pending()
+        assert time.monotonic() - started < 1
+        clock.time_ms -= 10 * 365 * 86_400_000
+    names = [path.name for path in index_files(tmp_path)]
+    assert len(names) == 3 and all(len(name) == 17 for name in names)
+    store.close()
+    store = open_store(max_index_num=10)
+    for letter in "abc":
+        assert bodies(store, "T", letter) == [letter.encode()] * 9
