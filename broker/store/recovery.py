@@ -27,7 +27,7 @@ from aerobee.broker.store.recovery_plan import (
 from aerobee.broker.store.recovery_queue import recover_queue
 from aerobee.broker.store.recovery_scan import LogScan
 from aerobee.broker.store.reput import Reput
-from aerobee.broker.store.scan import NOTHING_HERE, check_record
+from aerobee.broker.store.scan import NOTHING_HERE, check_record, find_record
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.record import CorruptRecord, decode_record
 
@@ -263,12 +263,25 @@ class Recovery:
             known = max((queue.max_physical_offset for queue in self._log.queues), default=-1)
             start = known if known >= 0 else self._log.files.min_offset
             self._reput.start_at(min(max(start, self._log.files.min_offset), end))
-            while self._reput.step():
+            while self._step_past_damage(end):
                 self._tell(self._reput.dispatched_offset, end)
         else:
             self._reput.start_at(end)
             self._reput.step()
         self._reput.dispatched_timestamp = self._log.last_store_timestamp
+
+    def _step_past_damage(self, end: int) -> bool:
+        """A step of reput; a record that cannot be read is said, and what follows it dispatched."""
+        try:
+            return self._reput.step()
+        except CorruptRecord as error:
+            file = self._log.files.find(error.position)
+            assert file is not None
+            room = min(end - file.start, file.size)
+            after = find_record(file.view, file.start, error.position + 1 - file.start, room)
+            self._note_damage(file, error, file.start + after)
+            self._reput.start_at(file.start + after)
+            return True
 
     def _date_queue_files(self, rebuilt_from: int) -> None:
         """RocketMQ 4.9 finds messages by time in the first queue file that was changed at or

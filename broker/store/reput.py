@@ -65,6 +65,8 @@ class Reput:
         self.filter_bitmap: Callable[[str, str], bytes] = _no_bitmap  # of (topic, properties)
         self.listeners: list[ArrivalListener] = []
         self._facts: list[Fact] = []
+        self._forgotten_to = 0  # records below may be of a topic that was deleted while they waited
+        self._failed_to = 0  # records below may have keys in the index though they wait
         self._flushed_offset = 0  # up to where listeners to what was flushed have been looked for
         self._walked: dict[tuple[bytes, int], ConsumeQueue] = {}  # met since the walk began
         self.wake = Wake()
@@ -128,6 +130,7 @@ class Reput:
     def forget(self, topic: str) -> None:
         """Give no queue entries to waiting records of a topic that is deleted."""
         self._walked.clear()
+        self._forgotten_to = self._log.max_offset
         self._facts = [
             fact if fact[0].topic != topic else (fact[0], -1, *fact[2:]) for fact in self._facts
         ]
@@ -175,7 +178,11 @@ class Reput:
             self._stats.dispatched += done
             if arrivals:
                 self._tell(arrivals)
-        return bool(self._facts)
+        if self._facts:
+            return True
+        if limit > self.dispatched_offset:  # by a blank, when the next file could not be made
+            self.dispatched_offset = limit
+        return False
 
     def _of_one_file(self, batch: list[Fact]) -> list[Fact]:
         """The records that are in the first one's file."""
@@ -191,7 +198,9 @@ class Reput:
         file = self._log.files.find(first[2])
         if file is None or first[2] not in (self.dispatched_offset, file.start):
             return 0
-        end = _end_of(last)
+        if first[2] < self._forgotten_to:  # the log has no word of that
+            return 0
+        self._failed_to = end = _end_of(last)
         block = read_block(
             file.view,
             file.start,
@@ -224,7 +233,10 @@ class Reput:
             if batch:
                 self.dispatched_timestamp = batch[-1][4]
                 if self._index is not None:
-                    self._index.add(batch)
+                    if batch[0][2] < self._failed_to:
+                        self._index.add([fact for fact in batch if fact[2] > self._index.known_to])
+                    else:
+                        self._index.add(batch)
         return len(batch)
 
     def _put_entries(self, batch: list[Fact], arrivals: list[Arrival] | None) -> None:

@@ -35,6 +35,8 @@ _ZEROS: Final = bytes(16)
 _CRC_NAME: Final = b"__CRC32#\x01"
 _UNDERSCORE: Final = _CRC_NAME[0]
 _V6_HOSTS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]  # V2's are the same
+_SEARCH: Final = 1024 * 1024
 _new_tuple = tuple.__new__
 
 
@@ -111,6 +113,23 @@ def check_record(view: memoryview, base: int, position: int, room: int, check_cr
     topic = bytes(view[topic_at : props_at - 2])
     fields = (offset, size, queue_id, queue_offset, sys_flag, time_ms, topic, props_at)
     return _new_tuple(Scanned, fields)  # half the price of calling Scanned
+
+
+def find_record(view: memoryview, base: int, position: int, end: int) -> int:
+    """Where the next sound record of a file begins, at `position` or behind it; `end`: nowhere."""
+    position += 4  # the magic follows the size
+    while position < end:
+        piece = bytes(view[position : min(position + _SEARCH, end)])
+        hit = piece.find(_MAGIC)
+        while hit >= 0:
+            start = position + hit - 4
+            try:
+                check_record(view, base, start, end - start, True)
+                return start
+            except CorruptRecord:
+                hit = piece.find(_MAGIC, hit + 1)
+        position += _SEARCH - len(_MAGIC) + 1
+    return end
 
 
 def _not_a_record(size: int, magic: int) -> str:

@@ -473,3 +473,24 @@ def test_rmq_9121_a_crc_of_zero_is_a_value_like_any_other(
         file.write(bytes(4))
     store = open_store(enabled_append_prop_crc=False)
     assert [m.body for m in read_all(store)] == [b"first"]
+
+
+def test_queues_built_anew_have_what_follows_a_damaged_record(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    """An operator removes consumequeue to have it built anew, and the log has a bad spot."""
+    store = open_store()
+    results = store.put([message(body=b"%d" % n * 50) for n in range(2000)])
+    dispatch(store)
+    store.close()
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    for number in (0, 700, 701, 1999):
+        offset = results[number].physical_offset
+        path = tmp_path / "store" / "commitlog" / f"{offset // 65536 * 65536:020d}"
+        data = bytearray(path.read_bytes())
+        data[offset % 65536 + 4] ^= 1
+        path.write_bytes(data)
+    store = open_store()
+    expected = [b"%d" % n * 50 for n in range(2000) if n not in (0, 700, 701, 1999)]
+    assert [each.body for each in read_all(store)] == expected
+    assert store.put([message()])[0].ok

@@ -161,3 +161,25 @@ def test_both_keys_of_a_record_are_kept_when_the_next_index_file_could_not_be_ma
     for letter in "ab":
         found = [len(store.query("T", f"{letter}{n}", 2, 0, 1 << 62).views) for n in many]
         assert found == [1] * len(many), letter
+
+
+def test_keys_that_a_full_disk_kept_back_are_written_once(open_store: OpenStore) -> None:
+    """Somebody begins to listen between two tries: the second goes record by record."""
+    disk = FaultyDisk()
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20 * 1000}
+    store = open_store(disk=disk, **sizes)
+    listening: list[str] = []
+    store.add_arrival_listener(lambda _arrivals: None, lambda topic, _: topic in listening)
+    many = store.settings.max_index_num + 10  # in two files
+    offsets = [r.physical_offset for r in store.put([message(properties="KEYS\x01k")] * many)]
+    disk.no_space_for = "/index/"
+    with pytest.raises(OSError, match="space"):
+        dispatch(store)
+    disk.no_space_for = ""
+    listening.append("T")
+    store.listening_changed("T", 0)
+    dispatch(store)
+    assert store.index is not None
+    store.index.write_pending()
+    found = [offset for offset in store.index.find("T", "k", 0, 1 << 62) if offset is not None]
+    assert found == offsets[::-1]
