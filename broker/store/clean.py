@@ -22,6 +22,7 @@ import structlog
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.disk import Disk, DiskSpace
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
@@ -75,12 +76,12 @@ class Clean:
         if not self.settings.disk_guard_enable:
             return DiskState()
         settings = self.settings
-        reclaim = force = False
+        reclaim = force = unknown = False
         worst: tuple[str, DiskSpace] | None = None
         for path in (settings.layout.commitlog, settings.layout.consumequeue):
             space = self._space(path)
             if space is None:
-                reclaim = True
+                reclaim = unknown = True
                 continue
             used = space.used_ratio * 100
             if space.free >= settings.disk_reserved_bytes:
@@ -89,7 +90,8 @@ class Clean:
             force = force or used > settings.disk_space_clean_forcibly_ratio
             if worst is None or used > worst[1].used_ratio * 100:
                 worst = path, space
-        self._guard(worst)
+        if worst is not None or not unknown:  # else it may be as full as it was
+            self._guard(worst)
         return DiskState(reclaim, force and settings.clean_file_forcibly_enable)
 
     def _space(self, path: str) -> DiskSpace | None:
@@ -146,7 +148,10 @@ class Clean:
         def is_expired(file: MappedFile) -> bool:
             if state.force or not file.usable:
                 return True
-            return self._disk.modified_ms(file.path) + keep_ms <= now_ms
+            try:
+                return self._disk.modified_ms(file.path) + keep_ms <= now_ms
+            except FileNotFoundError:  # somebody else was quicker
+                return True
 
         limit = self._log.flushed_offset
         if files.files and files.files[0].end > limit:
@@ -168,12 +173,15 @@ class Clean:
         turn; index files of that kind are removed here."""
         low = self._log.files.min_offset
         for queue in self._log.queues:
-            if queue.begins_before(low):
-                queue.correct_min_offset(low)
-            yield from _taken_out(queue.files, partial(queue.is_file_expired, low))
-            if queue.ext is not None and len(queue.ext.files.files) > 1:
-                units = queue.ext.files
-                yield from _taken_out(units, partial(_first_ends_by, units, queue.ext_begin()))
+            try:
+                yield from _expired_of(queue, low)
+            except OSError as error:  # an operator may have removed the topic's folder
+                log.error(
+                    "expired files of a queue could not be looked for",
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    reason=str(error),
+                )
         index_files = self._index.files if self._index is not None else []
         while len(index_files) > 1 and self._index and index_files[0].end_offset < low:
             self._index.remove(index_files[0])
@@ -222,6 +230,16 @@ class Clean:
             except OSError as error:
                 log.error("expired files could not be looked for", reason=str(error))
             await self._clock.sleep(self.pause(removed))
+
+
+def _expired_of(queue: ConsumeQueue, low: int) -> Iterator[Chosen]:
+    """The files of one queue that point only to what the log, from `low` on, no longer has."""
+    if queue.begins_before(low):
+        queue.correct_min_offset(low)
+    yield from _taken_out(queue.files, partial(queue.is_file_expired, low))
+    if queue.ext is not None and len(queue.ext.files.files) > 1:
+        units = queue.ext.files
+        yield from _taken_out(units, partial(_first_ends_by, units, queue.ext_begin()))
 
 
 def _taken_out(files: MappedFileQueue, first_may_go: Callable[[], bool]) -> Iterator[Chosen]:

@@ -14,7 +14,7 @@ import structlog
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.allocate import FileMaker
-from aerobee.broker.store.checkpoint import CheckpointFile
+from aerobee.broker.store.checkpoint import CheckpointFile, StoreCheckpoint
 from aerobee.broker.store.clean import Clean
 from aerobee.broker.store.commit import Commit
 from aerobee.broker.store.commitlog import CommitLog
@@ -176,6 +176,10 @@ class StoreLifecycle:
                 self.settings, self.commit_log, self.index, self.reput, progress, sync_failed
             )
             plan = recovery.run(facts)
+            if plan.mode is Mode.EMPTY and point.dispatched_offset > 0:
+                # It speaks of a log that is gone; a crash would hold the next one against it.
+                self.checkpoint.value = StoreCheckpoint()
+                self.checkpoint.write()
             self._reader.check_records = recovery.found_damage
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
             if plan.mode is not Mode.NORMAL:

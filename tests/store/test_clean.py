@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -284,3 +285,36 @@ def test_a_file_that_somebody_else_removed_is_let_go_of(
     os.unlink(first.path)
     assert store.clean.remove((store.commit_log.files, first))
     assert store.counters.bytes == mapped - first.size
+
+
+def test_files_that_an_operator_removed_do_not_end_the_cleaning(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store()
+    store.put([message(topic="A") for _ in range(120)])
+    fill_files(store, 3)
+    store.close()
+    store = open_store()
+    shutil.rmtree(tmp_path / "store/consumequeue/A")
+    age(store, clock, 80)
+    os.unlink(store.commit_log.files.files[0].path)
+    store.clean.trigger()
+    for _ in range(4):
+        store.clean.step()
+    assert log_files(tmp_path) == 1
+    queue_files = sorted(p.name for p in (tmp_path / "store/consumequeue/T/0").iterdir())
+    assert int(queue_files[0]) > 0
+
+
+def test_a_full_disk_that_cannot_be_measured_any_more_is_still_full(open_store: OpenStore) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, disk_guard_enable=True)
+    disk.reported = DiskSpace(100 * GB, 5 * GB)
+    store.clean.step()
+    assert not store.put([message()])[0].ok
+    disk.reported = OSError(5, "Input/output error")
+    store.clean.step()
+    assert not store.put([message()])[0].ok
+    disk.reported = DiskSpace(100 * GB, 50 * GB)
+    store.clean.step()
+    assert store.put([message()])[0].ok

@@ -494,3 +494,23 @@ def test_queues_built_anew_have_what_follows_a_damaged_record(
     expected = [b"%d" % n * 50 for n in range(2000) if n not in (0, 700, 701, 1999)]
     assert [each.body for each in read_all(store)] == expected
     assert store.put([message()])[0].ok
+
+
+def test_the_checkpoint_of_a_log_that_is_gone_says_nothing_of_the_next_one(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.put([message(body=b"x" * 500) for _ in range(50)])
+    dispatch(store)
+    store.close()
+    shutil.rmtree(tmp_path / "store" / "commitlog")
+    store = open_store(flush_disk_type="SYNC_FLUSH")
+    end = store.put([message(body=b"new")])[0].end_offset
+    store.flush.step()
+    dispatch(store)
+    assert store.flushed_offset == end
+    abandon(store)
+    shutil.rmtree(tmp_path / "store" / "consumequeue")  # the power went before it was on disk
+    store = open_store()
+    assert [each.body for each in read_all(store)] == [b"new"]
+    assert store.max_physical_offset == end
