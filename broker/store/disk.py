@@ -168,8 +168,13 @@ class RealFile:
 
     def sync(self) -> None:
         with self._closing:
-            if not self._closed:  # else it was removed while the sync was on its way
-                data_sync(self._open())
+            if self._closed:
+                return  # it was removed while the sync was on its way
+            try:
+                descriptor = self._open()
+            except FileNotFoundError:
+                return  # ... and is about to be closed
+            data_sync(descriptor)
 
     def cut(self, length: int) -> None:
         os.ftruncate(self._open(), length)

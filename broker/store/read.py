@@ -64,7 +64,11 @@ class Reader:
             matches_record = _sound_only(matches_record)
         if queue.ext is not None and matches is not None:
             matches = _resolving(queue, matches)
-        self._collect(result, entries, max(max_count, 1), max_bytes, matches, matches_record)
+        try:
+            self._collect(result, entries, max(max_count, 1), max_bytes, matches, matches_record)
+        except BaseException:
+            result.release()
+            raise
         return result
 
     def read_plain(

@@ -318,3 +318,15 @@ def test_a_full_disk_that_cannot_be_measured_any_more_is_still_full(open_store: 
     disk.reported = DiskSpace(100 * GB, 50 * GB)
     store.clean.step()
     assert store.put([message()])[0].ok
+
+
+def test_a_read_that_fails_holds_no_file(open_store: OpenStore) -> None:
+    store = open_store()
+    fill_files(store, 1)
+
+    def fail(_record: memoryview) -> bool:
+        raise ValueError("the filter cannot read this")
+
+    with pytest.raises(ValueError, match="filter"):
+        store.read_queue("T", 0, 0, 32, max_bytes=1 << 20, matches_record=fail)
+    assert [file.holders for file in store.commit_log.files.files] == [0, 0]

@@ -414,3 +414,30 @@ def test_the_rest_of_a_file_that_no_other_follows_is_no_message_that_waits(
     assert store.put([message(body=b"x" * 60_000)])[0].ok
     dispatch(store)
     assert len(read_all(store)) == 2
+
+
+def test_units_of_a_topic_deleted_during_a_flush_fence_nothing(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a start the flush is the first to open them."""
+    settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 256}
+    store = open_store(**settings)
+    store.put([message(properties="TAGS\x01a") for _ in range(60)])
+    dispatch(store)
+    store.close()
+    store = open_store(**settings)
+    store.put([message(properties="TAGS\x01a")])
+    dispatch(store)
+    job = store.queue_flush.prepare(thorough=True)
+    assert job is not None
+    unlink = store.disk.unlink
+
+    def unlink_and_flush(path: str) -> None:
+        unlink(path)
+        if "consumequeue_ext" in path and path.endswith("0256"):
+            store.queue_flush.sync(job)
+
+    monkeypatch.setattr(store.disk, "unlink", unlink_and_flush)
+    store.delete_topic("T")
+    store.queue_flush.complete(job)
+    assert store.put([message()])[0].ok
