@@ -69,6 +69,7 @@ class Reput:
         self._failed_to = 0  # records below may have keys in the index though they wait
         self._flushed_offset = 0  # up to where listeners to what was flushed have been looked for
         self._walked: dict[tuple[bytes, int], ConsumeQueue] = {}  # met since the walk began
+        self._deleted: dict[bytes, int] = {}  # topics, and the log's end when they were deleted
         self.wake = Wake()
         self.wake_late = Wake()
 
@@ -131,6 +132,8 @@ class Reput:
         """Give no queue entries to waiting records of a topic that is deleted."""
         self._walked.clear()
         self._forgotten_to = self._log.max_offset
+        if self.behind:
+            self._deleted[topic.encode()] = self._forgotten_to
         self._facts = [
             fact if fact[0].topic != topic else (fact[0], -1, *fact[2:]) for fact in self._facts
         ]
@@ -305,12 +308,15 @@ class Reput:
             if self.dispatched_offset >= self._log.max_offset:
                 self.behind = False
                 self._walked.clear()
+                self._deleted.clear()
             return False
         facts: list[Fact] = []
         position = self.dispatched_offset - file.start
         end = min(file.readable, limit - file.start)
         try:
             for record in scan_records(file.view, file.start, position, end, check_crc=False):
+                if record.physical_offset < self._deleted.get(record.topic, 0):
+                    continue
                 facts.append(self.fact_of(record, file.view, file.start))
                 if len(facts) >= STEP_RECORDS:
                     break
@@ -318,7 +324,7 @@ class Reput:
             if not facts:  # else it is met again, as the first, in the next step
                 raise
         if not facts:
-            self.dispatched_offset = file.end if file.is_full else file.start + end
+            self.dispatched_offset = file.start + end
             return True
         self.dispatch_walked(facts)
         return True

@@ -183,3 +183,24 @@ def test_keys_that_a_full_disk_kept_back_are_written_once(open_store: OpenStore)
     store.index.write_pending()
     found = [offset for offset in store.index.find("T", "k", 0, 1 << 62) if offset is not None]
     assert found == offsets[::-1]
+
+
+def test_a_topic_deleted_while_dispatch_is_behind_starts_again_at_zero(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reput, "WAITING_MAX", 10)
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    disk.no_space_for = "consumequeue"
+    for _ in range(120):  # more than are kept in memory: the log is walked
+        store.put([message(body=b"old", properties="KEYS\x01old") for _ in range(10)])
+    assert store.reput.behind
+    store.delete_topic("T")
+    assert store.put([message(body=b"1"), message(topic="other")])[0].queue_offset == 0
+    disk.no_space_for = ""
+    dispatch(store)
+    store.put([message(body=b"2")])
+    dispatch(store)
+    assert [each.body for each in read_all(store)] == [b"1", b"2"]
+    assert store.max_offset("T", 0) == 2 and store.max_offset("other", 0) == 1
+    assert store.dispatched_offset == store.max_physical_offset
