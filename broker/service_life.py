@@ -75,7 +75,8 @@ class ServiceLife:
         broker.topics.load()
         broker.groups.load()
         broker.offsets.load()
-        broker.offsets.bring_back(broker.store.max_offset)
+        if not broker.store.was_stopped:
+            broker.offsets.bring_back(broker.store.max_offset)
         self._filters.load()
         broker.schedule.load()
         if self._settings.timer_wheel_enable:

@@ -58,6 +58,7 @@ class StoreLifecycle:
         self.clock = clock
         self.disk: Disk = RealDisk() if disk is None else disk
         self.sync_flush = settings.sync_flush
+        self.was_stopped = True  # the last life of the directory ended in order
         self.stats = StoreStats()
         self.counters = MappingCounters()
         self.refusals = Refusals()
@@ -156,7 +157,7 @@ class StoreLifecycle:
         try:
             make_folder(self.disk, layout.root)
             self._take_lock()
-            clean = not self.disk.exists(layout.abort)
+            clean = self.was_stopped = not self.disk.exists(layout.abort)
             self.commit_log.files.load()
             self.queue_table.load()
             if self.index is not None:

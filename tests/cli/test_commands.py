@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from peers.tools import heed_interrupts
 
 from aerobee import ConsumerOptions
 
@@ -91,6 +92,7 @@ async def test_follow_prints_what_comes_until_interrupted(aerobee_broker):
         *(AEROBEE, "consume", "orders", "--follow", "--json", "--url", aerobee_broker.url),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        preexec_fn=heed_interrupts,
     )
     assert process.stdout is not None
     async with aerobee_broker.connect() as mq, asyncio.timeout(20):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from peers.tools import heed_interrupts
 from waiting import until
 
 from aerobee import AerobeeError
@@ -70,7 +71,11 @@ async def test_a_reader_that_goes_away_is_no_error(aerobee_broker):
 async def test_interrupting_a_send_that_reads_its_input_ends_it(aerobee_broker):
     for words in (["send", "orders"], ["send", "orders", "--lines"]):
         process = await asyncio.create_subprocess_exec(
-            *(AEROBEE, *words, "--url", aerobee_broker.url), stdin=PIPE, stdout=PIPE, stderr=PIPE
+            *(AEROBEE, *words, "--url", aerobee_broker.url),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            preexec_fn=heed_interrupts,
         )
         threads = Path(f"/proc/{process.pid}/task")
         await until(lambda threads=threads: len(list(threads.iterdir())) > 1)  # it reads
@@ -87,6 +92,7 @@ async def test_looking_leaves_no_group_behind(aerobee_broker):
         *(AEROBEE, "consume", "orders", "--follow", "--json", "--url", aerobee_broker.url),
         stdout=PIPE,
         stderr=PIPE,
+        preexec_fn=heed_interrupts,
     )
     async with aerobee_broker.connect() as mq, asyncio.timeout(20):
         await mq.send("orders", b"x")

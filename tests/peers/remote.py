@@ -130,11 +130,11 @@ class RemoteClient:
         """All messages that the named consumer was given so far."""
         return [event["message"] for event in self.events("message", client)]
 
-    def wait_messages(self, client: str, count: int, timeout: float = 30) -> list[Event]:
+    def wait_messages(self, client: str, count: int, timeout: float = 60) -> list[Event]:
         """Waits until the named consumer got at least so many messages and returns all of them."""
         return self.wait_events("message", client, count, timeout)
 
-    def wait_events(self, kind: str, client: str, count: int, timeout: float = 30) -> list[Event]:
+    def wait_events(self, kind: str, client: str, count: int, timeout: float = 60) -> list[Event]:
         deadline = time.monotonic() + timeout
         while True:
             found = self.events(kind, client)

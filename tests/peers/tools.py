@@ -7,6 +7,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -109,3 +110,9 @@ def wait_for(condition: Callable[[], T], *, timeout: float, what: str, interval:
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {timeout:g} s; last seen {answer!r}")
         time.sleep(interval)
+
+
+def heed_interrupts() -> None:
+    """In a child before it starts: a shell that runs the tests in its background has all that it
+    starts ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -63,3 +63,16 @@ def test_progress_ahead_of_what_a_power_failure_left_skips_no_message_that_comes
         ("g", 10, 6)
     ]
     abandon(broker)
+
+
+def test_progress_whose_messages_are_elsewhere_is_kept_over_a_stop_in_order(tmp_path: Path) -> None:
+    """A folder of configuration may go to another broker without the log."""
+    root = tmp_path / "store"
+    broker = load(root)
+    broker.offsets.commit("g", "T", 0, 41)
+    broker.offsets.persist()
+    broker.timers.close()
+    broker.store.close()
+    broker = load(root)
+    assert broker.offsets.query("g", "T", 0) == 41
+    abandon(broker)
