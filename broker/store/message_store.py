@@ -13,7 +13,7 @@ import structlog
 from aerobee.broker.store.commitlog import Fact, LogFull, Row
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.disk import DiskSpace
-from aerobee.broker.store.key_search import Search, finish, search_key
+from aerobee.broker.store.key_search import Search, search_key
 from aerobee.broker.store.lifecycle import StoreLifecycle
 from aerobee.broker.store.plain_read import PlainRead
 from aerobee.broker.store.results import (
@@ -22,7 +22,6 @@ from aerobee.broker.store.results import (
     DurableCallback,
     PutResult,
     PutStatus,
-    QueryResult,
     ReadResult,
     RefusedPut,
 )
@@ -258,19 +257,6 @@ class MessageStore(StoreLifecycle):
         self.reput.catch_up()
         limit = min(max_count, self.settings.max_msgs_num_batch)
         return search_key(self.commit_log, self.index, topic, key, limit, begin_ms, end_ms, unique)
-
-    def query(
-        self,
-        topic: str,
-        key: str,
-        max_count: int,
-        begin_ms: int,
-        end_ms: int,
-        *,
-        unique: bool = False,
-    ) -> QueryResult:
-        """The same in one go."""
-        return finish(self.search(topic, key, max_count, begin_ms, end_ms, unique=unique))
 
     # -- keeping
 

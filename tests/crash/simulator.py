@@ -16,6 +16,7 @@ from crash.sim_disk import PowerLoss, SimDisk
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.disk import make_folder
 from aerobee.broker.store.json_file import load_json, save_json
+from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus, ReadStatus
 from aerobee.broker.store.settings import StoreSettings
@@ -126,7 +127,7 @@ class Ledger:
 
     def _check_index(self, store: MessageStore, found: dict[str, StoredMessage]) -> None:
         for key, message in found.items():
-            hits = store.query(message.topic, key, 32, 0, 2**62)
+            hits = finish(store.search(message.topic, key, 32, 0, 2**62))
             offsets = [hit.physical_offset for view in hits.views for hit in decode_records(view)]
             if offsets != [message.physical_offset]:
                 raise Broken(f"{key}: the index finds {offsets}, not {message.physical_offset}")

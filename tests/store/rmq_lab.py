@@ -9,6 +9,7 @@ from typing import Any
 from crash.sim_disk import PowerLoss, SimDisk
 from crash.simulator import SimClock, read_all
 
+from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult
 from aerobee.broker.store.settings import StoreSettings
@@ -130,5 +131,5 @@ def bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
 
 
 def found(store: MessageStore, key: str, topic: str = "T") -> list[StoredMessage]:
-    result = store.query(topic, key, 32, 0, 2**62)
+    result = finish(store.search(topic, key, 32, 0, 2**62))
     return [each for view in result.views for each in decode_records(view)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.store.index_service import hash_keys
+from aerobee.broker.store.key_search import finish
 from aerobee.protocol.java_hash import index_hash, java_hash
 from aerobee.protocol.record import decode_record
 
@@ -21,7 +22,7 @@ BIG = {"max_hash_slot_num": 5_000_000, "max_index_num": 20_000_000}
 
 
 def bodies(store: object, topic: str, key: str, **more: object) -> list[bytes]:
-    result = store.query(topic, key, 64, 0, FOREVER, **more)  # type: ignore[attr-defined]
+    result = finish(store.search(topic, key, 64, 0, FOREVER, **more))  # type: ignore[attr-defined]
     return [decode_record(view).body for view in result.views]
 
 
@@ -168,10 +169,10 @@ def test_a_query_keeps_to_its_time_range(open_store: OpenStore, clock: ManualClo
         store.put([message(properties="KEYS\x01k\x02", body=b"%d" % n)])
         clock.time_ms += 1500
     dispatch(store)
-    result = store.query("T", "k", 64, start + 3000, start + 6000)
+    result = finish(store.search("T", "k", 64, start + 3000, start + 6000))
     assert [decode_record(v).body for v in result.views] == [b"4", b"3", b"2"]
     assert result.index_last_update_timestamp == start + 19 * 1500
-    assert len(store.query("T", "k", 2, 0, FOREVER).views) == 2
+    assert len(finish(store.search("T", "k", 2, 0, FOREVER)).views) == 2
 
 
 def test_a_damaged_chain_ends(open_store: OpenStore, tmp_path: Path) -> None:

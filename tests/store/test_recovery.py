@@ -11,6 +11,7 @@ import pytest
 
 from aerobee.broker.store.checkpoint import StoreCheckpoint
 from aerobee.broker.store.errors import StoreError, StoreLocked, WrongFileSize
+from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.recovery_plan import (
     IndexFileFacts,
@@ -122,7 +123,7 @@ def test_a_killed_store_keeps_everything_that_was_in_memory(open_store: OpenStor
     store = open_store()
     assert numbers(store) == list(range(total))
     for n in (0, 500, total - 1):
-        assert len(store.query("T", f"u{n}", 5, 0, 1 << 60).views) == 1
+        assert len(finish(store.search("T", f"u{n}", 5, 0, 1 << 60)).views) == 1
 
 
 def crashed_image(open_store: OpenStore, tmp_path: Path, count: int) -> tuple[Path, list[int]]:

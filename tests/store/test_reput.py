@@ -10,6 +10,7 @@ from waiting import until
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store import reput
+from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.reput import Reput
 
 from .conftest import OpenStore, dispatch, message, read_all
@@ -117,7 +118,9 @@ def test_keys_of_records_before_one_that_could_not_be_dispatched_are_kept(
         assert store.queue_table.table["T", 0].max_offset == 50
     disk.no_space_for = ""
     dispatch(store)
-    assert [len(store.query("T", f"k{n}", 2, 0, 1 << 62).views) for n in range(60)] == [1] * 60
+    assert [len(finish(store.search("T", f"k{n}", 2, 0, 1 << 62)).views) for n in range(60)] == [
+        1
+    ] * 60
 
 
 def test_a_block_goes_on_where_its_queue_could_not_be_written(
@@ -159,7 +162,7 @@ def test_both_keys_of_a_record_are_kept_when_the_next_index_file_could_not_be_ma
     disk.no_space_for = ""
     dispatch(store)
     for letter in "ab":
-        found = [len(store.query("T", f"{letter}{n}", 2, 0, 1 << 62).views) for n in many]
+        found = [len(finish(store.search("T", f"{letter}{n}", 2, 0, 1 << 62)).views) for n in many]
         assert found == [1] * len(many), letter
 
 
