@@ -25,7 +25,7 @@ from aerobee.broker.store.system_calls import allocate_blocks, data_sync
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The size of the file system that holds a path, and what an ordinary user may still take."""
+    """What ordinary users may have of the file system that holds a path, and may still take."""
 
     total: int
     free: int
@@ -294,7 +294,9 @@ class RealDisk:
 
     def space(self, path: str) -> DiskSpace:
         facts = os.statvfs(path)
-        return DiskSpace(facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize)
+        used = facts.f_blocks - facts.f_bfree  # without what is kept for root, as df counts
+        unit = facts.f_frsize
+        return DiskSpace((used + facts.f_bavail) * unit, facts.f_bavail * unit)
 
     def lock(self, path: str) -> RealLock:
         path = os.path.realpath(path)

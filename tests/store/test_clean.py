@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.store.disk import DiskSpace
+from aerobee.broker.store.disk import DiskSpace, RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import ReadStatus
@@ -330,3 +330,14 @@ def test_a_read_that_fails_holds_no_file(open_store: OpenStore) -> None:
     with pytest.raises(ValueError, match="filter"):
         store.read_queue("T", 0, 0, 32, max_bytes=1 << 20, matches_record=fail)
     assert [file.holders for file in store.commit_log.files.files] == [0, 0]
+
+
+def test_what_a_disk_keeps_for_root_counts_neither_as_used_nor_as_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = list(os.statvfs(tmp_path))
+    facts[1:5] = [4096, 1000, 500, 400]  # f_frsize, f_blocks, f_bfree, f_bavail: 100 are root's
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(facts))
+    space = RealDisk().space(str(tmp_path))
+    assert space.used_ratio == pytest.approx(500 / 900)  # what df, mqadmin and `doctor` show
+    assert space.free == 400 * 4096
