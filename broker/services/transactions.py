@@ -105,17 +105,23 @@ class Transactions:
                     "was committed, rolled back or given up",
                 )
             newest = half.queue_offset  # sent a moment ago, not read yet
-        messages = [op_message(newest, half)]
+        op = op_message(newest, half)
         if request.commit:
-            messages.insert(0, self._committed(half))
-        results = self._store.put(messages)
-        if not results[0].ok:
+            first, noted = self._put_both(self._committed(half), op)
+        else:
+            first = noted = self._store.put([op])[0]
+        if not first.ok:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the end of a transaction was not stored, it stays open: {results[0].reason}",
+                f"the end of a transaction was not stored, it stays open: {first.reason}",
             )
-        self._close(root, newest, results[-1])
-        return results[-1] if results[-1].ok else results[0]
+        self._close(root, newest, noted)
+        return noted if noted.ok else first
+
+    def _put_both(self, message: Message, op: Message) -> tuple[PutResult, PutResult]:
+        """A message, and the op that ends its half; without the message, no op either."""
+        first = self._store.put([message])[0]
+        return first, self._store.put([op])[0] if first.ok else first
 
     def _half(self, request: EndRequest) -> StoredMessage:
         commit = self._store.commit
@@ -245,7 +251,7 @@ class Transactions:
         text = props.put(stored.own_properties(half), props.TRANSACTION_CHECK_TIMES, str(checks))
         text = props.put(text, props.TRAN_PREPARED_QUEUE_OFFSET, str(root))
         message = stored.again(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
-        copied, op = self._store.put([message, op_message(half.queue_offset, half)])
+        copied, op = self._put_both(message, op_message(half.queue_offset, half))
         if not copied.ok:
             log.warning("a half message cannot be checked now", reason=copied.reason)
             return None
@@ -257,7 +263,7 @@ class Transactions:
         """Move a half message to the topic of those that nobody ended."""
         topic = self._topics.create_system(TRANSACTION_GIVEN_UP_TOPIC, 1)
         message = stored.again(half, topic.name, 0, stored.own_properties(half))
-        moved, op = self._store.put([message, op_message(half.queue_offset, half)])
+        moved, op = self._put_both(message, op_message(half.queue_offset, half))
         if not moved.ok:
             log.warning("a half message cannot be given up now", reason=moved.reason)
             return

@@ -249,3 +249,21 @@ def test_a_damaged_record_hides_none_behind_it(world: World, topic: str) -> None
     world.checks.step(world.clock.now_ms())
     lost = topic == TRANSACTION_OP_TOPIC  # what it said: the second one had ended
     assert [root for root, _ in world.transactions.open_halves()] == [1] * lost + [3, 4, 5]
+
+
+@pytest.mark.parametrize("by", ["check", "commit"])
+def test_one_whose_message_cannot_be_stored_again_stays_open_over_a_restart(
+    world: World, by: str
+) -> None:
+    filler = "f" * (props.PROPERTIES_SIZE_MAX - 160)
+    sent = half(world, filler=filler, TIMER_DELIVER_MS=str(START_MS + 86_400_000))
+    if by == "check":
+        assert world.transactions.prepare()
+        message = world.transactions.half_at(0, 0)
+        assert message is not None and world.transactions.copy(0, message, 1) is None
+    else:
+        with pytest.raises(Refused, match="it stays open"):
+            end(world, sent)
+    world.dispatch()
+    world.reopen_after_kill()
+    assert world.transactions.prepare() and world.transactions.open_count == 1
