@@ -11,6 +11,7 @@ gateway of one of them, which is what a container sees of clients that the host 
 
 import socket
 import struct
+import threading
 from dataclasses import dataclass
 from ipaddress import (
     IPv4Address,
@@ -38,6 +39,8 @@ _ROUTES_V4 = Path("/proc/self/net/route")
 _ADDRESSES_V6 = Path("/proc/self/net/if_inet6")
 _ROUTES_V6 = Path("/proc/self/net/ipv6_route")
 _LOOK_AGAIN_S = 10.0  # interfaces come and go while a broker runs
+_FIRST_ANSWER_S = 0.2  # how long the first message waits for the address of our name
+_ASK_AGAIN_S = 60.0  # while there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Addresses:
         self._fixed = surroundings
         self._looked: tuple[float, Surroundings] | None = None
         self._resolved: dict[str, str] = {}
+        self._asked_at: dict[str, float] = {}
         self.port = settings.listen_port  # the real one once the sockets are open
 
     def for_client(self, peer: Endpoint, local: Endpoint) -> Endpoint:
@@ -111,12 +115,26 @@ class Addresses:
             try:
                 self._resolved[host] = str(_parse(host))
             except ValueError:
-                try:
-                    self._resolved[host] = socket.gethostbyname(host)
-                except OSError as error:
-                    log.warning("our own name cannot be resolved", host=host, reason=str(error))
-                    return None
-        return self._resolved[host]
+                self._look_up(host)
+        return self._resolved.get(host)
+
+    def _look_up(self, name: str) -> None:
+        """Ask for a name's address in a thread: one who does not answer must not stop us all."""
+        now = self._clock.monotonic()
+        asked_at = self._asked_at.get(name)
+        if asked_at is not None and now - asked_at < _ASK_AGAIN_S:
+            return
+        self._asked_at[name] = now
+        asking = threading.Thread(target=self._ask, args=(name,), name="aerobee-dns", daemon=True)
+        asking.start()
+        if asked_at is None:
+            asking.join(_FIRST_ANSWER_S)
+
+    def _ask(self, name: str) -> None:
+        try:
+            self._resolved[name] = socket.gethostbyname(name)
+        except OSError as error:
+            log.warning("our own name cannot be resolved", host=name, reason=str(error))
 
 
 def look_around(internal_networks: str = "") -> Surroundings:

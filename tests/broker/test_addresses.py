@@ -1,8 +1,12 @@
 """Which address a client is told: the one it came by, or the one outside of a port mapping."""
 
+import socket
+import threading
+import time
 from ipaddress import ip_address, ip_network
 
 import pytest
+from waiting import until
 
 from aerobee.broker.addresses import Addresses, Surroundings, look_around
 from aerobee.broker.clock import Clock
@@ -52,6 +56,29 @@ def test_an_advertised_name_is_in_routes_and_its_address_in_message_ids() -> Non
 def test_a_name_that_does_not_resolve_leaves_the_inner_address_in_message_ids() -> None:
     ours = addresses({"advertisedAddr": "no-such-host.invalid:20911"})
     assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host(*OURS)
+
+
+async def test_a_name_is_not_looked_up_anew_for_each_message_nor_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    answer = threading.Event()
+
+    def slow(host: str) -> str:
+        asked.append(host)
+        assert answer.wait(5)
+        return "203.0.113.9"
+
+    monkeypatch.setattr(socket, "gethostbyname", slow)
+    ours = addresses({"advertisedAddr": "slow.example:20911"})
+    started = time.monotonic()
+    for _ in range(5):
+        assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host(*OURS)
+    assert time.monotonic() - started < 2
+    assert asked == ["slow.example"]
+    answer.set()
+    known = encode_host("203.0.113.9", 20911)
+    await until(lambda: ours.store_host(("198.51.100.1", 1), OURS) == known)
 
 
 def test_internal_networks_replace_those_of_the_interfaces() -> None:
