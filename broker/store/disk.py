@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import shutil
 import threading
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aerobee.broker.store import page_cache
-from aerobee.broker.store.system_calls import allocate_blocks, data_sync
+from aerobee.broker.store.system_calls import allocate_blocks, data_sync, map_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def make_folder(disk: Disk, path: str) -> None:
 class RealFile:
     """A file that is opened when it is first used: a store has more files than are ever read."""
 
-    __slots__ = ("_closed", "_closing", "_descriptor", "_map", "_random", "_view", "path", "size")
+    __slots__ = ("_closed", "_closing", "_descriptor", "_random", "_view", "path", "size")
 
     def __init__(self, path: str, size: int, descriptor: int = -1) -> None:
         self.path = path
@@ -134,7 +133,6 @@ class RealFile:
         self._random = False
         # A file is not closed under a sync, nor opened or mapped twice by two threads.
         self._closing = threading.RLock()
-        self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
     def _open(self) -> int:
@@ -155,10 +153,7 @@ class RealFile:
         if view is None:
             with self._closing:  # a thread that reads may come at the same moment
                 if self._view is None:
-                    self._map = mmap.mmap(self._open(), self.size)
-                    if self._random:
-                        self._map.madvise(mmap.MADV_RANDOM)
-                    self._view = memoryview(self._map)
+                    self._view = map_file(self._open(), self.size, random=self._random)
                 view = self._view
         return view
 
@@ -194,7 +189,6 @@ class RealFile:
     def close(self) -> None:
         # Views that were handed out keep the memory mapped; the last of them unmaps it.
         self._view = None
-        self._map = None
         with self._closing:
             self._closed = True
             if self._descriptor >= 0:

@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
+NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
+_OPEN_FILES: Final = (
+    "raise the limit of open files (ulimit -n; LimitNOFILE of systemd; nofile of Docker): every "
+    "file of a queue takes one"
+)
+_REMEDIES: Final = {
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.ENOMEM: "every file of a queue takes a map: raise vm.max_map_count (sysctl), or give "
+    "the machine more memory",
+}
+
+
+def remedy_for(error: Exception, otherwise: str) -> str:
+    """What to do about a file that could not be used."""
+    number = error.errno if isinstance(error, OSError) else None
+    return _REMEDIES.get(number or 0, otherwise)
+
 
 class StoreError(Exception):
     """The store cannot be opened or cannot go on; the text is meant for the operator."""

@@ -19,6 +19,7 @@ from aerobee.broker.store.checkpoint import CheckpointFile, StoreCheckpoint
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import ENTRY_SIZE, ConsumeQueue
 from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.errors import NO_MORE_FILES, remedy_for
 from aerobee.broker.store.flush_log import LogFlush, LogJob
 from aerobee.broker.store.index_file import IndexFile
 from aerobee.broker.store.index_service import IndexService
@@ -72,6 +73,7 @@ class QueueFlush:
         self._clock = clock
         self._fence = fence
         self.failed = False
+        self.put_off = False  # the last flush could open no file, and waits for the next round
         self._last_thorough = clock.monotonic()
 
     def prepare(self, *, thorough: bool) -> QueueJob | None:
@@ -118,6 +120,7 @@ class QueueFlush:
         return claim
 
     def sync(self, job: QueueJob) -> QueueJob:
+        claimed = self._checkpoint.value
         try:
             for _, _, _, files in job.queues:
                 for mapped in files:
@@ -131,10 +134,18 @@ class QueueFlush:
                 self._checkpoint.value = job.checkpoint
                 self._checkpoint.write()
         except OSError as error:
+            self._checkpoint.value = claimed
             job.error = error
         return job
 
     def complete(self, job: QueueJob) -> None:
+        self.put_off = False
+        if job.error is not None and job.error.errno in NO_MORE_FILES:
+            remedy = remedy_for(job.error, "")
+            log.error("a flush is put off", reason=str(job.error), remedy=remedy)
+            self._unsynced.update(job.folders)
+            self.put_off = True
+            return
         if job.error is not None:
             self.failed = True
             self._fence(
@@ -181,7 +192,7 @@ class QueueFlush:
         waited_ms = (now - self._last_thorough) * 1000
         grown = self._reput.dispatched_offset - self._checkpoint.value.dispatched_offset
         interval = self._settings.flush_consume_queue_thorough_interval
-        if waited_ms >= interval or grown >= CHECKPOINT_BYTES:
+        if self.put_off or waited_ms >= interval or grown >= CHECKPOINT_BYTES:
             self._last_thorough = now
             return True
         return False

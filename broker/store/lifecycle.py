@@ -19,7 +19,7 @@ from aerobee.broker.store.clean import Clean
 from aerobee.broker.store.commit import Commit
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.disk import Disk, DiskLock, RealDisk, make_folder
-from aerobee.broker.store.errors import StoreError, StoreLocked
+from aerobee.broker.store.errors import StoreError, StoreLocked, remedy_for
 from aerobee.broker.store.flush import LogFlush, QueueFlush
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappingCounters
@@ -198,9 +198,9 @@ class StoreLifecycle:
                     self.disk.write_small(layout.abort, b"%d" % os.getpid())
         except OSError as error:
             self._give_up()
+            remedy = remedy_for(error, "check who may read and write there, and the disk")
             raise StoreError(
-                f"the store in {layout.root} cannot be opened: {error}; check who may read and "
-                f"write there, and the disk"
+                f"the store in {layout.root} cannot be opened: {error}; {remedy}"
             ) from error
         except StoreError:
             self._give_up()
@@ -316,7 +316,8 @@ class StoreLifecycle:
     def _finish(self) -> None:
         layout = self.settings.layout
         complete = self.reput.dispatched_offset >= self.commit_log.max_offset
-        if complete and not self.flush.failed and not self.queue_flush.failed:
+        queues = self.queue_flush
+        if complete and not self.flush.failed and not queues.failed and not queues.put_off:
             if self.disk.exists(layout.abort):
                 self.disk.unlink(layout.abort)
                 self.disk.syncdir(layout.root)

@@ -17,7 +17,7 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.store.commitlog import NOT_IN_QUEUE, CommitLog, Fact
 from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
 from aerobee.broker.store.dispatch_block import dispatch_block
-from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.errors import StoreError, remedy_for
 from aerobee.broker.store.index_service import BATCH, IndexService
 from aerobee.broker.store.results import Arrival, ArrivalListener, StoreStats
 from aerobee.broker.store.scan import Scanned, scan_records
@@ -420,9 +420,10 @@ class Reput:
         )
         log.error("dispatch failed", reason=text, tries=self.failures, tries_max=TRIES)
         if self.failures == TRIES:
+            remedy = remedy_for(error, "free space or mend the disk")
             self.on_refusal(
-                f"{text}; tried {TRIES} times: free space or mend the disk; sends resume by "
-                f"themselves when it can be written again"
+                f"{text}; tried {TRIES} times: {remedy}; sends resume by themselves when it can be "
+                f"written again"
             )
 
     def _note_success(self) -> None:

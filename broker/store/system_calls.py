@@ -1,11 +1,50 @@
-"""The system calls that Linux has and macOS has not, with what stands in for them there."""
+"""System calls that Python has not: a map without a descriptor of its own, and what stands in on
+macOS for those that only Linux has."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import mmap
 import os
+import weakref
+
+import numpy as np
 
 PAGE = 4096
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_map = _libc.mmap
+_map.restype = ctypes.c_void_p
+_map.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_unmap = _libc.munmap
+_unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_advise = _libc.madvise
+_advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
+    """The file's first bytes as writable shared memory; the last view of it unmaps it. Python's
+    own mmap keeps a descriptor open for each map, so that thousands of queues would take two of
+    the process's open files each."""
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _map(None, size, access, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if random:
+        _advise(address, size, mmap.MADV_RANDOM)  # advice only: a refusal changes nothing
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _unmap, address, size).atexit = False
+    return np.frombuffer(memoryview(memory), np.uint8).data  # plain bytes, unlike those of ctypes
 
 
 def full_sync(descriptor: int) -> None:

@@ -1,0 +1,113 @@
+"""Open files and maps: how many a store takes, and what happens when there are no more."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.store.disk import RealDisk
+from aerobee.broker.store.errors import StoreError
+
+from .conftest import OpenStore, dispatch, message, read_all
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """As if every file that the process may open were open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)  # all below are in use
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_mapped_file_takes_one_descriptor_and_one_map_until_its_last_view_is_gone(
+    tmp_path: Path,
+) -> None:
+    def counts() -> tuple[int, int]:
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text().count(str(tmp_path))
+        return len(os.listdir("/proc/self/fd")), maps
+
+    before = counts()
+    file = RealDisk().create(str(tmp_path / "file"), 8192)
+    file.use_randomly()
+    view = file.view()
+    view[8190:] = b"ab"
+    assert counts() == (before[0] + 1, before[1] + 1)
+    assert file.read(8190, 2) == b"ab"
+    piece = view[8190:]
+    del view
+    file.close()
+    assert counts() == (before[0], before[1] + 1)
+    assert piece == b"ab"
+    del piece
+    assert counts() == before
+
+
+def test_a_flush_that_may_open_no_file_is_done_later(open_store: OpenStore) -> None:
+    store = open_store()
+    store.put([message(body=b"1")])
+    dispatch(store)
+    store.flush.step()
+    with no_more_files():
+        store.queue_flush.step(thorough=True)
+    assert store.put([message(body=b"2")])[0].ok
+    dispatch(store)
+    assert store.checkpoint.value.dispatched_offset == -1  # nothing is claimed
+    store.flush.step()
+    assert store.queue_flush.step(thorough=True)
+    assert store.checkpoint.value.dispatched_offset == store.max_physical_offset
+    store.close()
+    assert [m.body for m in read_all(open_store())] == [b"1", b"2"]
+
+
+def test_a_stop_that_may_open_no_file_is_not_called_clean(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.put([message(body=b"1")])
+    dispatch(store)
+    with no_more_files():
+        store.close()
+    assert (tmp_path / "store" / "abort").exists()
+    assert [m.body for m in read_all(open_store())] == [b"1"]
+
+
+def test_a_start_that_may_open_no_more_files_names_the_limit(open_store: OpenStore) -> None:
+    store = open_store()
+    store.put([message(queue_id=number) for number in range(50)])
+    dispatch(store)
+    store.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, hard))
+    try:
+        with pytest.raises(StoreError, match=r"ulimit -n"):
+            open_store()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert open_store().max_offset("T", 49) == 1
+
+
+def test_a_start_that_may_map_no_more_files_names_the_limit(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_disk: Any, path: str) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
+
+    open_store().close()
+    monkeypatch.setattr(RealDisk, "exists", refused)
+    with pytest.raises(StoreError, match=r"vm\.max_map_count"):
+        open_store()
