@@ -5,6 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from aerobee.broker.dispatch import Request
+from aerobee.broker.handlers.common import save
 from aerobee.broker.services.name_service import NameService
 from aerobee.broker.services.names import MASTER_ID, QueueData
 from aerobee.broker.services.registration_body import topic_queues_from_route
@@ -51,6 +52,7 @@ class _PutKvRequest(_KvRequest):
 def put_kv(service: NameService, request: Request) -> Command:
     header = decode_ext(request.command.ext, _PutKvRequest)
     service.kv.put(header.namespace, header.key, header.value)
+    save(service.kv.file)
     return request.command.answer(ResponseCode.SUCCESS)
 
 
@@ -68,6 +70,7 @@ def get_kv(service: NameService, request: Request) -> Command:
 def delete_kv(service: NameService, request: Request) -> Command:
     header = decode_ext(request.command.ext, _KvRequest)
     service.kv.delete(header.namespace, header.key)
+    save(service.kv.file)
     return request.command.answer(ResponseCode.SUCCESS)
 
 

@@ -28,6 +28,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 _TOGETHER_S: Final = 0.05  # changes of topics this close are registered in one go
 _COME_BACK_S: Final = 1.0  # how soon to look for a name server that went away
 _TRY_AGAIN_S: Final = 5.0  # while one cannot be reached
+_PATIENCE_S: Final = 1.0  # with one that is slow
 _PERIOD_BOUNDS_S: Final = (10.0, 60.0)
 _LAST_WORD_S: Final = 3.0
 
@@ -51,6 +52,7 @@ class Registration:
         self._own_ports = own_ports
         self._wake = asyncio.Event()
         self._failing: set[str] = set()
+        self._slow: dict[NameServerLink, asyncio.Task[list[str]]] = {}  # not answered yet
         self._stopping = False
         servers = [part.strip() for part in settings.namesrv_addr.split(";")]
         self.links = [NameServerLink(server, self._lost) for server in servers if server]
@@ -68,7 +70,7 @@ class Registration:
             await self.register()
             low, high = _PERIOD_BOUNDS_S
             period = min(max(self._settings.register_name_server_period / 1000, low), high)
-            if self._failing:
+            if self._failing or self._slow:
                 period = min(period, _TRY_AGAIN_S)
             await self._sleep_or_wake(period)
             if self._gone:
@@ -78,8 +80,19 @@ class Registration:
                 await self._clock.sleep(_TOGETHER_S)
 
     async def register(self) -> None:
-        """Tell all name servers at the same time; those that fail are logged and tried again."""
-        ordered = await asyncio.gather(*(self._register_with(link) for link in self.links))
+        """Tell all name servers at the same time; those that fail are logged and tried again.
+
+        One that is slow goes on by itself: the others hear of what changes meanwhile."""
+        asked = {
+            link: asyncio.create_task(self._register_with(link))
+            for link in self.links
+            if link not in self._slow or self._slow[link].done()
+        }
+        self._slow |= asked
+        if asked:
+            await asyncio.wait(asked.values(), timeout=_PATIENCE_S)
+        ordered = [task.result() for task in asked.values() if task.done()]
+        self._slow = {link: task for link, task in self._slow.items() if not task.done()}
         # Of the first that has any, as upstream: they may not agree, and each change would be told
         # to all of them at once again.
         self._topics.set_order_topics(next(filter(None, ordered), ()))
@@ -94,6 +107,9 @@ class Registration:
     async def stop(self) -> None:
         """Tell all name servers that we go."""
         self._stopping = True
+        for task in self._slow.values():
+            task.cancel()
+        await asyncio.gather(*self._slow.values(), return_exceptions=True)
         await asyncio.gather(*(self._unregister_from(link) for link in self.links))
 
     async def _register_with(self, link: NameServerLink) -> list[str]:

@@ -1,7 +1,10 @@
 """The name service over real sockets: registrations of brokers, routes, lists, liveness."""
 
 import asyncio
+import contextlib
 import json
+import shutil
+import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -501,3 +504,47 @@ async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_
     one, two = topics.get("one"), topics.get("two")
     assert changes == ["one"]
     assert one is not None and one.order and two is not None and not two.order
+
+
+async def test_a_name_server_whose_machine_is_gone_does_not_hold_up_the_others(
+    server: AppNameServer, ask: Ask, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as sockets:
+        gone = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # once its backlog is full, those who connect hear nothing
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(gone.getsockname())
+        both = f"127.0.0.1:{gone.getsockname()[1]};127.0.0.1:{server.namesrv_port}"
+        mine = load_settings(None, {"namesrvAddr": both}, {})
+        topics = Topics(str(tmp_path / "topics.json"), mine, server.clock)
+        topics.load()
+        registration = Registration(mine, server.clock, topics, Addresses(mine, server.clock))
+        running = asyncio.create_task(registration.run())
+
+        async def has_route(topic: str) -> bool:
+            return (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)).code == 0
+
+        await until(lambda: has_route("TBW102"))
+        topics.put(TopicConfig("fresh", 2, 2))
+        await until(lambda: has_route("fresh"), 2)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await registration.stop()
+
+
+async def test_a_key_that_cannot_be_saved_is_no_success(server: AppNameServer, ask: Ask) -> None:
+    path = Path(server.names.kv.file.path)
+    item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
+    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:4")).code == 0
+    shutil.rmtree(path.parent)
+    path.parent.write_text("no folder")
+    for code, more in ((RequestCode.PUT_KV_CONFIG, {"value": "b"}), (102, {})):
+        answer = await ask(code, **item, **more)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "cannot be saved" in (answer.remark or "")
+    path.parent.unlink()
+    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:8")).code == 0
+    again = AppNameServer(server.settings)
+    again.names.kv.load()
+    assert again.names.kv.get(**item) == "broker-a:8"
