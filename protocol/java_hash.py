@@ -6,6 +6,7 @@ from typing import Final
 
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
+_PIECE: Final = 64  # units, after which the number is cut to 32 bits: it would grow without end
 
 
 def java_hash(text: str) -> int:
@@ -16,9 +17,10 @@ def java_hash(text: str) -> int:
     else:
         units = array("H", text.encode("utf-16-le", "surrogatepass"))
     value = 0
-    for unit in units:
-        value = value * 31 + unit
-    value &= _MASK
+    for start in range(0, len(units), _PIECE):
+        for unit in units[start : start + _PIECE]:
+            value = value * 31 + unit
+        value &= _MASK
     return value - (_MASK + 1) if value & _SIGN else value
 
 

@@ -1,6 +1,7 @@
 """Properties, Java's hash, RocketMQ's JSON and the ext fields of requests."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -71,6 +72,17 @@ def test_a_hash_wraps_to_a_signed_number_and_the_least_one_becomes_index_zero() 
     topic, key = "", "polygenelubricants"
     assert index_hash(topic, key) == abs(java_hash("#" + key))
     assert tags_code(None) == tags_code("") == 0
+
+
+def test_the_hash_of_a_long_text_takes_a_time_that_grows_as_the_text_does() -> None:
+    started = time.process_time()
+    assert -(2**31) <= java_hash("k" * 200_000) < 2**31  # squared, these would take seconds
+    assert time.process_time() - started < 1
+    long = "order-0815" * 20
+    value = 0
+    for character in long:
+        value = (value * 31 + ord(character)) & 0xFFFFFFFF
+    assert java_hash(long) & 0xFFFFFFFF == value
 
 
 def test_integer_and_object_keys_are_written_bare() -> None:
