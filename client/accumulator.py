@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from aerobee.client.errors import AerobeeError, Unconfirmed
-from aerobee.client.message import Outgoing, Receipt
+from aerobee.client.message import Outgoing, Receipt, given_body
 from aerobee.client.outgoing import Stored, receipt
 from aerobee.client.sender import Sender
 
@@ -108,7 +108,7 @@ class Accumulator:
         self._buffered = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._space_waiters: deque[asyncio.Future[None]] = deque()
-        self.failures: list[tuple[bytes, AerobeeError]] = []
+        self._failed: list[Batch] = []
 
     @property
     def is_full(self) -> bool:
@@ -145,6 +145,20 @@ class Accumulator:
         if full or not message.batchable:
             self._close(lane)
         return delivery, full
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._failed)
+
+    def take_failures(self) -> list[tuple[bytes, AerobeeError]]:
+        """What failed since the last time and no receipt has told of."""
+        failed, self._failed = self._failed, []
+        return [
+            (given_body(message), batch.error(index))
+            for batch in failed
+            for index, message in enumerate(batch.messages)
+            if index not in batch.watched
+        ]
 
     async def wait_for_space(self) -> None:
         while self.is_full:
@@ -192,11 +206,8 @@ class Accumulator:
         batch.finish(outcome)
         if isinstance(outcome, AerobeeError):
             await asyncio.sleep(0)  # those who wait for a receipt see the error themselves
-            self.failures += [
-                (message.body, batch.error(index))
-                for index, message in enumerate(batch.messages)
-                if index not in batch.watched
-            ]
+            if len(batch.watched) < len(batch.messages):
+                self._failed.append(batch)
         self._release(batch)
         self._launch(lane)
 

@@ -362,9 +362,9 @@ class Assignment:
         }
         if not offsets:
             return
-        await self._offsets.save(offsets, confirm=confirm)
+        saved = await self._offsets.save(offsets, confirm=confirm)
         for row in process_queues:
-            row.committed = offsets.get(row.queue, row.committed)
+            row.committed = saved.get(row.queue, row.committed)
 
     async def _renew_locks(self) -> None:
         locked, refused = await order_locks.lock(

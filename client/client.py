@@ -339,6 +339,8 @@ class Client:
         limit: int | None = None,
     ) -> AsyncIterator[Message]:
         """Stored messages: those with a key, or those of a time (all of the topic without one)."""
+        if key is not None and (tags is not None or sql is not None):
+            raise Misuse("give a key, or tags or sql: the index of keys knows no more")
         if key is None:
             subscription = subscribe(topic, tags, sql, 0)
             count = 0

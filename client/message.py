@@ -302,6 +302,11 @@ def compress(body: bytes) -> tuple[bytes, int]:
     return (packed, record.COMPRESSED) if len(packed) < len(body) else (body, 0)
 
 
+def given_body(message: Outgoing) -> bytes:
+    """The body as the producer was given it."""
+    return inflate(message.body, message.sys_flag) if message.sys_flag else message.body
+
+
 def inflate(raw: bytes, sys_flag: int) -> bytes:
     """The body as it was before compressing; AerobeeError when it cannot be."""
     kind = sys_flag & record.COMPRESSION_MASK

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -27,8 +29,10 @@ class Offsets(Protocol):
     async def load(self, queue: MessageQueue) -> int | None:
         """The offset to go on from; None when the group has none."""
 
-    async def save(self, offsets: Mapping[MessageQueue, int], *, confirm: bool) -> None:
-        """Keep these; with `confirm` be sure that they are kept."""
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], *, confirm: bool
+    ) -> Mapping[MessageQueue, int]:
+        """Keep these; with `confirm` be sure that they are kept. Gives those that were."""
 
 
 class BrokerOffsets:
@@ -51,12 +55,15 @@ class BrokerOffsets:
             return None
         raise refusal(answer.code, answer.remark, what=f"the offset of group {self._group!r}")
 
-    async def save(self, offsets: Mapping[MessageQueue, int], *, confirm: bool) -> None:
-        await asyncio.gather(
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], *, confirm: bool
+    ) -> Mapping[MessageQueue, int]:
+        saved = await asyncio.gather(
             *(self._save_one(queue, offset, confirm) for queue, offset in offsets.items())
         )
+        return {queue: offsets[queue] for queue, kept in zip(offsets, saved, strict=True) if kept}
 
-    async def _save_one(self, queue: MessageQueue, offset: int, confirm: bool) -> None:
+    async def _save_one(self, queue: MessageQueue, offset: int, confirm: bool) -> bool:
         ext = self._ext(queue) | {"commitOffset": str(offset)}
         command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         try:
@@ -69,6 +76,8 @@ class BrokerOffsets:
                 await self._remoting.oneway(address, command)
         except AerobeeError as error:
             log.warning("offset %d of %s was not committed: %s", offset, queue, error)
+            return False
+        return True
 
     def _ext(self, queue: MessageQueue) -> dict[str, str]:
         return {
@@ -93,12 +102,15 @@ class LocalOffsets:
                 self._offsets = await asyncio.to_thread(self._read)
             return self._offsets.get(_queue_name(queue))
 
-    async def save(self, offsets: Mapping[MessageQueue, int], *, confirm: bool) -> None:
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], *, confirm: bool
+    ) -> Mapping[MessageQueue, int]:
         async with self._lock:
             if self._offsets is None:
                 self._offsets = await asyncio.to_thread(self._read)
             self._offsets |= {_queue_name(queue): offset for queue, offset in offsets.items()}
             await asyncio.to_thread(self._write, dict(self._offsets))
+        return offsets
 
     def _read(self) -> dict[str, int]:
         try:
@@ -115,7 +127,8 @@ class LocalOffsets:
             ) from error
 
     def _write(self, offsets: dict[str, int]) -> None:
-        temporary = self.path.with_name(self.path.name + ".new")
+        # Another reader of the group on this machine may be writing the same file.
+        temporary = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("w") as file:
@@ -124,6 +137,8 @@ class LocalOffsets:
                 os.fsync(file.fileno())
             temporary.replace(self.path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise self._unusable("written", error) from error
 
     def _unusable(self, verb: str, error: OSError) -> AerobeeError:

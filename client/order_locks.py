@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from aerobee.client.core import Core
-from aerobee.client.errors import AerobeeError
+from aerobee.client.errors import AerobeeError, NoRoute
 from aerobee.protocol import fastjson
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.fastjson import MessageQueue
@@ -68,7 +68,12 @@ def expiry() -> float:
 def _by_broker(core: Core, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
     found: dict[str, list[MessageQueue]] = {}
     for queue in queues:
-        found.setdefault(core.routes.address(queue.broker_name), []).append(queue)
+        try:
+            address = core.routes.address(queue.broker_name)
+        except NoRoute as error:  # the other brokers are to be asked all the same
+            log.info("%s", error)
+        else:
+            found.setdefault(address, []).append(queue)
     return found
 
 

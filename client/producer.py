@@ -151,7 +151,7 @@ class BufferedProducer:
         """Put one message into the buffer. See `Client.send` for the options."""
         self._check_open()
         accumulator = self._accumulator
-        if accumulator.failures:
+        if accumulator.has_failed:
             self._raise_failures()
         if accumulator.is_full:
             await accumulator.wait_for_space()
@@ -174,7 +174,6 @@ class BufferedProducer:
             raise Closed(f"this producer of {self.topic!r} is closed")
 
     def _raise_failures(self) -> None:
-        failures = self._accumulator.failures
+        failures = self._accumulator.take_failures()
         if failures:
-            self._accumulator.failures = []
             raise SendsFailed(failures)

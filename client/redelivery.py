@@ -30,7 +30,9 @@ async def send_back(
 ) -> None:
     """Exact to the broker's timer with Aerobee; rounded up to a delay level with others."""
     connection = await core.remoting.connection(core.routes.address(message.broker))
-    if delay is not None and connection.is_aerobee:
+    # Of attempts in an orderly queue the broker does not know: they go with the message.
+    counted_here = message.reconsume_times != message.stored.reconsume_times
+    if counted_here or (delay is not None and connection.is_aerobee):
         await _resend(core, connection, group, message, delay, max_retries)
         return
     level = 0 if delay is None else delay_level(delay)

@@ -151,3 +151,11 @@ def test_a_body_in_zstandard_that_does_not_tell_its_size_is_inflated():
 def test_a_body_that_cannot_be_inflated_is_a_clear_error(form, text):
     with pytest.raises(AerobeeError, match=text):
         inflate(b"nonsense", record.COMPRESSED | form)
+
+
+async def test_what_a_search_by_key_cannot_select_is_refused(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x", key="k", tag="a")
+        for filters in ({"tags": "b"}, {"sql": "amount > 5"}):
+            with pytest.raises(Misuse, match="key"):
+                [row async for row in mq.find("orders", key="k", **filters)]

@@ -239,3 +239,28 @@ async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(aerobee_b
         with pytest.raises(UnicodeEncodeError):
             await mq.send("\udcff", b"x")
         assert connection._pending == {}
+
+
+async def test_a_failure_that_a_receipt_has_told_is_not_told_again(aerobee_broker):
+    async with (
+        aerobee_broker.connect(timeout=0.3) as mq,
+        mq.producer("orders", linger=0.001) as orders,
+    ):
+        await (await orders.send(b"warm")).receipt()
+        await aerobee_broker.stop()
+        deliveries = [await orders.send(b"%d" % number) for number in range(3)]
+        await until(lambda: orders.buffered == 0)  # it failed long before anybody asks
+        for delivery in deliveries:
+            with pytest.raises(AerobeeError):
+                await delivery.receipt()
+
+
+async def test_a_failure_gives_back_the_body_as_it_was_given(aerobee_broker):
+    large = b"compressible " * 1000
+    async with aerobee_broker.connect(timeout=0.3) as mq:
+        with pytest.raises(SendsFailed) as caught:
+            async with mq.producer("orders", linger=0.001) as orders:
+                await (await orders.send(b"warm")).receipt()
+                await aerobee_broker.stop()
+                await orders.send(large)
+    assert [body for body, _ in caught.value.failures] == [large]

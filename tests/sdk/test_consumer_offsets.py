@@ -1,0 +1,80 @@
+"""What a group has finished stays finished: failed commits, shared files, brokers that are gone."""
+
+import asyncio
+
+import pytest
+from waiting import until
+
+from aerobee import ConsumerOptions
+from aerobee.broker.services.topic_config import TopicConfig
+from aerobee.client.offsets import LocalOffsets
+from aerobee.protocol.fastjson import MessageQueue
+from aerobee.testing import EmbeddedBroker
+
+SLOW = ConsumerOptions(commit_interval=1000)
+
+
+async def test_a_commit_that_failed_is_made_up_for_on_closing(aerobee_broker):
+    async with aerobee_broker.connect(timeout=0.5) as mq:
+        await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="g", options=SLOW) as inbox:
+            message = await inbox.get()
+            inbox.pause()  # no pull carries the offset either
+            await aerobee_broker.app.stop()
+            await message.ack()
+            await inbox.commit()
+            await aerobee_broker.start()
+        assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
+
+
+@pytest.mark.parametrize("delay", [None, 0, 30])
+async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_delay(
+    aerobee_broker, delay
+):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"poison")
+        options = ConsumerOptions(max_retries=1)
+        async with mq.consumer("orders", group="g", orderly=True, options=options) as inbox:
+            async with asyncio.timeout(5):
+                await (await inbox.get()).retry(delay=0)
+                await (await inbox.get()).retry(delay)
+            assert [row.body async for row in mq.find("%DLQ%g")] == [b"poison"]
+
+
+async def test_readers_of_one_broadcast_file_do_not_disturb_each_other(tmp_path):
+    path = tmp_path / "offsets.json"
+    readers = [LocalOffsets(path) for _ in range(4)]
+    queue = MessageQueue("t", "b", 0)
+    for number in range(10):
+        await asyncio.gather(*(row.save({queue: number}, confirm=True) for row in readers))
+    assert await LocalOffsets(path).load(queue) == 9
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten():
+    async with EmbeddedBroker(brokerName="first") as first:
+        second = EmbeddedBroker(
+            brokerName="second", namesrvAddr=first.namesrv, namesrvListenPort=-1
+        )
+        await second.start()
+        async with first.connect(timeout=0.5) as mq:
+
+            async def both_are_known():
+                return len(await mq.admin.brokers()) == 2
+
+            await until(both_are_known)
+            for broker in (first, second):
+                topic = f"on-{broker.app.settings.broker_name}"
+                broker.app.broker.topics.put(TopicConfig(topic, 1, 1))
+            topics = ["on-first", "on-second"]
+            async with mq.consumer(topics, group="g", orderly=True) as inbox:
+                await until(lambda: len(inbox.queues) == 2)
+                await second.stop()
+
+                async def is_forgotten():
+                    await mq._core.routes.refresh_all()
+                    return "second" not in mq._core.routes._brokers
+
+                await until(is_forgotten)
+                await inbox._assignment._renew_locks()
+            assert await mq.admin.members("g") == []
