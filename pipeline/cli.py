@@ -39,6 +39,8 @@ class _Job(click.Command):
             return super().invoke(ctx)
         except ImportError as error:
             raise click.ClickException(f"{error}; pip install 'aerobee[spark]'") from None
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
         except Exception as error:
             text = _sentence(error)
             if text is None:
@@ -83,7 +85,7 @@ FORMATS = click.Choice(["parquet", "delta", "iceberg"])
 @click.option("--format", "table_format", type=FORMATS, default="parquet", show_default=True)
 @click.option("--from", "starting", type=click.Choice(["earliest", "latest"]), default="earliest")
 @click.option("--every", help="Go on for ever, a batch in each such time ('1 minute').")
-@click.option("--rows-per-batch", default=500_000, show_default=True)
+@click.option("--rows-per-batch", type=click.IntRange(min=1), default=500_000, show_default=True)
 @click.option("--group", help="A consumer group that shows the archive's progress.")
 @click.option("--allow-loss", is_flag=True, help="Go on when messages were deleted unread.")
 @_common
@@ -131,7 +133,7 @@ def archive(
 @click.option("--only", help="Only messages of these topics, separated by commas.")
 @click.option("--start", callback=_time, help="Stored at this time or later.")
 @click.option("--end", callback=_time, help="Stored before this time.")
-@click.option("--rate", type=int, help="Messages per second.")
+@click.option("--rate", type=click.IntRange(min=1), help="Messages per second.")
 @click.option("--same-queues", is_flag=True, help="To the queue of the same number.")
 @click.option("--exactly-once", is_flag=True, help="All or nothing (Aerobee brokers only).")
 @click.option("--format", "table_format", type=FORMATS, default="parquet", show_default=True)

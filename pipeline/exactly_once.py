@@ -66,13 +66,13 @@ class SinkPlan:
 
 def brokers_of(cluster: Cluster, topic: str | None) -> list[str]:
     """Addresses of the brokers that may take the batch: those of the topic, else those that make
-    topics."""
+    topics; for topics by column all brokers, where none makes topics by itself."""
     route = (cluster.route(topic) if topic else None) or cluster.route(TEMPLATE_TOPIC) or []
     addresses = sorted({share.address for share in route if share.perm & 2})
+    if not addresses and topic is None:
+        addresses = cluster.masters()
     if not addresses:
-        raise OptionError(
-            f"no broker takes messages for {topic or 'topics by column'}; create the topic first"
-        )
+        raise OptionError(f"no broker takes messages for {topic or 'any topic'}; create it first")
     return addresses
 
 

@@ -253,6 +253,14 @@ class Cluster:
         body = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
         return sorted(body.get("topicList") or ())
 
+    def masters(self) -> list[str]:
+        """The addresses of all brokers that the name servers know."""
+        what, code = "listing the brokers", RequestCode.GET_BROKER_CLUSTER_INFO
+        answer = self.ask_name_server(what, code, {})
+        body = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
+        brokers = (body.get("brokerAddrTable") or {}).values()
+        return sorted(_master(broker["brokerAddrs"]) for broker in brokers)
+
 
 def _master(addresses: dict[Any, str]) -> str:
     """The master's address, or the first slave's when there is no master."""

@@ -55,7 +55,8 @@ def selected(spark: Any, job: Replay) -> Any:
     messages = read_archive(spark, job.source, job.table_format)
     column = functions.col("timestamp")
     if job.only:
-        messages = messages.where(functions.col("topic").isin(job.only.split(",")))
+        topics = [name.strip() for name in job.only.split(",")]
+        messages = messages.where(functions.col("topic").isin(topics))
     # Days are counted in the zone of the archive's session, which may be a day off from UTC.
     if job.start:
         first = job.start.astimezone(UTC).date() - timedelta(days=1)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aerobee.pipeline.jobs.progress import task_progress
-from aerobee.pipeline.options import OptionError
+from aerobee.pipeline.options import CONNECTION, OptionError, Options
 from aerobee.pipeline.queue_files import QueueReader
 from aerobee.pipeline.store_files import StoreFiles
 from aerobee.pipeline.wire import Access, Cluster
@@ -85,7 +85,7 @@ def store_lag(store: str) -> list[tuple[str, str, int]]:
 def cluster_lag(namesrv: str, topics: list[str]) -> list[tuple[str, str, int]]:
     """(group, topic, messages behind) of a running cluster."""
     lags: dict[tuple[str, str], int] = {}
-    with Cluster(Access(tuple(namesrv.split(";")))) as cluster:
+    with Cluster(Access.of(Options(CONNECTION, {"namesrv": namesrv}))) as cluster:
         for topic in topics:
             for share in cluster.route(topic) or ():
                 for group in _groups(cluster, share.address, topic):
@@ -133,8 +133,8 @@ def show(rows: list[Any], lags: list[tuple[str, str, int]], console: Console) ->
             str(row["messages"]),
             f"{row['messages_per_second']:.2f}",
             f"{row['bytes'] / 1e6:.2f}",
-            f"{row['latency_ms_p50']:.0f}",
-            f"{row['latency_ms_p99']:.0f}",
+            _whole(row["latency_ms_p50"]),
+            _whole(row["latency_ms_p99"]),
         )
     console.print(table)
     if lags:
@@ -145,6 +145,10 @@ def show(rows: list[Any], lags: list[tuple[str, str, int]], console: Console) ->
         for group, topic, count in lags:
             behind.add_row(group, topic, str(count))
         console.print(behind)
+
+
+def _whole(number: float | None) -> str:
+    return "-" if number is None else f"{number:.0f}"  # none has a time of birth that can be
 
 
 def as_json(rows: list[Any], lags: list[tuple[str, str, int]]) -> str:

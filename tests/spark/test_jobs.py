@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import time
@@ -15,10 +16,12 @@ from click.testing import CliRunner, Result
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 from pyspark.sql import SparkSession
+from rich.console import Console
 from spark.helpers import create_topic, numbers, produce, topic_rows
 
 from aerobee.pipeline.cli import pipeline
 from aerobee.pipeline.jobs.replay import Replay, selected
+from aerobee.pipeline.jobs.stats import show
 
 Run = Callable[..., Result]
 AGO = (timedelta(0), timedelta(minutes=10))  # the messages were stored at most so long ago
@@ -121,6 +124,18 @@ def test_replay_takes_the_same_messages_in_whatever_zone_the_times_are_given(
         assert sorted(row["offset"] for row in found) == list(range(10, 40)), zone
 
 
+def test_replay_takes_a_list_of_topics_with_spaces_in_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.range(3).selectExpr("concat('t', id) as topic", "id as offset")
+    path = str(tmp_path / "archive")
+    rows.selectExpr("*", "date'2026-01-01' as date").write.partitionBy("topic", "date").parquet(
+        path
+    )
+    found = selected(spark, Replay(path, "", only="t0, t2")).collect()
+    assert sorted(row["topic"] for row in found) == ["t0", "t2"]
+
+
 def test_a_topic_whose_name_is_a_number_is_archived_and_replayed_under_that_name(
     run: Run, broker: AerobeeBroker, tmp_path: Path
 ) -> None:
@@ -201,7 +216,8 @@ def test_stats_tell_of_a_store_and_of_a_cluster(
     assert {(row["topic"], row["messages"]) for row in hours} == {("red", 400), ("blue", 400)}
     assert all(row["bytes"] > 400 * 200 for row in hours)
     produce(broker.namesrv, "counted", numbers(30))
-    run("stats", "--namesrv", broker.namesrv, "--topics", "counted", "--json", figures)
+    namesrv = f"{broker.namesrv},{broker.namesrv}"  # a comma separates as ; does
+    run("stats", "--namesrv", namesrv, "--topics", "counted", "--json", figures)
     assert json.loads(figures.read_text())["hours"][0]["messages"] == 30
 
 
@@ -223,6 +239,16 @@ def test_the_hours_of_stats_are_those_of_utc_wherever_they_run(
     assert any(f"{hour:%Y-%m-%d %H:00}" in output for hour in wanted)
 
 
+def test_stats_show_an_hour_in_which_no_message_has_a_possible_time_of_birth() -> None:
+    hour = datetime(2026, 1, 1, tzinfo=UTC)
+    row: dict[str, Any] = {"topic": "t", "hour": hour, "messages": 1, "bytes": 200}
+    row |= {"messages_per_second": 1 / 3600, "latency_ms_p50": None, "latency_ms_p99": None}
+    console = Console(file=io.StringIO(), width=100)
+    show([row], [], console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines()[4].split("│")[-3:-1] == ["      - ", "      - "]
+
+
 def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Path) -> None:
     nowhere = ("--namesrv", "127.0.0.1:1")
     assert "give --topics or --pattern" in run("archive", *nowhere, "--out", "x", fails=True).output
@@ -232,3 +258,7 @@ def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Pa
     message = run("stats", "--store", tmp_path, fails=True).output
     assert "holds no commitlog file" in message
     assert "holds no commitlog file" in run("audit", tmp_path, fails=True).output
+    message = run("replay", "--source", "x", *nowhere, "--rate", "0", fails=True).output
+    assert "0 is not in the range" in message
+    result = run("stats", "--store", store, "--json", tmp_path / "no" / "file", fails=True)
+    assert "No such file or directory" in result.output

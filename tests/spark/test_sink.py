@@ -67,6 +67,19 @@ def test_a_column_says_the_topic_unless_the_option_does(
     assert topic_values(broker.namesrv, "split-1") == Counter(b"%d" % n for n in range(1, 10, 2))
 
 
+def test_topics_by_column_are_written_exactly_once_where_no_broker_makes_topics(
+    spark: SparkSession, own_broker: Callable[..., AerobeeBroker]
+) -> None:
+    broker = own_broker(autoCreateTopicEnable="false")
+    create_topic(broker.broker, "made", 1)
+    frame = spark.range(3).selectExpr("cast(id as string) as value", "'made' as topic")
+    save(frame, broker, deliveryGuarantee="exactly-once")
+    assert topic_values(broker.namesrv, "made") == Counter([b"0", b"1", b"2"])
+    unmade = frame.selectExpr("value", "'unmade' as topic")
+    with pytest.raises(Exception, match="unmade"):
+        save(unmade, broker, deliveryGuarantee="exactly-once")
+
+
 def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, broker: AerobeeBroker) -> None:
     produce(broker.namesrv, "origin", numbers(50), tag="t")
     origin = spark.read.format("aerobee").options(namesrv=broker.namesrv, subscribe="origin").load()
