@@ -118,7 +118,9 @@ class Offsets:
         queues = self._table.get(f"{topic}@{source_group}")
         if not queues:
             return 0
-        self._table[f"{topic}@{target_group}"] = dict(queues)
+        key = f"{topic}@{target_group}"
+        self._table[key] = dict(queues)
+        self._resets.pop(key, None)
         self.file.changed_lazily()
         return len(queues)
 

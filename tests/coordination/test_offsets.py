@@ -255,6 +255,17 @@ async def test_a_groups_progress_is_cloned(serving: Serving, peer: Peer) -> None
     assert (await peer.ask(CLONE, {"srcGroup": "g", "destGroup": "a/b"})).code == 29
 
 
+def test_cloned_progress_counts_more_than_a_reset_that_the_group_has_not_heard_of(
+    folder: Folder,
+) -> None:
+    offsets = open_offsets(folder("consumerOffset.json"))
+    offsets.commit("g", "T", 0, 7)
+    offsets.reset("copy", "T", 0, 3)
+    offsets.clone("g", "copy", "T")
+    assert offsets.query("copy", "T", 0) == 7
+    assert offsets.take_reset("copy", "T", 0, 7) is None
+
+
 async def test_corrections_are_the_least_offsets_of_all_groups(
     serving: Serving, peer: Peer
 ) -> None:
