@@ -39,6 +39,7 @@ from aerobee.broker.store.inspect_index import (
     header_of,
     slots_of,
 )
+from aerobee.broker.store.recovery_queue import LIGHT
 from aerobee.broker.store.scan import NOTHING_HERE, check_record
 from aerobee.broker.store.settings import SCHEDULE_TOPIC
 from aerobee.protocol.record import CorruptRecord
@@ -147,6 +148,9 @@ def _check_queues(
     nothing = rows[:0]
     for key, files in sorted(store.queues.items()):
         number = numbers.pop(key, None)
+        if number is None and key[0].startswith(LIGHT):
+            report.notes.append(f"{key[0]} is a light queue of RocketMQ: not checked")
+            continue
         mine = rows[order[bounds[number] : bounds[number + 1]]] if number is not None else nothing
         yield from _check_queue(store, key, files, entries[key], _last_life(mine), report)
     without = sorted({topic for topic, _ in numbers} - {topic for topic, _ in store.queues})

@@ -24,7 +24,7 @@ from aerobee.broker.store.recovery_plan import (
     RecoveryFacts,
     plan_recovery,
 )
-from aerobee.broker.store.recovery_queue import recover_queue
+from aerobee.broker.store.recovery_queue import LIGHT, recover_queue
 from aerobee.broker.store.recovery_scan import LogScan
 from aerobee.broker.store.reput import Reput
 from aerobee.broker.store.scan import NOTHING_HERE, check_record, find_record
@@ -105,7 +105,9 @@ class Recovery:
         self._settle_index(plan)
         limit = plan.rebuild_queues_from
         for queue in self._log.queues:
-            recover_queue(queue, self._log, limit if limit >= 0 else None)
+            # A light queue gets no entries from us: what is dropped of it would not come back.
+            rebuilt = limit >= 0 and not queue.topic.startswith(LIGHT)
+            recover_queue(queue, self._log, limit if rebuilt else None)
         end = self._scan(plan)
         if self._sync_failed:
             self._write_again(plan.scan_from, end)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
 from aerobee.broker.store.mapped_file import MappedFile
-from aerobee.broker.store.scan import check_record
+from aerobee.broker.store.scan import Scanned, check_record
+from aerobee.protocol import properties as message_properties
 from aerobee.protocol.record import CorruptRecord
+
+LIGHT: Final = "%LMQ%"  # RocketMQ's light queues: their entries point to records of other topics
 
 
 def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> None:
@@ -82,9 +87,19 @@ def _agrees(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> bo
         record = check_record(file.view, file.start, offset - file.start, file.end - offset, False)
     except CorruptRecord:
         return False
+    if record.topic != queue.topic_bytes:
+        return record.size == size and _is_in_light(queue.topic, number, record, file)
     return (
-        record.size == size
-        and record.queue_id == queue.queue_id
-        and record.queue_offset == number
-        and record.topic == queue.topic_bytes
+        record.size == size and record.queue_id == queue.queue_id and record.queue_offset == number
     )
+
+
+def _is_in_light(topic: str, number: int, record: Scanned, file: MappedFile) -> bool:
+    """Whether the record says that it has this number in this light queue."""
+    if not topic.startswith(LIGHT):
+        return False
+    end = record.physical_offset + record.size - file.start
+    text = str(file.view[record.properties_position : end], "utf-8", "replace")
+    topics = message_properties.get(text, "INNER_MULTI_DISPATCH") or ""
+    numbers = message_properties.get(text, "INNER_MULTI_QUEUE_OFFSET") or ""
+    return (topic, str(number)) in zip(topics.split(","), numbers.split(","), strict=False)
