@@ -96,14 +96,15 @@ def make_broker(settings: Settings, clock: Clock) -> Broker:
     broker.searches = Searches()
     broker.filters = Filters(path("consumerFilter.json"), clock)
     broker.put_hooks = PutHooks(settings, clock)
-    broker.retry = Retry(broker.store, broker.topics, broker.groups, broker.put_hooks)
+    count_put = broker.stats.add_put
+    broker.retry = Retry(broker.store, broker.topics, broker.groups, broker.put_hooks, broker.stats)
     broker.transactions = Transactions(
-        broker.store, broker.topics, broker.offsets, broker.put_hooks
+        broker.store, broker.topics, broker.offsets, broker.put_hooks, count_put
     )
-    broker.schedule = Schedule(broker.store, settings, clock, folder)
-    broker.timers = Timers(broker.store, settings, clock, settings.store_path_root_dir)
+    broker.schedule = Schedule(broker.store, settings, clock, folder, count_put)
+    broker.timers = Timers(broker.store, settings, clock, settings.store_path_root_dir, count_put)
     broker.order_locks = OrderLocks(clock)
-    broker.batch_ledger = BatchLedger(folder, broker.store, clock, broker.stats.add_put)
+    broker.batch_ledger = BatchLedger(folder, broker.store, clock, count_put)
     broker.escape = lambda message: broker.store.put([message])[0]
     broker.names = _name_service(broker)
     broker.clients.on_group_change.append(broker.filters.group_changed)

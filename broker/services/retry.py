@@ -13,6 +13,7 @@ from aerobee.broker.services import stored
 from aerobee.broker.services.groups import Groups
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol import properties as props
@@ -41,12 +42,18 @@ class Retry:
     """Takes messages back."""
 
     def __init__(
-        self, store: "MessageStore", topics: Topics, groups: Groups, hooks: PutHooks
+        self,
+        store: "MessageStore",
+        topics: Topics,
+        groups: Groups,
+        hooks: PutHooks,
+        stats: Stats,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._hooks = hooks
+        self._stats = stats
 
     def send_back(self, request: SentBack, store_host: bytes) -> PutResult | None:
         """Store the retry or the dead letter; None when the group keeps none. Refused says why."""
@@ -82,7 +89,12 @@ class Retry:
             level = request.delay_level or FIRST_LEVEL + failed.reconsume_times
             message.properties = props.put(message.properties, props.DELAY, str(level))
             message = self._hooks.schedule(message)
-        return self._store.put([message])[0]
+        result = self._store.put([message])[0]
+        if result.ok:
+            self._stats.add_put(message.topic, 1, result.size)
+            origin = props.get(message.properties, props.RETRY_TOPIC) or failed.topic
+            self._stats.add_send_back(origin, request.group)
+        return result
 
     def _to_dead_letters(self, message: Message, group: str, failed: StoredMessage) -> None:
         message.topic = self._topics.create_dlq(group).name

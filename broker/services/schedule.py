@@ -38,9 +38,15 @@ class Schedule:
     """Delivers delayed messages in their turn."""
 
     def __init__(
-        self, store: "MessageStore", settings: Settings, clock: Clock, config_folder: str
+        self,
+        store: "MessageStore",
+        settings: Settings,
+        clock: Clock,
+        config_folder: str,
+        count_put: stored.CountPut = stored.not_counted,
     ) -> None:
         self._store = store
+        self._count_put = count_put
         self._clock = clock
         self._flush_s = settings.flush_delay_offset_interval / 1000
         self._delays_ms = settings.delay_levels_ms
@@ -185,9 +191,11 @@ class Schedule:
     def _deliver(self, batch: list[tuple[StoredMessage, Message]]) -> int | None:
         """Put them; the queue offset of the first that must be tried again, None for none."""
         results = self._store.put([ready for _, ready in batch])
-        for (message, _), result in zip(batch, results, strict=True):
+        for (message, ready), result in zip(batch, results, strict=True):
             if not stored.is_done(result, message):
                 return message.queue_offset
+            if result.ok:
+                self._count_put(ready.topic, 1, result.size)
         return None
 
     # --- progress

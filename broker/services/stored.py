@@ -1,6 +1,6 @@
 """Stored messages taken up again: read by their place in the log, put anew somewhere else."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.services")
 
 QUEUE_ID_MAX: Final = 1 << 20
+CountPut = Callable[[str, int, int], None]  # topic, messages, bytes: for the broker's figures
 # What no later try will mend.
 HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+
+
+def not_counted(_topic: str, _messages: int, _size: int) -> None:
+    """For a service that works alone, without a broker."""
 
 
 def message_at(

@@ -35,7 +35,7 @@ from aerobee.broker.services.timer_recovery import Progress
 from aerobee.broker.services.timer_slot import POSITION_MAX, Place, TimerSlot, load_slot
 from aerobee.broker.services.timer_wheel import SLOTS, TimerWheel
 from aerobee.broker.settings import Settings
-from aerobee.broker.store.results import Arrival
+from aerobee.broker.store.results import Arrival, PutResult
 from aerobee.broker.store.wake import Wake
 from aerobee.protocol.record import Message, StoredMessage
 
@@ -64,8 +64,16 @@ class _Fired(NamedTuple):
 class Timers:
     """Delivers timers in their time."""
 
-    def __init__(self, store: "MessageStore", settings: Settings, clock: Clock, root: str) -> None:
+    def __init__(
+        self,
+        store: "MessageStore",
+        settings: Settings,
+        clock: Clock,
+        root: str,
+        count_put: stored.CountPut = stored.not_counted,
+    ) -> None:
         self._store = store
+        self._count_put = count_put
         self._settings = settings
         self._clock = clock
         self._progress = ProgressFile(os.path.join(root, "config", "timerProgress"))
@@ -273,7 +281,7 @@ class Timers:
             made = message and fired(message, NEVER_ENQUEUED, now_ms, NOTHING_RECALLED)
             if message is not None and made is not None:
                 ready.append((message, made))
-        results = self._store.put([made for _, made in ready]) if ready else []
+        results = self._put([made for _, made in ready])
         return {
             message.queue_offset
             for (message, _), result in zip(ready, results, strict=True)
@@ -339,7 +347,7 @@ class Timers:
     def _put_batch(self, batch: list[_Fired]) -> int:
         """Put them in order; how many, before the first that failed, have had their turn."""
         made = [entry.made for entry in batch if entry.made is not None]
-        results = iter(self._store.put(made) if made else ())
+        results = iter(self._put(made))
         for number, entry in enumerate(batch):
             ready = entry.message is not None and entry.made is not None
             if ready and not stored.is_done(next(results), cast(StoredMessage, entry.message)):
@@ -347,6 +355,13 @@ class Timers:
             self._fired = entry.place
             self._enqueue.pending -= 1 if entry.counts else 0
         return len(batch)
+
+    def _put(self, messages: list[Message]) -> list[PutResult]:
+        results = self._store.put(messages) if messages else []
+        for message, result in zip(messages, results, strict=True):
+            if result.ok:
+                self._count_put(message.topic, 1, result.size)
+        return results
 
     # --- progress
 

@@ -66,9 +66,15 @@ class Transactions:
     """Half messages and their fates."""
 
     def __init__(
-        self, store: "MessageStore", topics: Topics, offsets: Offsets, hooks: PutHooks
+        self,
+        store: "MessageStore",
+        topics: Topics,
+        offsets: Offsets,
+        hooks: PutHooks,
+        count_put: stored.CountPut = stored.not_counted,
     ) -> None:
         self._store = store
+        self._count_put = count_put
         self._topics = topics
         self._offsets = offsets
         self._hooks = hooks
@@ -107,7 +113,10 @@ class Transactions:
             newest = half.queue_offset  # sent a moment ago, not read yet
         op = op_message(newest, half)
         if request.commit:
-            first, noted = self._put_both(self._committed(half), op)
+            message = self._committed(half)
+            first, noted = self._put_both(message, op)
+            if first.ok:
+                self._count_put(message.topic, 1, first.size)
         else:
             first = noted = self._store.put([op])[0]
         if not first.ok:

@@ -15,6 +15,7 @@ from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.retry import Retry
 from aerobee.broker.services.schedule import Schedule
+from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.timers import Timers
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.services.transaction_checks import TransactionChecks
@@ -85,7 +86,7 @@ class World:
         self.clients = Clients(settings, self.groups, clock)
         self.hooks = PutHooks(settings, clock)
         self.locks = OrderLocks(clock)
-        self.retry = Retry(self.store, self.topics, self.groups, self.hooks)
+        self.retry = Retry(self.store, self.topics, self.groups, self.hooks, Stats(clock))
         self.schedule = Schedule(self.store, settings, clock, config)
         self.timers = Timers(self.store, settings, clock, str(self.root))
         self.transactions = Transactions(self.store, self.topics, self.offsets, self.hooks)
