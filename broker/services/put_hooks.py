@@ -131,7 +131,7 @@ class PutHooks:
 def delay_level(properties: str) -> int:
     """The delay level that a message asks for; 0 for none, and for what is no number."""
     text = props.get(properties, props.DELAY)
-    return int(text) if text and len(text) < 10 and text.isascii() and text.isdigit() else 0
+    return int(text) if text and len(text) <= 10 and text.isascii() and text.isdigit() else 0
 
 
 def _redirect(message: Message, topic: str, queue_id: int) -> Message:

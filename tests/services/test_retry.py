@@ -55,6 +55,16 @@ def test_a_consumer_can_choose_the_level_or_give_up_at_once(world: World) -> Non
     assert len(world.read(DEAD)) == 1
 
 
+def test_the_largest_level_that_a_client_can_say_is_the_highest_there_is(world: World) -> None:
+    world.send("T", b"a")
+    send_back(world, world.read("T")[0], level=2**31 - 1)
+    world.send("T", b"b", DELAY=str(2**31 - 1))
+    assert world.read(RETRY) == [] and len(world.read("T")) == 1
+    world.advance(2 * 3600)
+    world.run_schedule()
+    assert len(world.read(RETRY)) == 1 and len(world.read("T")) == 2
+
+
 def test_a_committed_transaction_can_be_sent_back_and_die(world: World) -> None:
     world.send("T", b"a", TRAN_MSG="true")  # as stored: the property stays
     message = world.message("T", b"a", TRAN_MSG="true", PGROUP="p")
