@@ -81,7 +81,8 @@ class Retry:
                 "there, or it was removed by age",
             )
         most = config.retry_max_times if request.retry_max is None else request.retry_max
-        queue_id = random.randrange(config.retry_queue_nums)
+        # The topic may be older than the group's wish for more queues: those would not be read.
+        queue_id = random.randrange(max(1, min(config.retry_queue_nums, topic.read_queue_nums)))
         message = _retried(failed, topic.name, queue_id, store_host)
         if failed.reconsume_times >= most or request.delay_level < 0:
             self._to_dead_letters(message, request.group, failed)

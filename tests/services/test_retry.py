@@ -1,5 +1,7 @@
 """Messages sent back: levels that grow, dead letters, what is kept."""
 
+from dataclasses import replace
+
 import pytest
 from services.services_world import HOST, START_MS, World
 
@@ -63,6 +65,24 @@ def test_the_largest_level_that_a_client_can_say_is_the_highest_there_is(world: 
     world.advance(2 * 3600)
     world.run_schedule()
     assert len(world.read(RETRY)) == 1 and len(world.read("T")) == 2
+
+
+def test_retries_go_to_queues_that_are_read_also_when_the_group_asks_for_more_of_them(
+    world: World,
+) -> None:
+    world.send("T", b"a")
+    (message,) = world.read("T")
+    send_back(world, message)  # makes the retry topic, with one queue
+    config = world.groups.get("g")
+    assert config is not None
+    world.groups.put(replace(config, retry_queue_nums=16))
+    for _ in range(20):
+        send_back(world, message)
+    world.advance(10)
+    world.run_schedule()
+    topic = world.topics.get(RETRY)
+    assert topic is not None
+    assert sum(len(world.read(RETRY, at)) for at in range(topic.read_queue_nums)) == 21
 
 
 def test_a_committed_transaction_can_be_sent_back_and_die(world: World) -> None:
