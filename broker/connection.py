@@ -101,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.refusal_said_at = float("-inf")  # kept by `dispatch`, which logs so many a second
         self.refusals_unsaid = 0
         self.waiting = 0  # requests whose answers wait for the disk
+        self.written = 0  # bytes, so far
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -114,7 +115,6 @@ class Connection(asyncio.Protocol):
         # Of mapped files whose bytes are under way: what to call, and after how many bytes.
         self._releases: deque[tuple[int, Callable[[], None]]] = deque()
         self._releases_unwritten: list[Callable[[], None]] = []
-        self._written = 0
         self._asked: dict[int, asyncio.Future[Command]] = {}
         self._last_opaque = 0
         self._frames_seen = 0
@@ -204,16 +204,16 @@ class Connection(asyncio.Protocol):
             return
         self.active_at = self._loop.time()
         if len(parts) == 1:
-            self._written += len(parts[0])
+            self.written += len(parts[0])
             transport.write(parts[0])
         else:
-            self._written += sum(map(len, parts))
+            self.written += sum(map(len, parts))
             if self._descriptor < 0:
                 transport.write(b"".join(parts))
             elif unsent := self._write_now(transport, parts):
                 transport.writelines(unsent)
         if self._releases_unwritten:
-            self._releases += [(self._written, each) for each in self._releases_unwritten]
+            self._releases += [(self.written, each) for each in self._releases_unwritten]
             self._releases_unwritten.clear()
             self._release_sent()
 
@@ -393,7 +393,7 @@ class Connection(asyncio.Protocol):
 
     def _release_sent(self) -> None:
         if self._transport is not None:
-            sent = self._written - self._transport.get_write_buffer_size()
+            sent = self.written - self._transport.get_write_buffer_size()
             while self._releases and self._releases[0][0] <= sent:
                 self._releases.popleft()[1]()
 

@@ -75,9 +75,10 @@ class GeneralFeed:
             return 0
         connection.language = command.language
         connection.version = command.version
+        before = connection.written
         answer = self._dispatch(Request(command, connection, connection.active_at))
         if answer is None:
-            return 0
+            return connection.written - before  # a pull writes its answer itself
         encoded = encode_frame(answer)
         out.append(encoded)
         return len(encoded)

@@ -19,7 +19,7 @@ from aerobee.broker.connection import Connection, ConnectionClosed, Limits
 from aerobee.broker.dispatch import Dispatcher, Request
 from aerobee.broker.general_feed import GeneralFeed
 from aerobee.broker.server import Server, bind, bind_pair
-from aerobee.protocol.command import JSON, Command
+from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
 from aerobee.protocol.frame import FrameDecoder, encode_frame
 from aerobee.protocol.record import decode_records
 
@@ -337,6 +337,30 @@ async def test_a_client_that_does_not_read_is_not_read_from(app: AppBroker) -> N
     [connection] = [each for each in app._server.connections if each.name.endswith(_port(stalled))]
     assert connection._read_paused
     await _drain(stalled, asked)
+    stalled.close()
+    await writer.close()
+
+
+@pytest.mark.parametrize("codec", [JSON, ROCKETMQ, MSGPACK])
+async def test_answers_are_made_no_faster_than_the_client_takes_them(
+    app: AppBroker, codec: int
+) -> None:
+    writer = await Client.connect(app)
+    for _ in range(6):
+        await writer.request(310, send_ext("Large"), bytes(10_000))
+    await until(lambda: app.broker.store.max_offset("Large", 0) == 6)
+    stalled = socket.socket()
+    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stalled.connect(("127.0.0.1", app.broker_port))
+    pull = encode_frame(Command(11, pull_ext("Large"), codec=codec))
+    stalled.sendall(pull * 400)  # 24 MB of answers
+    await until(lambda: app._server is not None and len(app._server.connections) == 2)
+    assert app._server is not None
+    [connection] = [each for each in app._server.connections if each.name.endswith(_port(stalled))]
+    await until(lambda: connection._read_paused)
+    await writer.request(310, send_ext("Large"), b"x")  # a turn or two more
+    assert connection._transport is not None
+    assert connection._transport.get_write_buffer_size() < 6 << 20
     stalled.close()
     await writer.close()
 
