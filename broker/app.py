@@ -199,6 +199,7 @@ class AppBroker:
 
     def _settings_changed(self, keys: set[str]) -> None:
         self.broker.store.change_settings(store_settings(self.settings))
+        self.broker.topics.follow_settings()
         if "brokerPermission" in keys and self._registration is not None:
             self.broker.topics.next_version()  # a name server looks at nothing else
             self._registration.changed()

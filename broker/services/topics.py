@@ -87,15 +87,29 @@ class Topics:
         boot = list(boot_topics(self._settings))
         self._system = names_check.SYSTEM_TOPICS | {topic.name for topic in boot}
         added = [topic for topic in boot if topic.name not in self._table]
+        template = self._wanted_template()
+        if template is not None and self._table.get(template.name) != template:
+            added.append(template)
         for topic in added:
             self._table[topic.name] = topic
-        template = self._table.get(names_check.TEMPLATE_TOPIC)
-        if template and template.inheritable and not self._settings.auto_create_topic_enable:
-            self._table[template.name] = replace(template, perm=template.perm & ~INHERIT)
-            added.append(template)
         if added:
             self.data_version.next(self._clock.now_ms())
             self.file.changed()
+
+    def _wanted_template(self) -> TopicConfig | None:
+        """The template as it is while sends may create topics, or may not: without INHERIT."""
+        name, count = names_check.TEMPLATE_TOPIC, self._settings.default_topic_queue_nums
+        template = self._table.get(name)
+        if self._settings.auto_create_topic_enable:
+            template = template or TopicConfig(name, count, count, _ALL)
+            return replace(template, perm=template.perm | INHERIT)
+        return replace(template, perm=template.perm & ~INHERIT) if template else None
+
+    def follow_settings(self) -> None:
+        """Settings have changed: sends may create topics now, or may not any more."""
+        template = self._wanted_template()
+        if template is not None:
+            self.put(template)
 
     async def run(self) -> None:
         """Save what was put off, until cancelled."""
@@ -256,11 +270,8 @@ class Topics:
 
 
 def boot_topics(settings: Settings) -> Iterable[TopicConfig]:
-    """The topics that every broker has from its first start."""
+    """The topics that every broker has from its first start, beside the template."""
     cluster, broker = settings.broker_cluster_name, settings.broker_name
-    if settings.auto_create_topic_enable:
-        count = settings.default_topic_queue_nums
-        yield TopicConfig(names_check.TEMPLATE_TOPIC, count, count, _ALL)
     if settings.trace_topic_enable:
         yield TopicConfig(settings.msg_trace_topic_name, 1, 1)
     levels = len(settings.delay_levels_ms)

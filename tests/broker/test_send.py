@@ -1,6 +1,7 @@
 """Sends over real sockets into a real store: answers, checks, what is stored, durability."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -242,6 +243,25 @@ async def test_without_auto_creation_an_unknown_topic_is_refused(tmp_path: Path)
         client = await Client.connect(app)
         answer = await client.request(310, send_ext("New"))
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        await client.close()
+
+
+async def test_auto_creation_is_turned_on_and_off_while_the_broker_runs(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, auto_create_topic_enable=False) as app:
+        client = await Client.connect(app)
+
+        async def template_perm() -> int | None:
+            route = await client.request(105, {"topic": "TBW102"}, version=513)
+            return json.loads(route.body)["queueDatas"][0]["perm"] if route.code == 0 else None
+
+        for name in ("One", "Two"):
+            assert (await client.request(25, {}, b"autoCreateTopicEnable=true")).code == 0
+            assert await template_perm() == 7
+            assert (await client.request(310, send_ext(name))).code == 0
+            assert (await client.request(25, {}, b"autoCreateTopicEnable=false")).code == 0
+            assert await template_perm() == 6
+            answer = await client.request(310, send_ext(f"{name}More"))
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         await client.close()
 
 

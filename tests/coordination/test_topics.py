@@ -88,6 +88,14 @@ def test_the_template_is_none_while_creation_is_off_even_from_an_old_file(folder
     assert template.perm == 6
 
 
+def test_creation_that_was_off_can_be_on_again_after_a_restart(folder: Folder) -> None:
+    open_topics(folder("topics.json"))
+    open_topics(folder("topics.json"), autoCreateTopicEnable="false")
+    topics = open_topics(folder("topics.json"))
+    assert topics.create_on_send("orders", "TBW102", 4).perm == 6
+    assert saved(folder("topics.json"))["topicConfigTable"]["TBW102"]["perm"] == 7
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\0", "x" * 128, "ä", "a.b", "a\n"])
 def test_a_name_that_could_leave_its_folder_creates_nothing(folder: Folder, name: str) -> None:
     topics = open_topics(folder("topics.json"))
