@@ -15,9 +15,11 @@ from aerobee.broker.broker import Broker
 from aerobee.broker.connection import JOIN_MAX, Connection, Part
 from aerobee.broker.dispatch import ERROR_TEXT_MAX, Handler, Request, say_refused
 from aerobee.broker.handlers.pull_checks import selection_of
+from aerobee.broker.handlers.pull_filter import select
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.subscription import ALL
+from aerobee.broker.store.consume_queue import ENTRY_SIZE
 from aerobee.broker.store.page_cache import Residence
 from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -56,6 +58,7 @@ class Pull:
         "codec",
         "connection",
         "fields",
+        "filters_later",
         "flag",
         "is_lite",
         "opaque",
@@ -81,6 +84,7 @@ class Pull:
         self.queue_offset = fields.queue_offset
         self.selection = ALL
         self.is_lite = False
+        self.filters_later = False  # what was read still has to be selected from
         self.tick = 0
 
     def wants(self, arrival: Arrival) -> bool:
@@ -185,6 +189,16 @@ class Pulls:
 
     def _read(self, pull: Pull) -> ReadResult:
         settings = self.broker.settings
+        pull.filters_later = self._may_be_cold_to_filter(pull)
+        if pull.filters_later:
+            result: ReadResult = self.broker.store.read_queue(
+                pull.topic,
+                pull.queue_id,
+                pull.queue_offset,
+                settings.max_filter_message_size // ENTRY_SIZE,
+                max_bytes=settings.max_transfer_bytes_on_message_in_memory,
+            )
+            return result
         result = self._read_queue(
             pull,
             settings.max_transfer_count_on_message_in_memory,
@@ -197,6 +211,14 @@ class Pulls:
                 result.release()
                 result = self._read_queue(pull, count, size)
         return result
+
+    def _may_be_cold_to_filter(self, pull: Pull) -> bool:
+        """Whether the pull selects by what stands in records, and these may not be in memory."""
+        if pull.selection.matches_record is None:
+            return False
+        store = self.broker.store
+        entry = store.queue_entry(pull.topic, pull.queue_id, pull.queue_offset)
+        return entry is not None and store.max_physical_offset - entry[0] >= RECENT_BYTES
 
     def _read_queue(self, pull: Pull, count_max: int, bytes_max: int) -> ReadResult:
         fields, selection = pull.fields, pull.selection
@@ -212,6 +234,20 @@ class Pulls:
             matches_record=selection.matches_record,
         )
         return result
+
+    def _select(self, pull: Pull, result: ReadResult, views: Sequence[Part]) -> Sequence[Part]:
+        """Those of the records that the pull wants, as many as `_read` would have brought."""
+        settings, limit = self.broker.settings, pull.fields.max_msg_bytes
+        count = settings.max_transfer_count_on_message_in_memory
+        size = settings.max_transfer_bytes_on_message_in_memory
+        if result.cold:
+            count = settings.max_transfer_count_on_message_in_disk
+            size = settings.max_transfer_bytes_on_message_in_disk
+        if limit is not None and 0 < limit < size:
+            size = limit
+        matches = pull.selection.matches_record
+        assert matches is not None
+        return select(result, views, matches, min(pull.fields.max_msg_nums, count), size)
 
     def _in_memory(self, result: ReadResult) -> bool:
         """Whether the loop can send the records without waiting for the disk."""
@@ -261,7 +297,10 @@ class Pulls:
     def _answer(
         self, pull: Pull, result: ReadResult, views: Sequence[Part], first: bool
     ) -> Sequence[Part]:
-        broker, fields, status = self.broker, pull.fields, result.status
+        broker, fields = self.broker, pull.fields
+        if pull.filters_later and result.status is ReadStatus.FOUND:
+            views = self._select(pull, result, views)
+        status = result.status
         if first and fields.sys_flag & PULL_COMMIT_OFFSET:
             broker.offsets.commit(
                 fields.consumer_group, pull.topic, pull.queue_id, fields.commit_offset

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peers.in_process import Client, pull_ext, running_broker, send_ext
@@ -15,6 +16,7 @@ from aerobee.broker.app import AppBroker
 from aerobee.broker.handlers import pull as pull_module
 from aerobee.broker.services import long_polling
 from aerobee.broker.store import page_cache
+from aerobee.broker.store.results import ReadResult
 from aerobee.protocol import properties
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
@@ -581,6 +583,39 @@ async def test_what_is_not_in_memory_is_read_by_a_thread(
     assert answer.code == ResponseCode.SYSTEM_ERROR and "planted" in answer.remark
     held = {file.holders for file in app.broker.store.commit_log.files.files}
     assert held == {0}
+
+
+async def test_an_sql_filter_touches_no_record_that_is_not_in_memory(
+    app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tagged(client, "abcab" * 10)
+    sql = {"expressionType": "SQL92", "subscription": "letter <> 'c'"}
+    sought = [b"a", b"b", b"a", b"b"] * 10
+    expected = await client.request(11, pull_ext("Orders", **sql) | {"maxMsgNums": "64"})
+    assert bodies(expected) == sought
+    monkeypatch.setattr(pull_module, "RECENT_BYTES", 0)
+    monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
+    tested_in_log = []
+    real = app.broker.store.read_queue
+
+    def watched(*args: Any, matches_record: object = None, **rest: Any) -> ReadResult:
+        tested_in_log.append(matches_record)
+        return real(*args, matches_record=matches_record, **rest)
+
+    monkeypatch.setattr(app.broker.store, "read_queue", watched)
+    answer = await client.request(11, pull_ext("Orders", **sql) | {"maxMsgNums": "64"})
+    assert (answer.body, answer.ext) == (expected.body, expected.ext)
+    some: list[bytes] = []
+    offset = 0
+    while offset < 50:
+        answer = await client.request(11, pull_ext("Orders", 0, offset, maxMsgNums="7", **sql))
+        some += bodies(answer)
+        offset = offsets(answer)[0]
+    assert some == sought
+    none = await client.request(11, pull_ext("Orders", **sql | {"subscription": "letter = 'z'"}))
+    assert none.code == ResponseCode.PULL_RETRY_IMMEDIATELY and offsets(none) == (50, 0, 50)
+    assert set(tested_in_log) == {None}
+    assert {file.holders for file in app.broker.store.commit_log.files.files} == {0}
 
 
 def _broken_read(_result: object) -> list[bytes]:
