@@ -293,14 +293,15 @@ class Admin:
         found: list[dict[str, Any]] = []
         for broker in await self._masters():
             cursor: str | None = ""
-            while cursor is not None and len(found) < limit:
+            enough = len(found) + limit
+            while cursor is not None and len(found) < enough:
                 ext = {"maxNum": str(min(limit, 1000))}
                 ext |= {"topic": topic} if topic else {}
                 ext |= {"cursor": cursor} if cursor else {}
                 answer = await self._ask(broker.address, LIST_TIMERS, "the list of timers", ext)
                 found += fastjson.loads(answer.body)["timers"]
                 cursor = answer.ext.get("nextCursor")
-        return found[:limit]
+        return sorted(found, key=lambda row: int(row["deliverTimestamp"]))[:limit]
 
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """How far the group is behind, by queue."""

@@ -33,6 +33,7 @@ from aerobee.client.transactions import Check, TransactionProducer
 from aerobee.client.url import parse_url
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.fastjson import MessageQueue
+from aerobee.protocol.recall_handle import decode as recall_handle_of
 
 log = logging.getLogger("aerobee.client")
 
@@ -258,9 +259,13 @@ class Client:
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Take back a delayed message before its time; gives its id. (Receipts have the handle.)"""
         core = self._core
-        route = await core.routes.for_sending(topic)
+        try:
+            broker = recall_handle_of(recall_handle).broker_name
+        except ValueError as error:
+            raise Misuse(f"{recall_handle!r}: {error}") from None
+        await core.routes.for_sending(topic)
         answer = await core.remoting.ask(
-            core.routes.address(route.parts[0].broker),
+            core.routes.address(broker),
             RequestCode.RECALL_MESSAGE,
             {"producerGroup": PRODUCER_GROUP, "topic": topic, "recallHandle": recall_handle},
             what="the recall",

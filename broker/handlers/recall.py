@@ -6,14 +6,14 @@ from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import bound, known_topic, success
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.services import recall_handle
-from aerobee.broker.services.recall_handle import RecallHandle
 from aerobee.broker.services.refused import Refused
 from aerobee.protocol import properties as props
+from aerobee.protocol import recall_handle
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.headers import Header, Int32, decode_ext
 from aerobee.protocol.ids import encode_host
+from aerobee.protocol.recall_handle import RecallHandle
 from aerobee.protocol.record import Message
 
 LIST_TIMERS: Final = 20110

@@ -7,7 +7,6 @@ and REAL_QID. The send handler asks `needed` first: most messages need nothing o
 from typing import Final
 
 from aerobee.broker.clock import Clock
-from aerobee.broker.services import recall_handle
 from aerobee.broker.services.names_check import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -17,6 +16,7 @@ from aerobee.broker.services.names_check import (
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.settings import Settings
 from aerobee.protocol import properties as props
+from aerobee.protocol import recall_handle
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_PREPARED, Message
 

@@ -6,12 +6,12 @@ A timer farther ahead than the roll window stands at the time of its next roll.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.broker.services import recall_handle
 from aerobee.broker.services.timer_log import MAGIC_DELETE, TimerLog
 from aerobee.broker.services.timer_messages import deliver_time, message_of, timer_key
 from aerobee.broker.services.timer_slot import Place, load_slot
 from aerobee.broker.services.timer_wheel import TimerWheel
 from aerobee.protocol import properties as props
+from aerobee.protocol import recall_handle
 from aerobee.protocol.record import StoredMessage
 
 if TYPE_CHECKING:

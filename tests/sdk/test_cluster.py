@@ -76,6 +76,36 @@ async def test_sends_go_to_the_other_broker_when_one_is_gone():
                 await second.stop()
 
 
+async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_recalled():
+    async with EmbeddedBroker(brokerName="first") as first:
+        second = await pair(first)
+        try:
+            async with connect(first.url) as mq:
+
+                async def both_are_known():
+                    return len(await mq.admin.brokers()) == 2
+
+                await until(both_are_known)
+                await mq.admin.create_topic("orders", queues=1)
+
+                async def has_two_queues():
+                    return len(await mq.queues("orders")) == 2
+
+                await until(has_two_queues)
+                receipts = [
+                    await mq.send("orders", b"x", delay=1000 - number) for number in range(6)
+                ]
+                assert {row.queue.broker_name for row in receipts} == {"first", "second"}
+                soonest_first = [row.message_id for row in reversed(receipts)]
+                listed = [row["msgId"] for row in await mq.admin.timers()]
+                assert listed == soonest_first
+                assert [row["msgId"] for row in await mq.admin.timers(limit=3)] == listed[:3]
+                for row in receipts:
+                    assert await mq.recall("orders", row.recall_handle) == row.message_id
+        finally:
+            await second.stop()
+
+
 PROGRAM = """
 import asyncio, sys
 from aerobee import connect

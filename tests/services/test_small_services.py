@@ -14,7 +14,7 @@ from waiting import until
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.filter import compile_filter, parser
-from aerobee.broker.services import config_file, put_hooks, recall_handle
+from aerobee.broker.services import config_file, put_hooks
 from aerobee.broker.services.config_file import ConfigFile
 from aerobee.broker.services.consumer_group import ConsumerGroup
 from aerobee.broker.services.filters import (
@@ -29,7 +29,7 @@ from aerobee.broker.services.progress_file import ProgressFile
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.subscription import by_expression, by_heartbeat
 from aerobee.broker.services.subscriptions import build_subscription
-from aerobee.protocol import fastjson
+from aerobee.protocol import fastjson, recall_handle
 from aerobee.protocol.fastjson import MessageQueue
 from aerobee.protocol.ids import encode_host
 from aerobee.protocol.record import Message, encode_record
