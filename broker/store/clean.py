@@ -11,6 +11,7 @@ after the log files that they point to; the file that is written is never remove
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ log = structlog.get_logger("aerobee.store")
 FIRST_DELAY_S: Final = 60.0
 MANUAL_ROUNDS: Final = 20
 HOUR_MS: Final = 3_600_000
+TURN: Final = 32  # queues looked at before the loop gets its turn
 
 Chosen = tuple[MappedFileQueue, MappedFile]
 
@@ -168,11 +170,13 @@ class Clean:
         log.info("a commitlog file is removed", path=file.path, forced=state.force)
         return files, file
 
-    def choose_derived(self) -> Iterator[Chosen]:
+    def choose_derived(self) -> Iterator[Chosen | None]:
         """Queue files that point only to what the log no longer has, each taken out when it is its
-        turn; index files of that kind are removed here."""
+        turn; index files of that kind are removed here. None now and then: queues may be many."""
         low = self._log.files.min_offset
-        for queue in self._log.queues:
+        for number, queue in enumerate(self._log.queues):
+            if number % TURN == TURN - 1:
+                yield None
             try:
                 yield from _expired_of(queue, low)
             except OSError as error:  # an operator may have removed the topic's folder
@@ -205,7 +209,8 @@ class Clean:
         chosen = self.choose()
         removed = chosen is not None and _settled(chosen, self.remove(chosen))
         for derived in self.choose_derived():
-            _settled(derived, self.remove(derived))
+            if derived is not None:
+                _settled(derived, self.remove(derived))
         return self.pause(removed)
 
     def pause(self, removed: bool) -> float:
@@ -226,7 +231,10 @@ class Clean:
                 if chosen is not None:
                     removed = _settled(chosen, await worker.run(self.remove, chosen))
                 for derived in self.choose_derived():
-                    _settled(derived, await worker.run(self.remove, derived))
+                    if derived is None:
+                        await asyncio.sleep(0)
+                    else:
+                        _settled(derived, await worker.run(self.remove, derived))
             except OSError as error:
                 log.error("expired files could not be looked for", reason=str(error))
             await self._clock.sleep(self.pause(removed))

@@ -312,9 +312,11 @@ class ConsumeQueue:
         self.flushed_bytes = max(self.flushed_bytes, min(end, self.max_offset * ENTRY_SIZE))
 
     def destroy(self) -> None:
-        self.files.remove_from(0)
+        """Remove the files; whoever calls syncs the folders."""
+        self.files.remove_all()
         if self.ext is not None:
-            self.ext.cut_after(None)
+            self.ext.files.remove_all()
+            self.ext.end = self.ext.flushed = 0
         self.writing = None
         self.write_position = self.write_end = 0
         self.max_offset = self.min_offset = self.assigned = self.flushed_bytes = 0

@@ -135,12 +135,14 @@ class MappedFileQueue:
 
     def remove_from(self, offset: int) -> None:
         """Delete the files that begin at or after `offset`, newest first: names stay contiguous."""
-        removed = False
+        if self.files and self.files[-1].start >= offset:
+            self.remove_all(offset)
+            self.disk.syncdir(self.folder)
+
+    def remove_all(self, offset: int = 0) -> None:
+        """The same, without a sync of the folder."""
         while self.files and self.files[-1].start >= offset:
             self.remove(self.files.pop())
-            removed = True
-        if removed:
-            self.disk.syncdir(self.folder)
 
     def remove(self, file: MappedFile) -> None:
         """Delete one file that is no longer in the list."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
@@ -10,6 +11,7 @@ import structlog
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.commitlog import CommitLog
+from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 
@@ -17,6 +19,7 @@ log = structlog.get_logger("aerobee.store")
 
 FIRST_S: Final = 60.0
 INTERVAL_S: Final = 600.0
+TURN: Final = 16  # queues looked at before the loop gets its turn
 
 
 class SelfCheck:
@@ -27,22 +30,35 @@ class SelfCheck:
 
     def step(self) -> list[str]:
         """What is wrong, one sentence each; logged too."""
-        found = list(self._problems_of(self._log.files))
+        return [sentence for found in self._look() for sentence in found]
+
+    def _look(self) -> Iterator[list[str]]:
+        """The same, queue by queue: they may be thousands."""
+        yield self._said(self._problems_of_log())
         for queue in self._log.queues:
-            found += self._problems_of(queue.files)
-            if queue.min_offset > queue.max_offset:
-                found.append(
-                    f"queue {queue.queue_id} of {queue.topic} begins at {queue.min_offset}, "
-                    f"after its end {queue.max_offset}"
-                )
-        if self._log.flushed_offset > self._log.max_offset:
-            found.append(
-                f"the commitlog is flushed to {self._log.flushed_offset}, beyond its end "
-                f"{self._log.max_offset}"
-            )
+            yield self._said(self._problems_of_queue(queue))
+
+    def _said(self, problems: Iterator[str]) -> list[str]:
+        found = list(problems)
         for sentence in found:
             log.error("self-check", problem=sentence)
         return found
+
+    def _problems_of_log(self) -> Iterator[str]:
+        yield from self._problems_of(self._log.files)
+        if self._log.flushed_offset > self._log.max_offset:
+            yield (
+                f"the commitlog is flushed to {self._log.flushed_offset}, beyond its end "
+                f"{self._log.max_offset}"
+            )
+
+    def _problems_of_queue(self, queue: ConsumeQueue) -> Iterator[str]:
+        yield from self._problems_of(queue.files)
+        if queue.min_offset > queue.max_offset:
+            yield (
+                f"queue {queue.queue_id} of {queue.topic} begins at {queue.min_offset}, "
+                f"after its end {queue.max_offset}"
+            )
 
     def _problems_of(self, files: MappedFileQueue) -> Iterator[str]:
         for before, after in pairwise(files.files):
@@ -59,7 +75,9 @@ class SelfCheck:
         await self._clock.sleep(FIRST_S)
         while True:
             try:
-                self.step()
+                for number, _ in enumerate(self._look()):
+                    if number % TURN == 0:
+                        await asyncio.sleep(0)
             except OSError as error:
                 log.error("self-check", problem=str(error))
             await self._clock.sleep(INTERVAL_S)
