@@ -144,8 +144,9 @@ class Schedule:
     def _step_level(self, level: int, now_ms: int) -> int | None:
         queue_offset = self._within_queue(level)
         batch: list[tuple[StoredMessage, Message]] = []
+        batch_bytes = 0
         due_ms: int | None = None
-        while len(batch) < BATCH_MAX:
+        while len(batch) < BATCH_MAX and batch_bytes < stored.BATCH_BYTES_MAX:
             entry = self._store.queue_entry(SCHEDULE_TOPIC, level - 1, queue_offset)
             if entry is None:
                 break
@@ -161,6 +162,7 @@ class Schedule:
             ready = stored.delivered(message) if message is not None else None
             if message is not None and ready is not None:
                 batch.append((message, ready))
+                batch_bytes += size
             queue_offset += 1
         else:
             due_ms = now_ms  # there may be more

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.services")
 
 QUEUE_ID_MAX: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 4 << 20  # put at once, before the event loop has its turn
 CountPut = Callable[[str, int, int], None]  # topic, messages, bytes: for the broker's figures
 # What no later try will mend.
 HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})

@@ -289,40 +289,45 @@ class Timers:
         }
 
     def _fire(self, now_ms: int) -> int | None:
-        while True:
-            if self._slot is None:
-                now_s = now_ms // 1000
-                second = self.wheel.next_second(self._read_second, now_s + 1, now_s + SLOTS)
-                if second is None or second * 1000 >= now_ms:
-                    self._read_second = max(self._read_second, now_s)
-                    end = now_s + SLOTS
-                    following = self.wheel.next_second(self._read_second, end, end)
-                    return None if following is None else following * 1000 + 1
-                self._slot = self._begun.pop(second, None) or load_slot(
-                    self._store, self.log, self.wheel, second, self._fired, self._loaded_end
-                )
-            more = self._fire_slot(self._slot, now_ms)
-            if more is not None:
-                return more
-            if now_ms < (self._slot.second + 1) * 1000:
-                return (self._slot.second + 1) * 1000  # it may get more until then
-            self.wheel.forget(self._slot.second)
-            self._read_second = self._slot.second + 1
-            self._slot = None
-            self.log.drop_before(self._store.min_physical_offset)
-            self.checkpoints.dirty.set()
+        """Fire what is due of one second: after a long stop there may be very many of them."""
+        if self._slot is None:
+            now_s = now_ms // 1000
+            second = self.wheel.next_second(self._read_second, now_s + 1, now_s + SLOTS)
+            if second is None or second * 1000 >= now_ms:
+                self._read_second = max(self._read_second, now_s)
+                end = now_s + SLOTS
+                following = self.wheel.next_second(self._read_second, end, end)
+                return None if following is None else following * 1000 + 1
+            self._slot = self._begun.pop(second, None) or load_slot(
+                self._store, self.log, self.wheel, second, self._fired, self._loaded_end
+            )
+        more = self._fire_slot(self._slot, now_ms)
+        if more is not None:
+            return more
+        if now_ms < (self._slot.second + 1) * 1000:
+            return (self._slot.second + 1) * 1000  # it may get more until then
+        self.wheel.forget(self._slot.second)
+        self._read_second = self._slot.second + 1
+        self._slot = None
+        self.log.drop_before(self._store.min_physical_offset)
+        self.checkpoints.dirty.set()
+        return now_ms  # for the next second
 
     def _fire_slot(self, slot: TimerSlot, now_ms: int) -> int | None:
         """Fire what is due; when to look again, None when the slot is empty."""
         places: list[Place] = []
-        while (place := slot.peek()) is not None and place[0] <= now_ms:
-            if len(places) == BATCH_MAX:
-                break
-            places.append(place)
-            slot.pop()
-        done = 0
+        batch: list[_Fired] = []
+        batch_bytes = done = 0
         try:
-            done = self._put_batch([self._taken_up(place, slot, now_ms) for place in places])
+            while (place := slot.peek()) is not None and place[0] <= now_ms:
+                if len(batch) == BATCH_MAX or batch_bytes >= stored.BATCH_BYTES_MAX:
+                    break
+                places.append(place)
+                slot.pop()
+                entry = self._taken_up(place, slot, now_ms)
+                batch.append(entry)
+                batch_bytes += 0 if entry.message is None else entry.message.size
+            done = self._put_batch(batch)
         finally:
             for place in places[done:]:
                 slot.add(*place)

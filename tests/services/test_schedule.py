@@ -151,3 +151,14 @@ def test_a_damaged_record_is_said_and_keeps_no_other_from_its_time(world: World)
         world.run_schedule()
     assert world.bodies("T") == [b"0", b"1", b"3", b"4"]
     assert [log["queue_offset"] for log in logs if log["log_level"] == "error"] == [2]
+
+
+def test_many_large_messages_that_are_due_at_once_are_delivered_in_pieces(world: World) -> None:
+    body = bytes(1 << 20)
+    for _ in range(20):
+        world.send("T", body, DELAY="1")
+    world.advance(1)
+    steps = 0
+    while world.run_schedule() == world.clock.now_ms():
+        steps += 1
+    assert steps >= 4 and world.store.max_offset("T", 0) == 20

@@ -448,7 +448,7 @@ def test_timers_whose_turn_ends_in_an_error_have_it_again(
 
     monkeypatch.setattr(world.timers.log, "read", fail_once)
     with pytest.raises(OSError, match="Input/output"):
-        world.timers.step(world.clock.now_ms())
+        world.run_timers()
     world.run_timers()
     assert world.bodies("T") == [b"%d" % number for number in range(5)]
     assert world.timers.pending == 0
@@ -529,3 +529,26 @@ def test_timers_behind_a_damaged_unit_of_the_timer_log_are_read_anew(
     came = run_until(world, START_MS + 15_000)
     assert came == {b"%d" % n: START_MS + 5_000 + 700 * n for n in range(10)}
     assert world.timers.pending == 0
+
+
+def test_many_large_timers_of_one_moment_fire_in_pieces(world: World) -> None:
+    body = bytes(1 << 20)
+    for _ in range(20):
+        world.send("T", body, TIMER_DELIVER_MS=str(START_MS + 5000))
+    world.run_timers()
+    world.advance(5)
+    steps = 0
+    while world.timers.step(world.clock.now_ms()) == world.clock.now_ms():
+        steps += 1
+    assert steps >= 4 and world.store.max_offset("T", 0) == 20
+
+
+def test_overdue_timers_of_many_seconds_fire_in_pieces(world: World) -> None:
+    for second in range(600):
+        world.send("T", b"x", TIMER_DELIVER_MS=str(START_MS + 5000 + second * 1000))
+    world.run_timers()
+    world.advance(3000)
+    assert world.timers.step(world.clock.now_ms()) == world.clock.now_ms()
+    assert 0 < world.store.max_offset("T", 0) <= 256
+    world.run_timers()
+    assert world.store.max_offset("T", 0) == 600
