@@ -49,14 +49,17 @@ class _Job(click.Command):
 
 
 def _sentence(error: Exception) -> str | None:
-    """What our own code says is wrong, itself or in a line of a Spark error."""
+    """What our own code says is wrong, itself or in a line of a Spark error; else what Spark says
+    of an argument (a path that is not there, a time that is none)."""
     if type(error).__module__.startswith("aerobee.pipeline."):
         return str(error)
-    for line in str(error).splitlines():
+    lines = str(error).splitlines()
+    for line in lines:
         name, found, text = line.strip().partition(": ")
         if found and name.startswith("aerobee.pipeline."):
             return text
-    return None
+    of_arguments = type(error).__name__ in ("AnalysisException", "IllegalArgumentException")
+    return lines[0] if of_arguments and lines else None
 
 
 @click.group

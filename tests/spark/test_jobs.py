@@ -249,6 +249,18 @@ def test_stats_show_an_hour_in_which_no_message_has_a_possible_time_of_birth() -
     assert console.file.getvalue().splitlines()[4].split("│")[-3:-1] == ["      - ", "      - "]
 
 
+def test_what_spark_says_of_an_argument_is_a_sentence_too(
+    run: Run, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "argued", 1)
+    named = ("--namesrv", broker.namesrv)
+    message = run("replay", "--source", tmp_path / "gone", *named, fails=True).output
+    assert message.startswith("Error: ") and "Path does not exist" in message
+    out = ("--topics", "argued", "--out", tmp_path / "out")
+    message = run("archive", *named, *out, "--every", "soon", fails=True).output
+    assert message.startswith("Error: ") and "soon" in message
+
+
 def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Path) -> None:
     nowhere = ("--namesrv", "127.0.0.1:1")
     assert "give --topics or --pattern" in run("archive", *nowhere, "--out", "x", fails=True).output
