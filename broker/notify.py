@@ -1,7 +1,11 @@
 """Telling systemd how we are: READY, STATUS, WATCHDOG, and more time for a long start or stop."""
 
+import contextlib
 import os
 import socket
+from typing import Final
+
+_PATIENCE_S: Final = 1.0  # with systemd, when it must hear
 
 
 class Notifier:
@@ -18,16 +22,16 @@ class Notifier:
         self.watchdog_seconds = int(microseconds) / 1e6 if microseconds.isdigit() else 0.0
 
     def ready(self, status: str) -> None:
-        self._send(f"READY=1\nSTATUS={status}")
+        self._send(f"READY=1\nSTATUS={status}", _PATIENCE_S)
 
     def status(self, text: str) -> None:
         self._send(f"STATUS={text}")
 
     def reloading(self, monotonic_ns: int) -> None:
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}")
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}", _PATIENCE_S)
 
     def stopping(self) -> None:
-        self._send("STOPPING=1\nSTATUS=stopping")
+        self._send("STOPPING=1\nSTATUS=stopping", _PATIENCE_S)
 
     def alive(self) -> None:
         self._send("WATCHDOG=1")
@@ -36,12 +40,13 @@ class Notifier:
         """The start or the stop takes longer: give it so much more from now on."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str, patience_s: float = 0.0) -> None:
+        """What comes again and again is not worth waiting for one who is busy, or gone for now."""
         if not self._address:
             return
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-                sock.settimeout(1.0)
-                sock.sendto(text.encode(), self._address)
-        except OSError:
-            self._address = ""  # whoever listened has gone: a broker goes on without
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
+        ):
+            sock.settimeout(patience_s)
+            sock.sendto(text.encode(), self._address)

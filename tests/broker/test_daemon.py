@@ -336,6 +336,25 @@ def test_systemd_hears_ready_alive_reloading_and_stopping(tmp_path: Path) -> Non
         assert daemon.process.wait(30) == 0
 
 
+def test_a_systemd_that_is_busy_for_a_while_is_told_again_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    systemd = Systemd(tmp_path / "notify")
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+    with systemd.socket:
+        started = time.monotonic()
+        for _ in range(1000):  # more than the socket holds
+            notifier.status("serving")
+        assert time.monotonic() - started < 0.9
+        systemd.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                systemd.socket.recv(4096)
+        systemd.socket.settimeout(5)
+        notifier.alive()
+        assert systemd.until("WATCHDOG=1") == "WATCHDOG=1"
+
+
 def test_without_systemd_nothing_is_sent() -> None:
     notifier = Notifier({})
     notifier.ready("fine")
