@@ -2,6 +2,11 @@
 
 import pytest
 import structlog
+from hypothesis import settings
+
+# A machine that is busy makes one case of many slow, which says nothing about the code.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True)
