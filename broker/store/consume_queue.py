@@ -186,8 +186,8 @@ class ConsumeQueue:
                 file.wrote = file.size
             start = byte - byte % self.files.file_size
             file = self.files.find(byte) or self.files.create(start)
+            self.view = file.view  # first: without a map it is not the one that is written
             self.writing = file
-            self.view = file.view
         # No room until it is allocated: to store to a page without a block ends the process.
         self.write_position = self.write_end = byte - file.start
         file.allocate_to(self.write_position + ENTRY_SIZE, ALLOCATION_CHUNK)

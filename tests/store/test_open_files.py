@@ -111,3 +111,22 @@ def test_a_start_that_may_map_no_more_files_names_the_limit(
     monkeypatch.setattr(RealDisk, "exists", refused)
     with pytest.raises(StoreError, match=r"vm\.max_map_count"):
         open_store()
+
+
+def test_a_queue_file_that_cannot_be_mapped_at_first_takes_its_entries_later(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    bodies = [b"%d" % number for number in range(60)]  # the first file of the queue has 50
+    store.put([message(body=body) for body in bodies[:50]])
+    dispatch(store)
+    store.put([message(body=body) for body in bodies[50:]])
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="allocate memory"):
+        patch.setattr("aerobee.broker.store.disk.map_file", refused)
+        dispatch(store)
+    dispatch(store)
+    assert [m.body for m in read_all(store)] == bodies
