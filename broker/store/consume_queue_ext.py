@@ -122,13 +122,21 @@ class ConsumeQueueExt:
 
     def cut_after(self, address: int | None) -> None:
         """Drop the units behind the one at `address`, the last that an entry points to."""
-        unit = self.get(address) if address is not None else None
-        self.end = address + _SIGN + unit.size if address is not None and unit is not None else 0
+        self.end = self._end_of(address) if address is not None else 0
         file = self.files.find(self.end)
         self.files.remove_from(self.end if file is None or self.end == file.start else file.end)
         if file is not None and self.end > file.start:
             file.cut(self.end - file.start)
         self.flushed = min(self.flushed, self.end)
+
+    def _end_of(self, address: int) -> int:
+        """Where a unit ends; its file's end when it is damaged: others still count, and its place
+        is not given to another message's."""
+        unit = self.get(address)
+        if unit is not None:
+            return address + _SIGN + unit.size
+        file = self.files.find(address + _SIGN)
+        return file.end if file is not None else 0
 
     def unflushed(self, least_pages: int) -> list[MappedFile]:
         waiting = self.end - self.flushed

@@ -306,6 +306,30 @@ def test_units_outlive_messages_that_came_without_them(open_store: OpenStore) ->
         store.close()
 
 
+def test_one_damaged_unit_does_not_take_the_others_along(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 256}
+    store = open_store(**settings)
+    store.put([message(properties=f"TAGS\x01t{n}\x02") for n in range(30)])
+    dispatch(store)
+    assert store.queue_table.table["T", 0].ext is not None
+    last = store.queue_table.table["T", 0].ext.end - 20
+    store.close()
+    path = tmp_path / "store/consumequeue_ext/T/0" / f"{last - last % 256:020}"
+    data = path.read_bytes()
+    path.write_bytes(data[: last % 256] + bytes(20) + data[last % 256 + 20 :])
+    for _ in range(2):
+        store = open_store(**settings)
+        codes = [entry[2] for n in range(29) if (entry := store.queue_entry("T", 0, n))]
+        assert codes == [java_hash(f"t{n}") for n in range(29)]
+        store.put([message(properties="TAGS\x01more\x02")])
+        dispatch(store)
+        entry = store.queue_entry("T", 0, store.max_offset("T", 0) - 1)
+        assert entry is not None and entry[2] == java_hash("more")
+        store.close()
+
+
 @pytest.mark.parametrize(
     "settings", [{"flush_disk_type": "SYNC_FLUSH"}, {"transient_store_pool_enable": True}]
 )
