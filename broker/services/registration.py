@@ -83,16 +83,17 @@ class Registration:
         """Tell all name servers at the same time; those that fail are logged and tried again.
 
         One that is slow goes on by itself: the others hear of what changes meanwhile."""
+        for link in [link for link, task in self._slow.items() if task.done()]:
+            self._slow.pop(link).result()
         asked = {
             link: asyncio.create_task(self._register_with(link))
             for link in self.links
-            if link not in self._slow or self._slow[link].done()
+            if link not in self._slow
         }
         self._slow |= asked
         if asked:
             await asyncio.wait(asked.values(), timeout=_PATIENCE_S)
-        ordered = [task.result() for task in asked.values() if task.done()]
-        self._slow = {link: task for link, task in self._slow.items() if not task.done()}
+        ordered = [self._slow.pop(link).result() for link, task in asked.items() if task.done()]
         # Of the first that has any, as upstream: they may not agree, and each change would be told
         # to all of them at once again.
         self._topics.set_order_topics(next(filter(None, ordered), ()))
