@@ -22,7 +22,7 @@ from aerobee.protocol.record import StoredMessage, encode_record
 
 log = structlog.get_logger("aerobee.transactions")
 
-BEHIND_MAX: Final = 10_000  # newer half messages, then an open one is brought up to them
+BEHIND_MAX: Final = 10_000  # half messages that ended after an open one, then it is brought up
 _BREATH: Final = 64  # half messages looked at before the event loop has its turn
 _HOUR_MS: Final = 3600 * 1000
 
@@ -106,9 +106,11 @@ class TransactionChecks:
             producer.send_oneway(check_request(half, copied, settings.broker_name))
 
     def _bring_up(self, root: int, half: StoredMessage, checks: int) -> None:
-        """Copy one that is not checked now, if many came after it: all that ended since would have
-        to be remembered, and read again at a start, for its sake alone."""
-        if self._transactions.newer_than(half) > BEHIND_MAX:
+        """Copy one that is not checked now, if many ended after it: they would have to be
+        remembered, and read again at a start, for its sake alone. If more are open than have
+        ended, it is cheaper to remember."""
+        ended = self._transactions.ended_after(half)
+        if ended > max(BEHIND_MAX, self._transactions.open_count):
             self._transactions.copy(root, half, checks)
 
 

@@ -237,9 +237,9 @@ class Transactions:
         """Root and newest copy of each open transaction, the oldest first."""
         return sorted(self._open.items(), key=lambda pair: pair[1])
 
-    def newer_than(self, half: StoredMessage) -> int:
-        """How many half messages came after this one."""
-        return self._read - half.queue_offset - 1
+    def ended_after(self, half: StoredMessage) -> int:
+        """How many half messages came after this one and have ended, at least."""
+        return self._read - half.queue_offset - len(self._open)
 
     def half_at(self, root: int, queue_offset: int) -> StoredMessage | None:
         """The newest copy; None when the transaction has been closed, or its message removed."""

@@ -267,3 +267,16 @@ def test_one_whose_message_cannot_be_stored_again_stays_open_over_a_restart(
     world.dispatch()
     world.reopen_after_kill()
     assert world.transactions.prepare() and world.transactions.open_count == 1
+
+
+def test_very_many_that_nobody_can_be_asked_about_are_not_copied_round_by_round(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_checks, "BEHIND_MAX", 50)
+    for number in range(120):
+        half(world, b"%d" % number, PGROUP="gone")
+    for _ in range(5):
+        world.advance(30)
+        world.checks.step(world.clock.now_ms())
+        world.dispatch()
+    assert world.store.max_offset(TRANSACTION_HALF_TOPIC, 0) == 120
