@@ -101,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.refusal_said_at = float("-inf")  # kept by `dispatch`, which logs so many a second
         self.refusals_unsaid = 0
         self.waiting = 0  # requests whose answers wait for the disk
+        self.fetching = 0  # bytes of answers that are being read from it
         self.written = 0  # bytes, so far
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -242,17 +243,20 @@ class Connection(asyncio.Protocol):
         else:
             self._releases_unwritten.append(release)
 
-    def waits_begin(self, count: int = 1) -> None:
-        """That many requests' answers wait for the disk."""
+    def waits_begin(self, count: int = 1, size: int = 0) -> None:
+        """That many requests' answers wait for the disk, and have to be read from it if they have
+        a size."""
         self.waiting += count
-        if self.waiting >= self._owner.limits.waiting_max:
+        self.fetching += size
+        if self.waiting >= self._owner.limits.waiting_max or self.is_full:
             self._update_reading()
 
-    def waits_end(self, count: int = 1) -> None:
+    def waits_end(self, count: int = 1, size: int = 0) -> None:
         """That many answers have come."""
         self.waiting -= count
+        self.fetching -= size
         if self._read_paused:
-            self._update_reading()
+            self._go_on_soon()
         if self._ended and not self.waiting:
             self._loop.call_soon(self.close)  # after the answers, which are written next
 
@@ -310,6 +314,11 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     @property
+    def is_full(self) -> bool:
+        """Whether no more answers should be made before the client has taken some."""
+        return self._write_paused or self.fetching > self._owner.limits.write_buffer_max
+
+    @property
     def has_unsent(self) -> bool:
         """Whether an answer is still due or on its way."""
         if self.is_closed or self._transport is None:
@@ -350,7 +359,7 @@ class Connection(asyncio.Protocol):
         """Answer what was kept back as long as the client takes it, a turn of the loop for each
         share: other clients come in between."""
         self._update_reading()
-        if not self._going_on and not self._write_paused:
+        if not self._going_on and not self.is_full:
             self._going_on = True
             self._loop.call_soon(self._go_on)
 
@@ -359,11 +368,11 @@ class Connection(asyncio.Protocol):
         feed = self._feed
         if feed is None:
             return
-        if feed.kept_back and not self._write_paused:
+        if feed.kept_back and not self.is_full:
             answers = feed.resume()
             if answers:
                 self.write(answers)
-        if feed.kept_back and not self._write_paused:
+        if feed.kept_back and not self.is_full:
             self._go_on_soon()
         else:
             self._update_reading()
@@ -378,7 +387,7 @@ class Connection(asyncio.Protocol):
             return
         pause = (
             self._stopping
-            or self._write_paused
+            or self.is_full
             or bool(feed.kept_back)
             or self.waiting >= self._owner.limits.waiting_max
         )

@@ -54,10 +54,10 @@ class GeneralFeed:
         size = 0
         for index, frame in enumerate(frames):
             size += self._general(frame, out)
-            if size > ANSWERS_MAX:
-                self.kept_back = frames[index + 1 :]
-                break
             if self._broken:
+                break
+            if size > ANSWERS_MAX or self.connection.is_full:
+                self.kept_back = frames[index + 1 :]
                 break
         return (b"".join(out),) if out else ()
 

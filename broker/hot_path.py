@@ -71,7 +71,7 @@ class HotPath(GeneralFeed):
             index += 1
             if self._broken:
                 break
-            if size > ANSWERS_MAX:
+            if size > ANSWERS_MAX or self.connection.is_full:
                 self.kept_back = frames[index:]
                 break
         if len(out) < 2 or size > JOIN_MAX:

@@ -261,12 +261,13 @@ class Pulls:
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
         """Have a thread read what is not in memory: the loop must not wait for the disk."""
-        pull.connection.waits_begin()
+        size = result.size
+        pull.connection.waits_begin(1, size)
         loop = asyncio.get_running_loop()
         reading = loop.run_in_executor(None, self.broker.store.read_cold, result)
 
         def done(future: "asyncio.Future[list[bytes]]") -> None:
-            pull.connection.waits_end()
+            pull.connection.waits_end(1, size)
             try:
                 parts = self._answer(pull, result, future.result(), first)
             except Exception as error:  # the disk failed: the client is told, others go on
