@@ -16,10 +16,13 @@ import os
 import shutil
 import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from aerobee.broker.store import page_cache
 from aerobee.broker.store.system_calls import allocate_blocks, data_sync, map_file
+
+
+LOST_AND_FOUND: Final = "lost+found"  # mkfs makes it, and closes it to all but root
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ class Disk(Protocol):
         """Say when the file was last changed, where others go by that."""
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
+        """The names in a folder, sorted; none if there is no such folder. Without what a file
+        system keeps for itself where it is mounted."""
 
     def makedirs(self, path: str) -> list[str]:
         """Make the folder and its parents; the folders that got a new entry, to be synced."""
@@ -246,7 +250,7 @@ class RealDisk:
 
     def listdir(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            return sorted(name for name in os.listdir(path) if name != LOST_AND_FOUND)
         except FileNotFoundError:
             return []
 

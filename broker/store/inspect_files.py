@@ -137,7 +137,7 @@ def open_directory(root: str, commitlog: str = "") -> RestStore:
 
 
 def _names(folder: str) -> list[str]:
-    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return disk.RealDisk().listdir(folder) if os.path.isdir(folder) else []
 
 
 def _queue_folders(folder: str) -> Iterator[tuple[QueueKey, str]]:
