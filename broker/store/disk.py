@@ -21,7 +21,6 @@ from typing import Final, Protocol
 from aerobee.broker.store import page_cache
 from aerobee.broker.store.system_calls import allocate_blocks, data_sync, map_file
 
-
 LOST_AND_FOUND: Final = "lost+found"  # mkfs makes it, and closes it to all but root
 
 
