@@ -173,6 +173,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             self._end(error or ConnectionLost(f"the connection to {self.address} was closed"))
 
+    def drop(self) -> None:
+        """The other side answers no more: end it at once, so that a new one is made."""
+        self._transport.abort()
+        self._end(ConnectionLost(f"{self.address} answers no more"))
+
     async def wait_closed(self, timeout: float) -> None:
         """After `close`: until what was waiting is written, or the other side took none of it."""
         try:

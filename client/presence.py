@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from aerobee.client.connection import Connection
-from aerobee.client.errors import AerobeeError, ConnectFailed
+from aerobee.client.errors import AerobeeError, ConnectFailed, RequestTimeout
 from aerobee.client.remoting import Remoting
 from aerobee.client.routes import Routes
 from aerobee.protocol.codes import RequestCode
@@ -75,11 +75,14 @@ class Presence:
     async def _beat_one(self, address: str) -> None:
         try:
             known = self._remoting.known(address)
-            connection = known or await self._remoting.connection(address, patient=False)
-            if known is not None:  # a new one has just been introduced with a heartbeat
-                await self._greet(connection)
+            if known is None:
+                await self._remoting.connection(address, patient=False)  # begins with a heartbeat
+            else:
+                await self._greet(known)
         except AerobeeError as error:
             log.warning("no heartbeat to %s: %s", address, error)
+            if known is not None and isinstance(error, RequestTimeout):
+                known.drop()
 
     def _heartbeat(self) -> Command:
         body = {

@@ -7,7 +7,14 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aerobee.client.errors import AerobeeError, ConnectFailed, NoRoute, NotFound, refusal
+from aerobee.client.errors import (
+    AerobeeError,
+    ConnectFailed,
+    NoRoute,
+    NotFound,
+    RequestTimeout,
+    refusal,
+)
 from aerobee.client.remoting import Remoting
 from aerobee.protocol import fastjson
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -209,6 +216,9 @@ class Routes:
             except AerobeeError as error:
                 errors.append(error)
                 log.warning("name server %s: %s", servers[index], error)
+                silent = self._remoting.known(servers[index])
+                if silent is not None and isinstance(error, RequestTimeout):
+                    silent.drop()
             else:
                 self._current = index
                 return answer

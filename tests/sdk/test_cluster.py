@@ -6,7 +6,8 @@ import sys
 import pytest
 from waiting import until
 
-from aerobee import connect
+from aerobee import RequestTimeout, connect
+from aerobee.client import client as clients
 from aerobee.testing import EmbeddedBroker
 
 
@@ -106,9 +107,36 @@ async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_rec
             await second.stop()
 
 
+def silence(mq, address):
+    """Nothing that comes on this connection arrives, as behind a firewall that forgot it."""
+    mq._core.remoting.known(address)._transport.pause_reading()
+
+
+async def test_a_connection_that_answers_no_heartbeat_is_made_anew(aerobee_broker, monkeypatch):
+    monkeypatch.setattr(clients, "HEARTBEAT_SECONDS", 0.2)
+    async with aerobee_broker.connect(timeout=0.3) as mq:
+        await mq.send("orders", b"one")
+        async with mq.consumer("orders", group="g") as inbox, asyncio.timeout(5):
+            await (await inbox.get()).ack()
+            silence(mq, aerobee_broker.address)
+            async with aerobee_broker.connect() as other:
+                await other.send("orders", b"two")
+            assert (await inbox.get()).body == b"two"
+
+
+async def test_a_silent_connection_to_a_name_server_is_made_anew(aerobee_broker):
+    async with aerobee_broker.connect(timeout=0.3) as mq:
+        await mq.send("orders", b"one")
+        silence(mq, aerobee_broker.namesrv)
+        with pytest.raises(RequestTimeout):
+            await mq.queues("orders")
+        assert await mq.queues("orders")
+
+
 PROGRAM = """
 import asyncio, sys
-from aerobee import connect
+from aerobee import RequestTimeout, connect
+from aerobee.client import client as clients
 
 async def main():
     async with connect(sys.argv[1]) as mq:
