@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from aerobee.broker.store import page_cache
 from aerobee.broker.store.system_calls import allocate_blocks, data_sync, map_file
 
+HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # what a lock is refused with
 LOST_AND_FOUND: Final = "lost+found"  # mkfs makes it, and closes it to all but root
 
 
@@ -304,6 +305,8 @@ class RealDisk:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             os.close(descriptor)
+            if error.errno not in HELD_BY_ANOTHER:  # a file system that has no locks
+                raise
             raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
         os.pwrite(descriptor, b"lock", 0)
         _locked_here.add(path)

@@ -183,7 +183,9 @@ def kept_at_rest(root: str) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
-            raise _locked(root) from error
+            if error.errno in disk.HELD_BY_ANOTHER:
+                raise _locked(root) from error
+            raise StoreError(f"{path} cannot be locked ({error}): look at a copy") from error
         yield
 
 

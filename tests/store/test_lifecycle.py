@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,12 +14,13 @@ import pytest
 from waiting import until
 
 from aerobee.broker.clock import Clock, VirtualClock
-from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.errors import StoreError, StoreLocked
+from aerobee.broker.store.inspect_files import kept_at_rest
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import Arrival, PutStatus
 from aerobee.broker.store.settings import StoreSettings
 
-from .conftest import SMALL, message, read_all
+from .conftest import SMALL, OpenStore, message, read_all
 from .faulty_disk import FaultyDisk
 
 
@@ -307,3 +310,20 @@ async def test_a_stop_whose_commit_fails_lets_go_of_the_directory(tmp_path: Path
     await store.stop()
     assert (tmp_path / "abort").exists()
     make(tmp_path).close()
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_broker(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    open_store().close()
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.lockf", refused)
+    with pytest.raises(StoreError, match="No locks available") as caught:
+        open_store()
+    assert not isinstance(caught.value, StoreLocked)
+    with pytest.raises(StoreError, match="No locks") as seen, kept_at_rest(str(tmp_path / "store")):
+        pass
+    assert not isinstance(seen.value, StoreLocked)
