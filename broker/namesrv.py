@@ -46,7 +46,13 @@ class AppNameServer:
                 "listen on; give it a port (0: a free one)"
             )
         self.namesrv_port = sock.getsockname()[1]
-        self.names.kv.load()
+        try:
+            self.names.kv.load()
+        except OSError as error:
+            sock.close()
+            raise StartError(
+                f"the table of key-values cannot be read: {error}; check who may read it"
+            ) from error
         dispatcher = Dispatcher(name_service.handlers(self))
         limits = limits_of(settings)
         self._server = Server(

@@ -20,14 +20,19 @@ _real_disk = RealDisk()
 
 
 def load_json(path: str, *, disk: Disk = _real_disk) -> dict[Any, Any] | None:
-    """The object in the file; from `.bak`, with a warning, when the file is unreadable."""
+    """The object in the file; from `.bak`, with a warning, when the file is unreadable.
+
+    OSError when the system does not let us read what may be whole."""
     value, reason = _read(disk, path)
     if value is not None:
         return value
     spare, spare_reason = _read(disk, path + ".bak")
     if spare is not None:
-        log.warning("a config file is read from its .bak", path=path, reason=reason)
+        log.warning("a config file is read from its .bak", path=path, reason=str(reason))
         return spare
+    for refusal in (reason, spare_reason):
+        if isinstance(refusal, OSError):
+            raise refusal
     if reason != "missing" or spare_reason != "missing":
         log.error(
             "a config file and its .bak cannot be read: starting without it",
@@ -38,13 +43,15 @@ def load_json(path: str, *, disk: Disk = _real_disk) -> dict[Any, Any] | None:
     return None
 
 
-def _read(disk: Disk, path: str) -> tuple[dict[Any, Any] | None, str]:
+def _read(disk: Disk, path: str) -> tuple[dict[Any, Any] | None, str | OSError]:
     try:
         if not disk.exists(path):
             return None, "missing"
         data = disk.read_small(path)
         value = fastjson.loads(data) if data.strip() else None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        return None, error
+    except ValueError as error:
         return None, str(error)
     return (value, "") if isinstance(value, dict) else (None, "it holds no JSON object")
 

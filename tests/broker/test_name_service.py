@@ -18,6 +18,7 @@ from waiting import until
 
 from aerobee.broker.addresses import Addresses
 from aerobee.broker.clock import VirtualClock
+from aerobee.broker.listening import StartError
 from aerobee.broker.name_server_link import NameServerLink
 from aerobee.broker.namesrv import AppNameServer
 from aerobee.broker.services.registration import Registration
@@ -548,3 +549,10 @@ async def test_a_key_that_cannot_be_saved_is_no_success(server: AppNameServer, a
     again = AppNameServer(server.settings)
     again.names.kv.load()
     assert again.names.kv.get(**item) == "broker-a:8"
+
+
+async def test_a_table_that_cannot_be_read_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config" / "kvConfig.json").mkdir(parents=True)
+    settings = load_settings(None, {"namesrvListenPort": 0, "storePathRootDir": tmp_path}, {})
+    with pytest.raises(StartError, match=r"kvConfig\.json"):
+        await AppNameServer(settings).start()

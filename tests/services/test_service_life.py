@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from services.services_world import HOST
 from structlog.testing import capture_logs
 
@@ -10,6 +11,7 @@ from aerobee.broker.broker import Broker
 from aerobee.broker.clock import Clock
 from aerobee.broker.service_life import ServiceLife
 from aerobee.broker.settings import load_settings
+from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol.record import Message
 
@@ -76,3 +78,13 @@ def test_progress_whose_messages_are_elsewhere_is_kept_over_a_stop_in_order(tmp_
     broker = load(root)
     assert broker.offsets.query("g", "T", 0) == 41
     abandon(broker)
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "subscriptionGroup.json"])
+def test_a_config_file_that_the_system_does_not_let_us_read_stops_the_start(
+    tmp_path: Path, name: str
+) -> None:
+    """It may be whole, only not ours to read: without it every group would begin anew."""
+    (tmp_path / "config" / name).mkdir(parents=True)  # not to be read by root either
+    with pytest.raises(StoreError, match=rf"{name}.*who may read"):
+        load(tmp_path)
