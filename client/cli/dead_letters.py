@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from aerobee.client.cli.base import NOT_FOUND, Failure
-from aerobee.client.cli.common import MOMENT, Asked, connected
+from aerobee.client.cli.common import MOMENT, Asked, connected, failure_of
 from aerobee.client.cli.output import (
     message_json,
     message_text,
@@ -19,7 +19,7 @@ from aerobee.client.cli.output import (
     progress,
 )
 from aerobee.client.client import Client
-from aerobee.client.errors import NotFound
+from aerobee.client.errors import AerobeeError, NotFound
 from aerobee.client.message import DLQ_PREFIX, Message
 from aerobee.protocol import properties as props
 
@@ -141,33 +141,50 @@ async def replay(
         ]
     except NotFound:
         raise Failure(f"group {group} has no dead letters", NOT_FOUND) from None
+    refused: list[str] = []
     if not dry_run:
-        await _replay(mq, letters, topic, rate, quiet=asked.json)
-    verb = "would be" if dry_run else "were"
-    text = f"{len(letters)} dead letter(s) of {group} {verb} sent again"
-    value = {"group": group, "replayed": 0 if dry_run else len(letters), "found": len(letters)}
+        refused = await _replay(mq, group, letters, topic, rate, quiet=asked.json)
+    sent = len(letters) - len(refused)
+    text = f"{sent} dead letter(s) of {group} {'would be' if dry_run else 'were'} sent again"
+    value = {"group": group, "replayed": 0 if dry_run else sent, "found": len(letters)}
     print_done(text, value, as_json=asked.json)
+    if refused:
+        raise Failure("\n".join((f"{len(refused)} could not be sent:", *refused)))
 
 
 async def _replay(
-    mq: Client, letters: list[Message], topic: str | None, rate: float, *, quiet: bool
-) -> None:
+    mq: Client, group: str, letters: list[Message], topic: str | None, rate: float, *, quiet: bool
+) -> list[str]:
+    """Gives those that can never be sent; what may succeed later ends it."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
+    refused: list[str] = []
     with progress("replaying", len(letters), hidden=quiet) as done:
         for number, letter in enumerate(letters):
             due = begun + number / rate
             if (wait := due - loop.time()) > 0:
                 await asyncio.sleep(wait)
-            await mq.send(
-                topic or origin_topic(letter),
-                letter.body,
-                tag=letter.tag,
-                key=letter.keys or None,
-                order_key=letter.properties.get(props.SHARDING_KEY),
-                properties=_kept(letter),
-            )
+            try:
+                await _send_again(mq, letter, topic)
+            except AerobeeError as error:
+                if error.retriable:
+                    sent = f"{number - len(refused)} of {len(letters)} dead letter(s) of {group}"
+                    text = f"{sent} were sent again, then: {error}"
+                    raise Failure(text, failure_of(error).status) from None
+                refused.append(f"{letter.message_id}: {error}")
             done(1)
+    return refused
+
+
+async def _send_again(mq: Client, letter: Message, topic: str | None) -> None:
+    await mq.send(
+        topic or origin_topic(letter),
+        letter.body,
+        tag=letter.tag,
+        key=letter.keys or None,
+        order_key=letter.properties.get(props.SHARDING_KEY),
+        properties=_kept(letter),
+    )
 
 
 def _kept(letter: Message) -> dict[str, str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from peers.tools import heed_interrupts
+from waiting import until
 
-from aerobee import ConsumerOptions
+from aerobee import AerobeeError, ConsumerOptions
 
 AEROBEE = str(Path(sys.executable).with_name("aerobee"))
 
@@ -206,6 +207,43 @@ async def test_replay_keeps_to_its_rate(aerobee_broker):
         await run("dlq", "replay", "g", "--rate", "10", url=url)
         assert asyncio.get_running_loop().time() - begun > 0.9
         assert len([row async for row in mq.find("orders")]) == 10
+
+
+async def test_a_dead_letter_that_cannot_be_replayed_does_not_keep_the_others_back(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        sender = mq._core.sender
+        for keys in ("k0", "a\tb", "k2"):  # other clients allow more than this one sends
+            letter = sender.make("%DLQ%g", keys.encode(), properties={"DLQ_ORIGIN_TOPIC": "orders"})
+            letter.properties += f"KEYS\x01{keys}\x02"
+            receipt = await sender.send(letter, 3.0)
+            if keys == "a\tb":
+                refused = receipt.message_id
+        result = await run("dlq", "replay", "g", "--json", url=aerobee_broker.url, code=1)
+        assert result.json == {"group": "g", "replayed": 2, "found": 3}
+        assert refused in result.err and "blank" in result.err
+        assert {row.body async for row in mq.find("orders")} == {b"k0", b"k2"}
+
+
+async def test_a_replay_that_ends_half_way_tells_how_far_it_came(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        for number in range(3):
+            await mq.send("%DLQ%g", b"%d" % number, properties={"DLQ_ORIGIN_TOPIC": "orders"})
+        words = ("dlq", "replay", "g", "--rate", "1", "--timeout", "1")
+        replay = asyncio.create_task(run(*words, url=aerobee_broker.url, code=4))
+
+        async def one_is_there():
+            return bool(await replayed_bodies(mq))
+
+        await until(one_is_there)
+    await aerobee_broker.stop()
+    assert "1 of 3 dead letter(s) of g were sent again, then: " in (await replay).err
+
+
+async def replayed_bodies(mq):
+    try:
+        return [row.body async for row in mq.find("orders")]
+    except AerobeeError:
+        return []
 
 
 async def test_cluster_ping_and_settings(aerobee_broker):
