@@ -219,9 +219,11 @@ def _capacity(broker: Broker, key: str) -> str:
 
 
 def _ours(broker: Broker) -> dict[str, str]:
-    """What RocketMQ has not: groups whose members subscribe differently."""
+    """What RocketMQ has not: why sends are refused, groups whose members subscribe differently."""
+    refusal = broker.store.refusals.current
+    info = {"sendsRefused": refusal.reason if refusal else ""}
     groups = sorted(group.name for group in broker.clients.consumer_groups() if group.conflicts)
-    return {"subscriptionConflicts": ",".join(groups)} if groups else {}
+    return info | ({"subscriptionConflicts": ",".join(groups)} if groups else {})
 
 
 def _duration(elapsed_ms: int) -> str:

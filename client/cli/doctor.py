@@ -182,6 +182,8 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
     yield Finding(
         "ok", what, f"answers at {broker.address} in {(time.time() - begun) * 1000:.1f} ms"
     )
+    if refused := state.get("sendsRefused"):
+        yield Finding("trouble", f"{what}: sends", f"they are refused: {refused}")
     yield _disk(what, state)
     if groups := state.get("subscriptionConflicts"):
         yield Finding(
@@ -201,7 +203,7 @@ def _disk(what: str, state: dict[str, str]) -> Finding:
         return Finding("warning", name, "it does not tell", "")
     used = float(ratio)
     text = f"{used:.0%} used"
-    if used >= 0.9:
+    if used >= 0.9 and "sendsRefused" not in state:  # else it has said itself whether it refuses
         remedy = (
             "writes are refused from diskSpaceWarningLevelRatio on: free space, or lower "
             "fileReservedTime"
