@@ -5,7 +5,7 @@ answers come from templates. Pulls are answered in place. Everything else goes t
 A class with the same `feed` can be compiled and take this one's place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Final
@@ -61,25 +61,21 @@ class HotPath(GeneralFeed):
 
     def _answer(self, frames: Sequence[RawFrame]) -> Sequence[Part]:
         out: list[Part] = []
-        size = index = 0
-        count = len(frames)
-        while index < count:
-            index = self._send_run(frames, index, out)
-            if index == count:
-                break
-            size += self._other(frames[index], out)
-            index += 1
+        size = 0
+        remaining = iter(frames)
+        while (frame := self._send_run(remaining, out)) is not None:
+            size += self._other(frame, out)
             if self._broken:
                 break
             if size > ANSWERS_MAX or self.connection.is_full:
-                self.kept_back = frames[index:]
+                self.kept_back = list(remaining)
                 break
         if len(out) < 2 or size > JOIN_MAX:
             return out
         return (b"".join(out),)
 
-    def _send_run(self, frames: Sequence[RawFrame], index: int, out: list[Part]) -> int:
-        """Put the plain sends that follow from `index` on; the index of the first other frame.
+    def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
+        """Put the plain sends that come next; the frame after them, if there is one.
 
         One loop without calls of ours: this is where the broker spends its time.
         """
@@ -90,7 +86,8 @@ class HotPath(GeneralFeed):
         sync_flush = self._sync_flush
         rows: list[Row] = []
         marks: list[Mark] = []
-        for codec, header, body in frames[index:] if index else frames:
+        for frame in remaining:
+            codec, header, body = frame
             head_size, table = heads[codec]
             head = table.get(header[:head_size])
             if head is None or head[0] != SEND:
@@ -142,9 +139,11 @@ class HotPath(GeneralFeed):
                 "WAIT\x01false" not in text or properties.get(text, properties.WAIT) != "false"
             )
             marks.append((codec, hot.opaque, queue_id, flag, waits))
+        else:
+            frame = None
         if rows:
             self._put(rows, marks, out, started)
-        return index + len(rows)
+        return frame
 
     def _put(self, rows: list[Row], marks: list[Mark], out: list[Part], started: float) -> None:
         """Store the messages of a run and answer those that need not wait for the disk."""

@@ -97,6 +97,26 @@ async def test_ten_thousand_requests_in_one_write_are_all_answered() -> None:
         await client.close()
 
 
+async def test_many_small_requests_in_one_read_take_no_longer_than_in_many(app: AppBroker) -> None:
+    client = await Client.connect(app)
+    await client.request(310, send_ext("Orders"), b"x")
+    assert app._server is not None
+    [connection] = app._server.connections
+    feed = connection._feed
+    assert feed is not None
+    oneway = encode_frame(Command(9999, flag=2))
+
+    def seconds(reads: int, frames: int) -> float:
+        started = time.process_time()
+        for _ in range(reads):
+            feed.feed(oneway * frames)
+        return time.process_time() - started
+
+    apart = seconds(20, 1000)
+    assert seconds(1, 20_000) < 3 * apart
+    await client.close()
+
+
 async def test_an_unknown_code_and_a_broken_handler_are_answered() -> None:
     async with Echo() as server:
         client = await server.connect()
