@@ -47,6 +47,7 @@ class Schedule:
     ) -> None:
         self._store = store
         self._count_put = count_put
+        self._outage = stored.Outage(clock)
         self._clock = clock
         self._flush_s = settings.flush_delay_offset_interval / 1000
         self._delays_ms = settings.delay_levels_ms
@@ -194,7 +195,7 @@ class Schedule:
         """Put them; the queue offset of the first that must be tried again, None for none."""
         results = self._store.put([ready for _, ready in batch])
         for (message, ready), result in zip(batch, results, strict=True):
-            if not stored.is_done(result, message):
+            if not stored.is_done(result, message, self._outage):
                 return message.queue_offset
             if result.ok:
                 self._count_put(ready.topic, 1, result.size)

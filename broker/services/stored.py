@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from aerobee.broker.clock import Clock
 from aerobee.broker.services import names_check
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol import properties as props
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.services")
 
 QUEUE_ID_MAX: Final = 1 << 20
+OUTAGE_SAID_S: Final = 60.0
 BATCH_BYTES_MAX: Final = 4 << 20  # put at once, before the event loop has its turn
 CountPut = Callable[[str, int, int], None]  # topic, messages, bytes: for the broker's figures
 # What no later try will mend.
@@ -111,7 +113,21 @@ def delivered(stored: StoredMessage) -> Message | None:
     return again(stored, *place, own_properties(stored))
 
 
-def is_done(result: PutResult, stored: StoredMessage) -> bool:
+class Outage:
+    """Says that delayed messages wait for the store: at once, then while it lasts now and then."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said_at = -OUTAGE_SAID_S
+
+    def say(self, reason: str) -> None:
+        now = self._clock.monotonic()
+        if now - self._said_at >= OUTAGE_SAID_S:
+            self._said_at = now
+            log.warning("delayed messages are not stored yet; trying again", reason=reason)
+
+
+def is_done(result: PutResult, stored: StoredMessage, outage: Outage) -> bool:
     """Whether a put needs no other try: it is stored, or never will be, which is said."""
     if result.ok:
         return True
@@ -123,5 +139,5 @@ def is_done(result: PutResult, stored: StoredMessage) -> bool:
             reason=result.reason,
         )
         return True
-    log.warning("a delayed message is not stored yet; trying again", reason=result.reason)
+    outage.say(result.reason)
     return False

@@ -12,7 +12,7 @@ Far timers roll: before their records are removed by age they are put anew, with
 import asyncio
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -74,6 +74,7 @@ class Timers:
     ) -> None:
         self._store = store
         self._count_put = count_put
+        self._outage = stored.Outage(clock)
         self._settings = settings
         self._clock = clock
         self._progress = ProgressFile(os.path.join(root, "config", "timerProgress"))
@@ -285,7 +286,7 @@ class Timers:
         return {
             message.queue_offset
             for (message, _), result in zip(ready, results, strict=True)
-            if not stored.is_done(result, message)
+            if not stored.is_done(result, message, self._outage)
         }
 
     def _fire(self, now_ms: int) -> int | None:
@@ -354,8 +355,11 @@ class Timers:
         made = [entry.made for entry in batch if entry.made is not None]
         results = iter(self._put(made))
         for number, entry in enumerate(batch):
-            ready = entry.message is not None and entry.made is not None
-            if ready and not stored.is_done(next(results), cast(StoredMessage, entry.message)):
+            if (
+                entry.message is not None
+                and entry.made is not None
+                and not stored.is_done(next(results), entry.message, self._outage)
+            ):
                 return number
             self._fired = entry.place
             self._enqueue.pending -= 1 if entry.counts else 0

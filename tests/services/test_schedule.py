@@ -8,6 +8,7 @@ from services.services_world import START_MS, World
 from structlog.testing import capture_logs
 
 from aerobee.broker.services.names_check import SCHEDULE_TOPIC
+from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol import fastjson
 from aerobee.protocol import properties as props
 
@@ -162,3 +163,25 @@ def test_many_large_messages_that_are_due_at_once_are_delivered_in_pieces(world:
     while world.run_schedule() == world.clock.now_ms():
         steps += 1
     assert steps >= 4 and world.store.max_offset("T", 0) == 20
+
+
+def test_a_full_disk_is_said_once_in_a_while_and_not_with_every_try(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        world.send("T", b"x", DELAY=str(1 + number % 3))
+        world.send("T", b"x", TIMER_DELIVER_MS=str(START_MS + 1000))
+    world.advance(10)
+    refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+    monkeypatch.setattr(world.store, "put", lambda messages: [refused for _ in messages])
+    with capture_logs() as logs:
+        for _ in range(100):
+            world.schedule.step(world.clock.now_ms())
+            world.timers.step(world.clock.now_ms())
+            world.advance(1)
+    said = [entry for entry in logs if entry.get("reason") == "the disk is full"]
+    assert 2 <= len(said) <= 4
+    monkeypatch.undo()
+    world.run_schedule()
+    world.run_timers()
+    assert world.store.max_offset("T", 0) == 120
