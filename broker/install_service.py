@@ -31,9 +31,9 @@ def install_service(root: Path = Path("/"), command: Path | None = None) -> list
             if path.is_relative_to(Path("/") / folder):
                 raise InstallError(
                     f"{path} lies under /{folder}, which the service's sandbox hides: install "
-                    f"Aerobee elsewhere, for example `/usr/bin/python3 -m venv /opt/aerobee/venv "
-                    f"&& /opt/aerobee/venv/bin/pip install aerobee`, and run install-service from "
-                    f"there"
+                    f"Aerobee elsewhere, for example, in a clone, `/usr/bin/python3 -m venv "
+                    f"/opt/aerobee/venv && /opt/aerobee/venv/bin/pip install .`, and run "
+                    f"install-service from there"
                 )
     package = files("aerobee")
     unit_text = package.joinpath("systemd", UNIT).read_text()
