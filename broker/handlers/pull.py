@@ -137,7 +137,7 @@ class Pulls:
     def _run(self, pull: Pull, *, first: bool) -> Sequence[Part]:
         try:
             pull.selection = selection_of(self.broker, pull.fields, is_lite=pull.is_lite)
-            if self.broker.settings.use_server_side_reset_offset and (moved := self._reset(pull)):
+            if self.broker.offsets.resets_wait and (moved := self._reset(pull)):
                 return moved
             if pull.selection is ALL and (parts := self._answer_plain(pull, first)):
                 return parts

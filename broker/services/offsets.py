@@ -63,10 +63,13 @@ class Offsets:
             queues = self._pulled[key] = {}
         queues[queue_id] = queue_offset
 
+    @property
+    def resets_wait(self) -> bool:
+        """Whether a group is to be told of a reset by its next pull."""
+        return bool(self._resets)
+
     def take_reset(self, group: str, topic: str, queue_id: int, pulled_at: int) -> int | None:
         """The offset to which a consumer that pulls at `pulled_at` must go, told once."""
-        if not self._resets:
-            return None
         key = f"{topic}@{group}"
         queues = self._resets.get(key)
         if queues is None or (reset := queues.pop(queue_id, None)) is None:

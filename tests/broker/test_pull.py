@@ -381,6 +381,19 @@ async def test_a_reset_is_told_to_the_next_pull_once(app: AppBroker, client: Cli
     assert len(bodies(await client.request(11, pull_ext("Orders", offset=4)))) == 6
 
 
+async def test_a_reset_that_was_taken_is_carried_out_though_resets_are_switched_off(
+    app: AppBroker, client: Client
+) -> None:
+    await fill(client, 10)
+    app.broker.offsets.reset("cg", "Orders", 0, 4)
+    app.settings.change({"useServerSideResetOffset": "false"})
+    moved = await client.request(11, pull_ext("Orders", offset=9))
+    assert (moved.code, offsets(moved)[0]) == (ResponseCode.PULL_OFFSET_MOVED, 4)
+    commit = {"consumerGroup": "cg", "topic": "Orders", "queueId": "0", "commitOffset": "7"}
+    await client.request(15, commit)
+    assert app.broker.offsets.query("cg", "Orders", 0) == 7
+
+
 # --- long polling
 
 
