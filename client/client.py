@@ -122,9 +122,13 @@ class Client:
         core = self._core_or_none
         if core is None:
             return
+        errors: list[Exception] = []
         try:
             for consumer in list(core.consumers.values()):
-                await consumer.close()
+                try:
+                    await consumer.close()
+                except Exception as error:  # the others are to commit and leave all the same
+                    errors.append(error)
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -132,6 +136,8 @@ class Client:
                 await asyncio.wait(self._tasks)
             await core.remoting.close()
             self._core_or_none = None
+        if errors:
+            raise errors[0]
 
     async def __aenter__(self) -> Self:
         return self if self._core_or_none is not None else await self.open()

@@ -154,8 +154,10 @@ class Client:
     def close(self) -> None:
         """Close it; calls that other threads are in end with an error."""
         if self._loop.is_alive:
-            self._loop.run(self._client.close())
-            self._loop.close()
+            try:
+                self._loop.run(self._client.close())
+            finally:
+                self._loop.close()
 
     def send(
         self,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from waiting import until
 
-from aerobee import ConsumerOptions
+from aerobee import AerobeeError, ConsumerOptions
 from aerobee.broker.services.topic_config import TopicConfig
 from aerobee.client.offsets import LocalOffsets
 from aerobee.protocol.fastjson import MessageQueue
@@ -78,3 +78,25 @@ async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten():
                 await until(is_forgotten)
                 await inbox._assignment._renew_locks()
             assert await mq.admin.members("g") == []
+
+
+async def test_one_consumer_that_cannot_commit_does_not_keep_the_others_from_closing(
+    aerobee_broker, tmp_path
+):
+    path = tmp_path / "offsets.json"
+    options = ConsumerOptions(commit_interval=1000, state_path=path)
+    mq = await aerobee_broker.connect()
+    await mq.send("orders", b"x")
+    readers = mq.consumer("orders", group="readers", broadcast=True, start="first", options=options)
+    workers = mq.consumer("orders", group="workers", options=SLOW)
+    async with asyncio.timeout(5):
+        for inbox in (readers, workers):
+            await inbox.__aenter__()
+            await (await inbox.get()).ack()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(AerobeeError, match="cannot be written"):
+        await mq.close()
+    async with aerobee_broker.connect() as other:
+        assert await other.admin.members("workers") == []
+        assert sum(row.lag for row in await other.admin.lag("workers", "orders")) == 0

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from aerobee import AerobeeError, Closed, Unconfirmed
+from aerobee import AerobeeError, Closed, ConsumerOptions, Unconfirmed
 from aerobee.sync import connect
 
 
@@ -138,3 +138,24 @@ producer.send(b"y")
 """
     done = await run_script(script, aerobee_broker.url)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
+async def test_a_client_whose_closing_fails_leaves_no_thread_behind(aerobee_broker, tmp_path):
+    path = tmp_path / "offsets.json"
+    options = ConsumerOptions(commit_interval=1000, state_path=path)
+
+    def use() -> None:
+        mq = connect(aerobee_broker.url)
+        mq.send("orders", b"x")
+        inbox = mq.consumer("orders", group="g", broadcast=True, start="first", options=options)
+        inbox.__enter__()
+        message = inbox.get(5)
+        assert message is not None
+        message.ack()
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(AerobeeError, match="cannot be written"):
+            mq.close()
+        assert not mq._loop._thread.is_alive()
+
+    await asyncio.to_thread(use)
