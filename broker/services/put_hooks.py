@@ -12,6 +12,7 @@ from aerobee.broker.services.names_check import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRANSACTION_HALF_TOPIC,
+    is_dlq_topic,
 )
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.settings import Settings
@@ -76,8 +77,9 @@ class PutHooks:
         prepared = message.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED
         if not prepared and (message.property(props.TRAN_MSG) or "").lower() != "true":
             return False
-        # A committed message keeps TRAN_MSG; on its way to a retry topic it is no half any more.
-        return not (message.reconsume_times > 0 and delay_level(message.properties) > 0)
+        # A committed message keeps TRAN_MSG; retried, or a dead letter, it is no half any more.
+        is_retried = delay_level(message.properties) > 0 or is_dlq_topic(message.topic)
+        return not (message.reconsume_times > 0 and is_retried)
 
     def _as_half(self, message: Message) -> Message:
         if self._settings.reject_transaction_message:

@@ -344,3 +344,18 @@ async def test_pending_work_outlives_a_restart(client: WireClient, broker: Embed
         await broker.advance(seconds=61)
         came = sorted(bytes(each.body) for each in await again.pull("T"))
         assert came == [b"half", b"level", b"timer"]
+
+
+async def test_a_committed_transaction_that_its_consumer_sends_to_the_dead_letters_gets_there(
+    client: WireClient,
+) -> None:
+    # Clients before 4.6.1 leave TRAN_MSG in what they send to the retry topic.
+    fields = {"producerGroup": "CLIENT_INNER_PRODUCER", "topic": "%RETRY%g", "queueId": 0}
+    told = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "u", "DELAY": "19"}
+    answer = await client.ask(
+        RequestCode.SEND_MESSAGE,
+        fields | {"reconsumeTimes": 17, "sysFlag": 0, "properties": props.encode(told)},
+        b"dead",
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    assert [bytes(each.body) for each in await client.pull("%DLQ%g")] == [b"dead"]
