@@ -71,11 +71,15 @@ class TransactionChecks:
             return
         transactions.write_due_ops()
         transactions.read_halves()
-        for number, (root, queue_offset) in enumerate(transactions.open_halves()):
+        looked_at = looked_at_bytes = 0
+        for root, queue_offset in transactions.open_halves():
             half = transactions.half_at(root, queue_offset)
             if half is not None:
                 self._look_at(root, half, now_ms)
-            if number % _BREATH == _BREATH - 1:
+                looked_at_bytes += half.size
+            looked_at += 1
+            if looked_at >= _BREATH or looked_at_bytes >= stored.BATCH_BYTES_MAX:
+                looked_at = looked_at_bytes = 0
                 yield
         transactions.commit_progress()
 

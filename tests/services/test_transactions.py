@@ -280,3 +280,11 @@ def test_very_many_that_nobody_can_be_asked_about_are_not_copied_round_by_round(
         world.checks.step(world.clock.now_ms())
         world.dispatch()
     assert world.store.max_offset(TRANSACTION_HALF_TOPIC, 0) == 120
+
+
+def test_a_check_of_large_half_messages_lets_others_have_their_turn(world: World) -> None:
+    for number in range(20):
+        half(world, bytes(1 << 20), UNIQ_KEY=str(number))
+    world.advance(30)
+    turns = sum(1 for _ in world.checks._round(world.clock.now_ms()))
+    assert turns >= 4
