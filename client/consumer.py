@@ -280,7 +280,9 @@ class Consumer:
         if self.orderly and (limit is None or message.reconsume_times < limit):
             self._again_here(message, ORDERLY_RETRY_SECONDS if delay is None else delay)
             return
-        await redelivery.send_back(self.core, self.group, message, delay, limit)
+        await redelivery.send_back(
+            self.core, self.group, message, delay, limit, in_place=self.orderly
+        )
         process_queue.finish(message)
 
     def _again_here(self, message: Message, seconds: float) -> None:

@@ -26,13 +26,21 @@ _TRACES = (
 
 
 async def send_back(
-    core: Core, group: str, message: Message, delay: float | None, max_retries: int | None
+    core: Core,
+    group: str,
+    message: Message,
+    delay: float | None,
+    max_retries: int | None,
+    *,
+    in_place: bool,
 ) -> None:
-    """Exact to the broker's timer with Aerobee; rounded up to a delay level with others."""
+    """Exact to the broker's timer with Aerobee; rounded up to a delay level with others.
+
+    `in_place`: it was retried in its queue, and this is the end of it.
+    """
     connection = await core.remoting.connection(core.routes.address(message.broker))
     # Of attempts in an orderly queue the broker does not know: they go with the message.
-    counted_here = message.reconsume_times != message.stored.reconsume_times
-    if counted_here or (delay is not None and connection.is_aerobee):
+    if in_place or (delay is not None and connection.is_aerobee):
         await _resend(core, connection, group, message, delay, max_retries)
         return
     level = 0 if delay is None else delay_level(delay)

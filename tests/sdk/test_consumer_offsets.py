@@ -5,8 +5,10 @@ import asyncio
 import pytest
 from waiting import until
 
-from aerobee import AerobeeError, ConsumerOptions
+from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
 from aerobee.broker.services.topic_config import TopicConfig
+from aerobee.client import consumer as consumers
+from aerobee.client import redelivery
 from aerobee.client.offsets import LocalOffsets
 from aerobee.protocol.fastjson import MessageQueue
 from aerobee.testing import EmbeddedBroker
@@ -39,6 +41,34 @@ async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_dela
                 await (await inbox.get()).retry(delay=0)
                 await (await inbox.get()).retry(delay)
             assert [row.body async for row in mq.find("%DLQ%g")] == [b"poison"]
+
+
+async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
+    aerobee_broker, monkeypatch
+):
+    monkeypatch.setattr(consumers, "LOCAL_RETRY_SECONDS", 0.01)
+    send_back, tries = redelivery.send_back, 0
+
+    async def away_at_first(*arguments, **options):
+        nonlocal tries
+        tries += 1
+        if tries <= 5:
+            raise ConnectFailed("the broker is away")
+        await send_back(*arguments, **options)
+
+    async def handle(_):
+        raise RuntimeError("handled badly")
+
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        options = ConsumerOptions(max_retries=3)
+        async with mq.consumer("orders", group="g", options=options) as inbox:
+            monkeypatch.setattr(redelivery, "send_back", away_at_first)
+            running = asyncio.create_task(inbox.run(handle))
+            await until(lambda: tries == 6 and inbox._count == 0)
+            await inbox.close()
+            await running
+        assert "%DLQ%g" not in await mq.admin.topics(system=True)
 
 
 async def test_readers_of_one_broadcast_file_do_not_disturb_each_other(tmp_path):

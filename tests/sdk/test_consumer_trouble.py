@@ -68,7 +68,7 @@ async def test_a_message_that_could_not_be_handed_back_comes_again(aerobee_broke
     monkeypatch.setattr(consumers, "LOCAL_RETRY_SECONDS", 0.05, raising=False)
     seen = []
 
-    async def fails(*_):
+    async def fails(*_, **__):
         raise ConnectFailed("the broker is away")
 
     async def handle(message):
