@@ -100,6 +100,7 @@ class RequestCode(IntEnum):
     GET_ALL_MESSAGE_REQUEST_MODE = 402
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    GET_BROKER_HA_STATUS = 907
 
 
 class ResponseCode(IntEnum):

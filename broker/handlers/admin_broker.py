@@ -58,6 +58,18 @@ def get_runtime_info(broker: Broker, request: Request) -> Command:
     return success(request, {"table": runtime_info(broker)})
 
 
+def get_ha_status(broker: Broker, request: Request) -> Command:
+    """Who copies our log: nobody, as there are no replicas yet."""
+    status = {
+        "haClientRuntimeInfo": {},
+        "haConnectionInfo": [],
+        "inSyncSlaveNums": 0,
+        "master": True,
+        "masterCommitLogMaxOffset": broker.store.max_physical_offset,
+    }
+    return success(request, status)
+
+
 def view_stats(broker: Broker, request: Request) -> Command:
     """One counter's sums and rates in the last minute, hour and day."""
     header = decode_ext(request.command.ext, StatsData)
@@ -133,6 +145,7 @@ def handlers(broker: Broker) -> dict[int, Handler]:
             RequestCode.GET_BROKER_CONFIG: get_broker_config,
             RequestCode.UPDATE_BROKER_CONFIG: update_broker_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: get_runtime_info,
+            RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
             RequestCode.VIEW_BROKER_STATS_DATA: view_stats,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
             RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_log,

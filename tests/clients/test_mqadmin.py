@@ -84,6 +84,8 @@ def test_the_broker_shows_itself_and_its_settings(admin: Admin) -> None:
     status = admin.run("brokerStatus", "-b", admin.broker.broker)
     for key in ("putTps", "commitLogMaxOffset", "msgPutTotalTodayNow", "runtime"):
         assert re.search(rf"^{key}\s*: \S", status, re.MULTILINE)
+    if admin.java.version.startswith("5"):  # 4.x has no such command
+        assert re.search(r"#SlaveNum\s+0", admin.run("haStatus", "-b", admin.broker.broker))
     config = admin.run("getBrokerConfig", "-b", admin.broker.broker)
     assert re.search(rf"brokerName\s+=\s+{re.escape(admin.broker_name)}", config)
 

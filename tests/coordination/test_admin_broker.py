@@ -53,6 +53,15 @@ async def test_the_figures_are_true_and_all_texts(serving: Serving, peer: Peer) 
     assert 0.0 < float(table["commitLogDiskRatio"]) <= 1.0
 
 
+async def test_a_master_without_replicas_says_so(serving: Serving, peer: Peer) -> None:
+    stored = await serving.store("T", 0, b"x")
+    answer = await peer.ask(907)
+    assert answer.code == 0
+    status = json.loads(bytes(answer.body))
+    assert (status["master"], status["masterCommitLogMaxOffset"]) == (True, stored.end_offset)
+    assert (status["haConnectionInfo"], status["inSyncSlaveNums"]) == ([], 0)
+
+
 async def test_how_long_sends_took_is_told_by_shares(serving: Serving, peer: Peer) -> None:
     sends = serving.broker.latencies[310] = Histogram()
     assert (await info(peer))["putLatency99"] == "0.00"
