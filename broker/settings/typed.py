@@ -74,6 +74,8 @@ class Settings(DaemonSettings, MessageSettings, StorageSettings):
         }
         for key in changed:
             known = require_key(key, "")
+            if not known.attribute:
+                raise SettingsError(f"{key} has no effect here: {known.about.meaning}")
             if not known.about.runtime:
                 raise SettingsError(
                     f"{key} cannot change while the broker runs; "

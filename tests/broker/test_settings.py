@@ -269,3 +269,18 @@ def test_a_profile_loads_without_a_warning(profile: Path) -> None:
 
 def test_the_page_of_settings_is_the_one_that_the_code_makes() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page(), "run: make docs-settings"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ({"sendMessageThreadPoolNums": "64"}, "no effect here: sizes of thread pools"),
+        ({"aclEnable": "true"}, "no effect here: access lists are not there yet"),
+        ({"listenPort": "20911"}, "settings file and restart"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused_with_what_would_help(
+    text: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        load_settings(None, {}, {}).change(text)
