@@ -105,7 +105,7 @@ class Clients:
         joined = member is None or member.client_id != client_id
         if member is None or joined:
             member = Member(connection, client_id, language, version)
-            group.members[connection] = member
+            group.join(member)
             log.info("consumer joined", group=data.group, client_id=client_id, peer=connection.name)
         member.seen_at = self._clock.monotonic()
         before = group.subscriptions

@@ -1,5 +1,6 @@
 """The live members of one consumer group and what they subscribe, together and apart."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,6 +48,10 @@ class ConsumerGroup:
         self.members: dict[Connection, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}  # of all members together
         self.conflicts: dict[str, dict[str, Subscription | None]] = {}  # topic -> client id -> ...
+        # topic -> what is wanted of it -> by how many members: thousands may come at once, and
+        # to look at each of them for each would take seconds.
+        self._wanted: dict[str, Counter[object]] = {}
+        self._telling = 0  # members that have told what they subscribe
 
     def describe(self, data: ConsumerData) -> None:
         self.consume_type = data.consume_type
@@ -58,20 +63,39 @@ class ConsumerGroup:
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         if wanted == member.subscriptions:
             return False
-        member.subscriptions = wanted
-        self._merge()
+        before, member.subscriptions = member.subscriptions, wanted
+        self._count(before, -1)
+        self._count(wanted, 1)
+        self._merge(before, [member])
         return True
+
+    def join(self, member: Member) -> None:
+        """Take a member in, in place of another by the same connection."""
+        self.leave(member.connection)
+        self.members[member.connection] = member
 
     def leave(self, connection: Connection) -> Member | None:
         member = self.members.pop(connection, None)
         if member is not None:
-            self._merge()
+            self._count(member.subscriptions, -1)
+            self._merge(member.subscriptions, ())
         return member
 
-    def _merge(self) -> None:
-        """Derive the group's subscriptions from its members'."""
-        merged: dict[str, Subscription] = {}
-        for member in self.members.values():
+    def _count(self, subscriptions: dict[str, Subscription], step: int) -> None:
+        self._telling += step if subscriptions else 0
+        for topic, subscription in subscriptions.items():
+            counts = self._wanted.setdefault(topic, Counter())
+            counts[subscription.selects] += step
+            counts += Counter()  # drops those that nobody wants any more
+            if not counts:
+                del self._wanted[topic]
+
+    def _merge(self, gone: dict[str, Subscription], changed: Iterable[Member]) -> None:
+        """Derive the group's subscriptions from its members', anew when one that counted went."""
+        merged = dict(self.subscriptions)
+        if any(merged.get(topic) is subscription for topic, subscription in gone.items()):
+            merged, changed = {}, self.members.values()
+        for member in changed:
             for topic, subscription in member.subscriptions.items():
                 known = merged.get(topic)
                 if known is None or subscription.version >= known.version:
@@ -90,7 +114,9 @@ class ConsumerGroup:
 
     def _views(self, topic: str) -> dict[str, Subscription | None]:
         """What each member says of the topic, when they differ; else nothing."""
-        if is_retry_topic(topic):
+        counts = self._wanted[topic]
+        all_tell = self.consume_type != CONSUME_PASSIVELY or counts.total() == self._telling
+        if is_retry_topic(topic) or (len(counts) == 1 and all_tell):
             return {}
         members = [member for member in self.members.values() if member.subscriptions]
         views = {member.client_id: member.subscriptions.get(topic) for member in members}
