@@ -198,7 +198,8 @@ def _locked(root: str) -> StoreLocked:
 def queue_entries(files: list[RestFile]) -> NDArray[Any]:
     """The entries of a queue, from its first file's start to the last byte ever written."""
     counts = zip(files, _entry_counts(files), strict=True)
-    pieces = [np.frombuffer(file.view, ENTRY_TYPE, count) for file, count in counts]
+    # Read, not mapped: queues may be thousands, and a map keeps a file open.
+    pieces = [np.fromfile(file.path, ENTRY_TYPE, count) for file, count in counts]
     return np.concatenate(pieces) if pieces else np.empty(0, ENTRY_TYPE)
 
 

@@ -15,6 +15,9 @@ import pytest
 
 from aerobee.broker.store.disk import RealDisk
 from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.inspect_files import open_directory
+from aerobee.broker.store.inspect_stat import stat
+from aerobee.broker.store.inspect_verify import verify
 
 from .conftest import OpenStore, dispatch, message, read_all
 
@@ -130,3 +133,22 @@ def test_a_queue_file_that_cannot_be_mapped_at_first_takes_its_entries_later(
         dispatch(store)
     dispatch(store)
     assert [m.body for m in read_all(store)] == bodies
+
+
+def test_a_directory_at_rest_is_checked_with_few_open_files(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.put([message(queue_id=number) for number in range(100)])
+    dispatch(store)
+    store.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, hard))
+    try:
+        rest = open_directory(str(tmp_path / "store"))
+        report = verify(rest, lambda _: None)
+        assert len(stat(rest)["queues"]) == 100
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (report.queue_entries, report.problems) == (100, [])
