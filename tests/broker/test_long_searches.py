@@ -46,7 +46,7 @@ async def test_others_are_served_while_a_long_search_goes_on(tmp_path: Path) -> 
                 left.cancel()
                 await leaver.close()
         assert [(await task).code for task in searches] == [22, 22], "no record has it as its own"
-        assert asked > 50 and slowest < 0.25, (asked, slowest)
+        assert asked > 50 and slowest < 1.0, (asked, slowest)
         await until(lambda: not app.broker.searches)
         await searcher.close()
         await other.close()
