@@ -325,12 +325,16 @@ class Consumer:
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Fetch no more from these queues (None: all) until `resume`; what is here still comes."""
-        for process_queue in self._assignment.select(queues):
+        for process_queue in self._named(queues):
             process_queue.running.clear()
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        for process_queue in self._assignment.select(queues):
+        for process_queue in self._named(queues):
             process_queue.running.set()
+
+    def _named(self, queues: Iterable[MessageQueue] | None) -> list[ProcessQueue]:
+        """None: all, those of retries too."""
+        return self.process_queues if queues is None else self._assignment.select(queues)
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """Go on from there; what is taken and not finished is forgotten."""

@@ -64,6 +64,8 @@ async def read_queue(consumer: Consumer, process_queue: ProcessQueue) -> None:
             await asyncio.sleep(PAUSE_MAX)
             continue
         pause = 0.1
+        if not process_queue.running.is_set():
+            continue  # paused while the pull waited at the broker: it is asked for again
         broker_number = pulled.suggested_broker
         if pulled.status is PullStatus.OFFSET_MOVED:
             log.warning(

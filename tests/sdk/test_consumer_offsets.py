@@ -130,3 +130,23 @@ async def test_one_consumer_that_cannot_commit_does_not_keep_the_others_from_clo
     async with aerobee_broker.connect() as other:
         assert await other.admin.members("workers") == []
         assert sum(row.lag for row in await other.admin.lag("workers", "orders")) == 0
+
+
+async def test_a_paused_consumer_gets_neither_what_is_sent_then_nor_retries(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        async with mq.consumer("orders", group="g") as inbox:
+            async with asyncio.timeout(5):
+                message = await inbox.get()
+            await asyncio.sleep(0.1)  # every queue has a pull waiting at the broker
+            inbox.pause()
+            await message.retry(delay=0)
+            for _ in range(4):  # one for each queue
+                await mq.send("orders", b"later")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await inbox.get()
+            inbox.resume()
+            async with asyncio.timeout(5):
+                found = [(await inbox.get()).body for _ in range(5)]
+            assert sorted(found) == [b"first"] + [b"later"] * 4
