@@ -376,7 +376,7 @@ class Connection(asyncio.Protocol):
             self._go_on_soon()
         else:
             self._update_reading()
-            if feed.error is not None and not feed.kept_back:
+            if feed.error is not None and not feed.kept_back and not self._ended:
                 self._refuse(feed.error)
         if self._releases:
             self._release_sent()

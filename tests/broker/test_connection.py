@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from peers.in_process import Client, pull_ext, running_broker, send_ext
+from structlog.testing import capture_logs
 from waiting import until
 
 from aerobee.broker.app import AppBroker
@@ -188,6 +189,23 @@ async def test_bytes_that_are_no_frame_close_their_own_connection_only(data: byt
         assert (await good.request(1, {"say": "after"})).ext == {"echo": "after"}
         await good.close()
         await bad.close()
+
+
+async def test_bytes_that_are_no_frame_are_said_once_though_answers_are_still_due() -> None:
+    async with Echo(Limits(waiting_max=2)) as server:
+        client = await server.connect()
+        await client.request(1, {})
+        [connection] = server.seen
+        connection.waits_begin(3)
+        with capture_logs() as logs:
+            client.writer.write(b"GET / HTTP/1.1")
+            connection.data_received(b"GET / HTTP/1.1")  # what was read before the pause
+            for _ in range(3):
+                connection.waits_end()
+                await asyncio.sleep(0.01)
+            await ended(client)
+        assert sum("no frame" in line["event"] for line in logs) == 1
+        await client.close()
 
 
 @pytest.mark.parametrize("code", [310, 11, 34])
