@@ -130,9 +130,20 @@ class Pulls:
         for pull in holds:
             assert isinstance(pull, Pull)
             if not pull.connection.is_closed:
-                parts = self._run(pull, first=False)
+                full = pull.connection.is_full
+                parts = self._ask_again(pull) if full else self._run(pull, first=False)
                 if parts:
                     pull.connection.write(parts)
+
+    def _ask_again(self, pull: Pull) -> Sequence[Part]:
+        """An answer without messages, for a client that has not taken those before: it may have
+        thousands of pulls waiting. The next ones are read once it has."""
+        store = self.broker.store
+        low = store.min_offset(pull.topic, pull.queue_id)
+        high = store.max_offset(pull.topic, pull.queue_id)
+        remark = "take the answers before, then pull again"
+        code = ResponseCode.PULL_NOT_FOUND
+        return _without_messages(pull, code, remark, pull.queue_offset, low, high)
 
     def _run(self, pull: Pull, *, first: bool) -> Sequence[Part]:
         try:

@@ -22,6 +22,8 @@ from aerobee.broker.general_feed import GeneralFeed
 from aerobee.broker.handlers import pull as pull_module
 from aerobee.broker.server import Server, bind, bind_pair
 from aerobee.broker.store import page_cache
+from aerobee.protocol.codecs import decode_command
+from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
 from aerobee.protocol.frame import FrameDecoder, encode_frame
 from aerobee.protocol.record import decode_records
@@ -430,6 +432,31 @@ async def test_no_more_is_read_from_the_disk_than_the_client_takes(
         stalled.setblocking(False)
         await _drain(stalled, 100)
     assert len(fetched) == 100
+    await writer.close()
+
+
+async def test_a_message_for_many_waiting_pulls_of_a_client_that_does_not_read_is_not_kept_for_each(
+    app: AppBroker,
+) -> None:
+    writer = await Client.connect(app)
+    await writer.request(310, send_ext("Large"), b"x")
+    wait = pull_ext("Large", offset=1) | {"sysFlag": "6", "suspendTimeoutMillis": "60000"}
+    with socket.create_connection(("127.0.0.1", app.broker_port)) as stalled:
+        stalled.sendall(encode_frame(Command(11, wait)) * 1000)
+        await until(lambda: app.broker.long_polling.count("Large", 0) == 1000)
+        assert app._server is not None
+        port = _port(stalled)
+        [connection] = [each for each in app._server.connections if each.name.endswith(port)]
+        await writer.request(310, send_ext("Large"), bytes(60_000))
+        await until(lambda: app.broker.long_polling.count("Large", 0) == 0)
+        assert connection._transport is not None
+        assert connection._transport.get_write_buffer_size() < 6 << 20
+        stalled.setblocking(False)
+        decoder, codes = FrameDecoder(), []
+        while len(codes) < 1000:
+            data = await asyncio.get_running_loop().sock_recv(stalled, 1 << 20)
+            codes += [decode_command(*frame).code for frame in decoder.feed(data)]
+    assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND}
     await writer.close()
 
 
