@@ -118,7 +118,7 @@ class HotPath(GeneralFeed):
                 break
             if text[-1:] != "\x02" and text:
                 text += "\x02"
-            if "UNIQ_KEY\x01" not in text:
+            if "\x02UNIQ_KEY\x01" not in text and text[:9] != "UNIQ_KEY\x01":
                 text = f"{text}UNIQ_KEY\x01{self._sends.unique_ids.next()}\x02"
             rows.append(
                 (

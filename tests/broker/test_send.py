@@ -126,12 +126,12 @@ async def test_long_names_mean_the_same(app: AppBroker, json_client: Client) -> 
 
 async def test_a_message_without_a_unique_key_gets_one(app: AppBroker, client: Client) -> None:
     keys = set()
-    for text in ("", "", "KEYS\x01k", "KEYS\x01k\x02"):
+    for text in ("", "", "KEYS\x01k", "KEYS\x01k\x02", "NOT_UNIQ_KEY\x01n\x02KEYS\x01k"):
         answer = await client.request(310, send_ext("Orders", i=text), b"x")
         pairs = stored(app, answer.ext["msgId"]).property_map()
         keys.add(pairs["UNIQ_KEY"])
         assert pairs.get("KEYS") == ("k" if text else None)
-    assert len(keys) == 4
+    assert len(keys) == 5
 
 
 async def test_what_the_broker_adds_replaces_what_a_client_claims(
