@@ -6,6 +6,7 @@ import itertools
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -518,11 +519,10 @@ async def test_too_many_sends_that_wait_for_the_disk_stop_the_reading(tmp_path: 
         [connection] = app._server.connections
         app._server.limits = Limits(waiting_max=10)
         flush, real_sync = app.broker.store.flush, app.broker.store.flush.sync
-        release = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        release = threading.Event()
 
         def slow_sync(job: object) -> object:
-            asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+            assert release.wait(20)
             return real_sync(job)
 
         flush.sync = slow_sync

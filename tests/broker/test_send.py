@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -432,11 +433,10 @@ async def test_a_message_that_is_late_on_disk_is_reported_as_stored(tmp_path: Pa
         await client.request(310, send_ext("Orders"))
         flush = app.broker.store.flush
         real_sync = flush.sync
-        release = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        release = threading.Event()
 
         def slow_sync(job: object) -> object:
-            asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+            assert release.wait(20)
             return real_sync(job)
 
         flush.sync = slow_sync
