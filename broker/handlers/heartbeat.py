@@ -83,7 +83,7 @@ def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: Cons
         version=request.command.version,
         without_subscriptions=heartbeat.without_subscriptions,
     )
-    return heartbeat.without_subscriptions and not broker.clients.has_subscriptions(
+    return heartbeat.without_subscriptions and not broker.clients.knows_subscriptions(
         data.group, request.connection
     )
 

@@ -120,6 +120,7 @@ def _heartbeat_selection(broker: Broker, fields: PullRequest, broadcast_allowed:
             f"the consumer's subscription not exist: group {name} has not subscribed {topic}",
         )
     if subscription.version < fields.sub_version:
+        group.outdated = True
         raise Refused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
             f"the consumer's subscription not latest: that of group {name} to {topic} is "

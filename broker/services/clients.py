@@ -69,10 +69,12 @@ class Clients:
         known = self._consumers.get(group)
         return known.subscriptions.get(topic) if known else None
 
-    def has_subscriptions(self, group: str, connection: Connection) -> bool:
-        """Whether this member has told what it subscribes."""
+    def knows_subscriptions(self, group: str, connection: Connection) -> bool:
+        """Whether this member has told what it subscribes, and no pull speaks of anything newer."""
         known = self._consumers.get(group)
-        member = known.members.get(connection) if known else None
+        if known is None or known.outdated:
+            return False
+        member = known.members.get(connection)
         return member is not None and bool(member.subscriptions)
 
     def groups_subscribing(self, topic: str) -> list[str]:
@@ -109,7 +111,10 @@ class Clients:
             log.info("consumer joined", group=data.group, client_id=client_id, peer=connection.name)
         member.seen_at = self._clock.monotonic()
         before = group.subscriptions
-        subscribed = not without_subscriptions and group.subscribe(member, data.subscriptions)
+        subscribed = False
+        if not without_subscriptions:
+            subscribed = group.subscribe(member, data.subscriptions)
+            group.outdated = False
         if joined or subscribed:
             topics_changed = before.keys() != group.subscriptions.keys()
             self._group_changed(data.group, notify=joined or topics_changed)

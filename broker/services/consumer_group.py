@@ -45,6 +45,7 @@ class ConsumerGroup:
         self.consume_type = CONSUME_PASSIVELY
         self.message_model = CLUSTERING
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+        self.outdated = False  # a pull spoke of subscriptions that no heartbeat has brought yet
         self.members: dict[Connection, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}  # of all members together
         self.conflicts: dict[str, dict[str, Subscription | None]] = {}  # topic -> client id -> ...

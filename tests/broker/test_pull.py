@@ -310,9 +310,12 @@ async def test_sql92_can_be_switched_off(tmp_path: Path) -> None:
 # --- the subscription of the heartbeat
 
 
-async def heartbeat(client: Client, **subscription: object) -> None:
+async def heartbeat(client: Client, *, short: bool = False, **subscription: object) -> str:
+    """Whether all is to be sent next time; a short one says that nothing has changed."""
     body = {
         "clientID": "c1",
+        "heartbeatFingerprint": 7,
+        "withoutSub": short,
         "consumerDataSet": [
             {
                 "groupName": "cg",
@@ -325,7 +328,9 @@ async def heartbeat(client: Client, **subscription: object) -> None:
             }
         ],
     }
-    assert (await client.request(34, {}, json.dumps(body).encode())).code == 0
+    answer = await client.request(34, {}, json.dumps(body).encode())
+    assert answer.code == 0
+    return answer.ext["IS_SUB_CHANGE"]
 
 
 async def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(client: Client) -> None:
@@ -341,6 +346,20 @@ async def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(client: 
     assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     await heartbeat(client, subString="letter = 'B'", expressionType="SQL92", subVersion=200)
     assert bodies(await client.request(11, pull)) == [b"B"]
+
+
+async def test_a_heartbeat_is_wanted_in_full_when_a_pull_is_ahead_of_it(client: Client) -> None:
+    """Clients of 5.5 forget to send one when two of their threads want to at once."""
+    await tagged(client, "A")
+    pull = pull_ext("Orders", sysFlag="0", subVersion="101")
+    del pull["subscription"], pull["expressionType"]
+    assert await heartbeat(client, subVersion=100) == "false"
+    assert await heartbeat(client, short=True) == "false"
+    assert (await client.request(11, pull)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    assert await heartbeat(client, short=True) == "true"
+    assert await heartbeat(client, subVersion=101) == "false"
+    assert bodies(await client.request(11, pull)) == [b"A"]
+    assert await heartbeat(client, short=True) == "false"
 
 
 async def test_broadcast_can_be_forbidden_to_a_group(app: AppBroker, client: Client) -> None:
