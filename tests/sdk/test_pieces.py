@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,7 +138,6 @@ async def test_a_given_folder_keeps_the_store_for_the_next_broker(tmp_path):
 
 def test_a_body_in_zstandard_that_does_not_tell_its_size_is_inflated():
     """As Java's producer writes it: by a stream."""
-    zstandard = pytest.importorskip("zstandard")
     packed = io.BytesIO()
     with zstandard.ZstdCompressor().stream_writer(packed, closefd=False) as stream:
         stream.write(b"x" * 10_000)
