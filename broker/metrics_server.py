@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
+from aerobee.broker.addresses import join
 from aerobee.broker.listening import StartError
 from aerobee.broker.metrics import Collector
 from aerobee.broker.settings import Settings
@@ -181,6 +182,5 @@ def start_metrics(settings: Settings, server: MetricsServer) -> bool:
             raise StartError(text) from error
         log.warning("no metrics", reason=text)
         return False
-    shown = f"[{host}]" if ":" in host else host
-    log.info("metrics", address=f"http://{shown}:{server.port}/metrics")
+    log.info("metrics", address=f"http://{join(host, server.port)}/metrics")
     return True

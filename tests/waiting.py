@@ -1,10 +1,13 @@
-"""Waiting for what nobody announces."""
+"""Waiting for what nobody announces, and for what goes on in pieces."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -17,3 +20,13 @@ async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
             return
         assert loop.time() < deadline, f"it did not come about in {seconds:g} s"
         await asyncio.sleep(0.002)
+
+
+def finish(work: Generator[None, None, Result]) -> Result:
+    """What a generator that pauses comes to, without a pause."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result

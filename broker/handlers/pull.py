@@ -233,14 +233,12 @@ class Pulls:
 
     def _read_queue(self, pull: Pull, count_max: int, bytes_max: int) -> ReadResult:
         fields, selection = pull.fields, pull.selection
-        if fields.max_msg_bytes is not None and 0 < fields.max_msg_bytes < bytes_max:
-            bytes_max = fields.max_msg_bytes
         result: ReadResult = self.broker.store.read_queue(
             pull.topic,
             pull.queue_id,
             pull.queue_offset,
             min(fields.max_msg_nums, count_max),
-            max_bytes=bytes_max,
+            max_bytes=_bytes_max(fields, bytes_max),
             matches=selection.matches,
             matches_record=selection.matches_record,
         )
@@ -248,17 +246,16 @@ class Pulls:
 
     def _select(self, pull: Pull, result: ReadResult, views: Sequence[Part]) -> Sequence[Part]:
         """Those of the records that the pull wants, as many as `_read` would have brought."""
-        settings, limit = self.broker.settings, pull.fields.max_msg_bytes
+        settings, fields = self.broker.settings, pull.fields
         count = settings.max_transfer_count_on_message_in_memory
         size = settings.max_transfer_bytes_on_message_in_memory
         if result.cold:
             count = settings.max_transfer_count_on_message_in_disk
             size = settings.max_transfer_bytes_on_message_in_disk
-        if limit is not None and 0 < limit < size:
-            size = limit
         matches = pull.selection.matches_record
         assert matches is not None
-        return select(result, views, matches, min(pull.fields.max_msg_nums, count), size)
+        count = min(fields.max_msg_nums, count)
+        return select(result, views, matches, count, _bytes_max(fields, size))
 
     def _in_memory(self, result: ReadResult) -> bool:
         """Whether the loop can send the records without waiting for the disk."""
@@ -354,6 +351,12 @@ class Pulls:
     def _closed(self, connection: Connection) -> None:
         self._watched.discard(connection)
         self._long_polling.drop(connection)
+
+
+def _bytes_max(fields: PullRequest, most: int) -> int:
+    """What the client wants at most, or `most` where that is less."""
+    wanted = fields.max_msg_bytes
+    return wanted if wanted is not None and 0 < wanted < most else most
 
 
 def _with_messages(pull: Pull, result: ReadResult, views: Sequence[Part]) -> Sequence[Part]:

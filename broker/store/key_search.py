@@ -7,7 +7,7 @@ and whoever runs it decides when it goes on. What it returns at its end is the r
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Final, cast
+from typing import Final
 
 import structlog
 
@@ -61,15 +61,6 @@ def search_key(
             if len(result.views) >= max_count:
                 break
     return result
-
-
-def finish(search: Search) -> QueryResult:
-    """The result, without a pause."""
-    while True:
-        try:
-            next(search)
-        except StopIteration as end:
-            return cast(QueryResult, end.value)
 
 
 def _with_key(

@@ -39,8 +39,6 @@ from aerobee.broker.store.worker import Worker
 
 log = structlog.get_logger("aerobee.store")
 
-SLOW_LOCK_S = 0.5
-
 SYNC_FAILED = b"a sync failed"  # in `abort`: the page cache may hold what no disk has
 
 

@@ -12,11 +12,11 @@ import random
 from dataclasses import dataclass, field
 
 from crash.sim_disk import PowerLoss, SimDisk
+from waiting import finish
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.disk import make_folder
 from aerobee.broker.store.json_file import load_json, save_json
-from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus, ReadStatus
 from aerobee.broker.store.settings import StoreSettings

@@ -20,22 +20,27 @@ async def pair(first: EmbeddedBroker) -> EmbeddedBroker:
     return second
 
 
+async def on_both(mq, topic, queues):
+    """Make a topic with so many queues on each of two brokers, once both are known."""
+
+    async def both_are_known():
+        return len(await mq.admin.brokers()) == 2
+
+    await until(both_are_known)
+    await mq.admin.create_topic(topic, queues=queues)
+
+    async def has_all_queues():
+        return len(await mq.queues(topic)) == 2 * queues
+
+    await until(has_all_queues)
+
+
 async def test_a_topic_on_two_brokers_is_written_and_read_on_both():
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         try:
             async with connect(first.url) as mq:
-
-                async def both_are_known():
-                    return len(await mq.admin.brokers()) == 2
-
-                await until(both_are_known)
-                await mq.admin.create_topic("orders", queues=2)
-
-                async def has_four_queues():
-                    return len(await mq.queues("orders")) == 4
-
-                await until(has_four_queues)
+                await on_both(mq, "orders", queues=2)
                 receipts = [await mq.send("orders", b"%d" % number) for number in range(40)]
                 assert {row.queue.broker_name for row in receipts} == {"first", "second"}
                 async with mq.consumer("orders", group="g") as inbox:
@@ -56,17 +61,7 @@ async def test_sends_go_to_the_other_broker_when_one_is_gone():
         stopped = False
         try:
             async with connect(first.url) as mq:
-
-                async def both_are_known():
-                    return len(await mq.admin.brokers()) == 2
-
-                await until(both_are_known)
-                await mq.admin.create_topic("orders", queues=2)
-
-                async def has_four_queues():
-                    return len(await mq.queues("orders")) == 4
-
-                await until(has_four_queues)
+                await on_both(mq, "orders", queues=2)
                 await mq.send("orders", b"warm")
                 await second.stop()
                 stopped = True
@@ -82,17 +77,7 @@ async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_rec
         second = await pair(first)
         try:
             async with connect(first.url) as mq:
-
-                async def both_are_known():
-                    return len(await mq.admin.brokers()) == 2
-
-                await until(both_are_known)
-                await mq.admin.create_topic("orders", queues=1)
-
-                async def has_two_queues():
-                    return len(await mq.queues("orders")) == 2
-
-                await until(has_two_queues)
+                await on_both(mq, "orders", queues=1)
                 receipts = [
                     await mq.send("orders", b"x", delay=1000 - number) for number in range(6)
                 ]

@@ -8,8 +8,8 @@ from typing import Any
 
 from crash.sim_disk import PowerLoss, SimDisk
 from crash.simulator import SimClock, read_all
+from waiting import finish
 
-from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult
 from aerobee.broker.store.settings import StoreSettings

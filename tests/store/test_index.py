@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import finish
 
 from aerobee.broker.store.index_service import hash_keys
-from aerobee.broker.store.key_search import finish
 from aerobee.protocol.java_hash import index_hash, java_hash
 from aerobee.protocol.record import decode_record
 

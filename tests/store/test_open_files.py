@@ -7,7 +7,7 @@ import gc
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,24 @@ from .conftest import OpenStore, dispatch, message, read_all
 
 
 @contextmanager
-def no_more_files() -> Iterator[None]:
-    """As if every file that the process may open were open."""
+def open_files_limited_to(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)  # all below are in use
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def no_more_files() -> AbstractContextManager[None]:
+    """As if every file that the process may open were open."""
+    lowest = os.dup(0)  # all below are in use
+    os.close(lowest)
+    return open_files_limited_to(lowest)
+
+
+def few_more_files(count: int) -> AbstractContextManager[None]:
+    return open_files_limited_to(len(os.listdir("/proc/self/fd")) + count)
 
 
 def test_a_mapped_file_takes_one_descriptor_and_one_map_until_its_last_view_is_gone(
@@ -93,14 +101,8 @@ def test_a_start_that_may_open_no_more_files_names_the_limit(open_store: OpenSto
     store.put([message(queue_id=number) for number in range(50)])
     dispatch(store)
     store.close()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, hard))
-    try:
-        with pytest.raises(StoreError, match=r"ulimit -n"):
-            open_store()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with few_more_files(20), pytest.raises(StoreError, match=r"ulimit -n"):
+        open_store()
     assert open_store().max_offset("T", 49) == 1
 
 
@@ -142,13 +144,8 @@ def test_a_directory_at_rest_is_checked_with_few_open_files(
     store.put([message(queue_id=number) for number in range(100)])
     dispatch(store)
     store.close()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, hard))
-    try:
+    with few_more_files(30):
         rest = open_directory(str(tmp_path / "store"))
         report = verify(rest, lambda _: None)
         assert len(stat(rest)["queues"]) == 100
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (report.queue_entries, report.problems) == (100, [])

@@ -8,10 +8,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from waiting import finish
 
 from aerobee.broker.store.checkpoint import StoreCheckpoint
 from aerobee.broker.store.errors import StoreError, StoreLocked, WrongFileSize
-from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.recovery_plan import (
     IndexFileFacts,

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 import structlog
-from waiting import until
+from waiting import finish, until
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store import reput
-from aerobee.broker.store.key_search import finish
 from aerobee.broker.store.reput import Reput
 
 from .conftest import OpenStore, dispatch, message, read_all
