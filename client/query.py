@@ -7,10 +7,21 @@ from datetime import datetime
 from typing import Final
 
 from aerobee.client import positions
+from aerobee.client.admin import Admin
 from aerobee.client.core import Core
-from aerobee.client.errors import BrokerError, Misuse, NoRoute, NotFound
+from aerobee.client.errors import (
+    AerobeeError,
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    Misuse,
+    NoRoute,
+    NotFound,
+    RequestTimeout,
+)
 from aerobee.client.message import Message, timestamp_ms
 from aerobee.client.pulling import Pulled, pull
+from aerobee.client.routes import MASTER
 from aerobee.client.subscription import Subscription, subscribe
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
@@ -67,39 +78,41 @@ async def by_key(
 async def by_id(core: Core, message_id: str, topic: str | None = None) -> Message:
     """The message with that id: an offset id names its broker, a unique id needs the topic."""
     if topic is not None:
-        found = await by_key(core, topic, message_id, unique=True, limit=32)
-        if found:
-            return found[0]
+        by_unique = await by_key(core, topic, message_id, unique=True, limit=32)
+        if by_unique:
+            return by_unique[0]
     try:
         host, physical_offset = parse_offset_message_id(message_id)
         address = "{}:{}".format(*decode_host(host))
     except ValueError as error:
         raise Misuse(str(error), hint="a unique id needs the topic too") from None
-    if topic is not None and not _is_broker(core, address):
-        raise NotFound(f"topic {topic!r} has no message with the id {message_id}")
     ext = {"offset": str(physical_offset)}
     if topic is not None:
         ext["topic"] = topic
-    answer = await core.remoting.request(address, Command(RequestCode.VIEW_MESSAGE_BY_ID, ext))
-    if answer.code != ResponseCode.SUCCESS:
-        raise NotFound(
-            f"{address} has no message at {physical_offset}: {answer.remark}",
-            hint="" if topic else "is it a unique id? Then name the topic too",
-        )
-    return Message(decode_record(answer.body), _broker_name(core, address))
-
-
-def _is_broker(core: Core, address: str) -> bool:
-    return address in core.routes.broker_addresses
-
-
-def _broker_name(core: Core, address: str) -> str:
-    for topic in core.routes.topics:
-        route = core.routes.cached(topic)
-        for name, table in (route.addresses if route else {}).items():
-            if address in table.values():
-                return name
-    return address
+    # Only brokers of this cluster are asked, and what they find must have the id: whoever made the
+    # id up would otherwise choose whom we dial, and sign a request for.
+    brokers = [broker for broker in await Admin(core).brokers() if broker.number == MASTER]
+    brokers.sort(key=lambda broker: broker.address != address)
+    unreached: AerobeeError | None = None
+    for broker in brokers:
+        try:
+            answer = await core.remoting.request(
+                broker.address, Command(RequestCode.VIEW_MESSAGE_BY_ID, dict(ext))
+            )
+        except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
+            unreached = error
+            continue
+        if answer.code == ResponseCode.SUCCESS:
+            found = Message(decode_record(answer.body), broker.name)
+            if found.offset_message_id == message_id.upper():
+                return found
+    if unreached is not None:
+        raise unreached
+    raise NotFound(
+        f"no broker of this cluster has a message with the id {message_id}, "
+        f"which {address} gave, at {physical_offset}",
+        hint="" if topic else "is it a unique id? Then name the topic too",
+    )
 
 
 async def pull_queue(

@@ -7,7 +7,7 @@ import base64
 import hmac
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aerobee.client.connection import Connection, RequestHandler, open_connection
@@ -30,7 +30,7 @@ class Credentials:
     """An access key and its secret, as RocketMQ's ACL wants them."""
 
     access_key: str
-    secret_key: str
+    secret_key: str = field(repr=False)
 
     def sign(self, command: Command) -> None:
         """Add the key and the signature over all ext values and the body."""

@@ -43,9 +43,7 @@ DEFAULTS: Final[dict[str, object]] = {
     "cleanResourceInterval": 60_000,
     "scanNotActiveBrokerInterval": 60_000,
     "channelExpiredTimeout": 2**31 - 1,  # heartbeats go by real time
-    "diskMaxUsedSpaceRatio": 95,
-    "diskSpaceCleanForciblyRatio": 97,
-    "diskSpaceWarningLevelRatio": 99,
+    "diskGuardEnable": False,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 from urllib.parse import unquote
 
@@ -11,14 +12,16 @@ from aerobee.client.remoting import Credentials
 
 SCHEME: Final = "mq://"
 DEFAULT_PORT: Final = 9876
+# An error repeats no more of an address than this, or a host: the rest may hold the secret.
+_OTHER_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def parse_url(url: str | None) -> tuple[list[str], Credentials | None]:
     """The name servers and the credentials; None reads AEROBEE_URL or takes this machine."""
     text = url or os.environ.get("AEROBEE_URL") or f"{SCHEME}127.0.0.1:{DEFAULT_PORT}"
     rest = text.removeprefix(SCHEME).rstrip("/")
-    if "://" in rest:
-        raise Misuse(f"{text!r}: addresses begin with {SCHEME}, as in mq://localhost:9876")
+    if other := _OTHER_SCHEME.match(rest):
+        raise Misuse(f"addresses begin with {SCHEME}, as in mq://localhost:9876, not {other[0]}")
     login, at, hosts = rest.rpartition("@")
     credentials = None
     if at:
@@ -35,5 +38,5 @@ def _address(host: str) -> str:
     if not colon or (host.startswith("[") and host.endswith("]")):
         name, port = host, str(DEFAULT_PORT)
     if not name or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise Misuse(f"{host!r} is no address: expected host:port, as in localhost:9876")
+        raise Misuse(f"{name!r} has no valid port: expected host:port, as in localhost:9876")
     return f"{name}:{port}"

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +56,7 @@ def failure_of(error: AerobeeError) -> Failure:
 class Asked:
     """The options that every command has."""
 
-    url: str | None
+    url: str | None = field(repr=False)  # it may hold a secret
     timeout: float
     json: bool
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 from waiting import until
 
-from aerobee import RequestTimeout, connect
+from aerobee import NotFound, RequestTimeout, connect
 from aerobee.client import client as clients
+from aerobee.protocol.ids import encode_host, offset_message_id, parse_offset_message_id
 from aerobee.testing import EmbeddedBroker
 
 
@@ -53,6 +54,39 @@ async def test_a_topic_on_two_brokers_is_written_and_read_on_both():
                 assert bodies == set(range(40))
         finally:
             await second.stop()
+
+
+async def test_a_message_is_found_by_its_offset_id_on_the_broker_that_has_it():
+    async with EmbeddedBroker(brokerName="first") as first:
+        second = await pair(first)
+        try:
+            async with connect(first.url) as mq:
+                await on_both(mq, "orders", queues=1)
+                receipts = [await mq.send("orders", b"%d" % number) for number in range(4)]
+                for number, receipt in enumerate(receipts):
+                    found = await mq.message(receipt.offset_message_id.lower())
+                    assert found.body == b"%d" % number
+                    assert found.broker == receipt.queue.broker_name
+        finally:
+            await second.stop()
+
+
+async def test_an_offset_id_cannot_make_a_client_dial_an_address():
+    dialled = []
+
+    async def accept(_reader, writer):
+        dialled.append(writer.get_extra_info("peername"))
+        writer.close()
+
+    trap = await asyncio.start_server(accept, "127.0.0.1", 0)
+    async with trap, EmbeddedBroker() as broker, connect(broker.url) as mq:
+        receipt = await mq.send("orders", b"real")
+        real = parse_offset_message_id(receipt.offset_message_id)[1]
+        host = encode_host(*trap.sockets[0].getsockname())
+        for topic in (None, "orders"):
+            with pytest.raises(NotFound, match="no broker of this cluster"):
+                await mq.message(offset_message_id(host, real), topic=topic)
+    assert dialled == []
 
 
 async def test_sends_go_to_the_other_broker_when_one_is_gone():
@@ -120,8 +154,9 @@ async def test_a_silent_connection_to_a_name_server_is_made_anew(aerobee_broker)
 
 PROGRAM = """
 import asyncio, sys
-from aerobee import RequestTimeout, connect
+from aerobee import NotFound, RequestTimeout, connect
 from aerobee.client import client as clients
+from aerobee.protocol.ids import encode_host, offset_message_id, parse_offset_message_id
 
 async def main():
     async with connect(sys.argv[1]) as mq:

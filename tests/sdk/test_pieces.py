@@ -44,6 +44,28 @@ def test_what_is_no_address_is_refused(url):
         parse_url(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://key:planted@a:1",
+        "mq://key:planted",
+        "mq://key:planted://more@a:1x",
+        "mq://key:planted@a:port",
+        "mq://:planted@a",
+    ],
+)
+def test_an_error_about_an_address_does_not_repeat_the_secret(url):
+    with pytest.raises(Misuse) as caught:
+        parse_url(url)
+    assert "planted" not in str(caught.value)
+
+
+def test_the_repr_of_credentials_hides_the_secret():
+    _, credentials = parse_url("mq://key:planted@a:1")
+    assert "key" in repr(credentials)
+    assert "planted" not in repr(credentials)
+
+
 def test_the_environment_names_the_default(monkeypatch):
     monkeypatch.setenv("AEROBEE_URL", "mq://elsewhere:1")
     assert parse_url(None)[0] == ["elsewhere:1"]
