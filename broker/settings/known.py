@@ -50,6 +50,17 @@ REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
     ("readOnlyCommitLogStorePaths", str, "", "a log in several folders is not there yet"),
 )
 
+# Keys whose value holds a password or a token: it is shown to nobody.
+SECRET_KEYS: frozenset[str] = frozenset(
+    {
+        "initAuthenticationUser",
+        "innerClientAuthenticationCredentials",
+        "metricsGrpcExporterHeader",
+        "socksProxyConfig",
+    }
+)
+HIDDEN = "******"
+
 # Keys that RocketMQ's getters and setters, or its older versions, spell in another way.
 _OTHER_ALIASES = {
     "scanAvailableNameSrv": "isScanAvailableNameSrv",
@@ -70,6 +81,11 @@ class Known:
     effect: str
     about: About
     attribute: str = ""  # of Settings; "" for a key without effect
+
+    def shown(self, value: Value) -> str:
+        """The value as answers, reports, logs and errors may show it."""
+        is_given = value != "" and value != self.default
+        return HIDDEN if self.key in SECRET_KEYS and is_given else text_of(value)
 
 
 def effective_fields() -> Iterator["Field[Any]"]:

@@ -30,14 +30,14 @@ def setting_rows(settings: Settings | None = None) -> list[SettingRow]:
 
 def render_settings(settings: Settings) -> str:
     """All keys as getBrokerConfig prints them: k=v lines, sorted."""
-    rows = {key: text_of(settings.value_of(known)) for key, known in known_keys().items()}
+    rows = {key: known.shown(settings.value_of(known)) for key, known in known_keys().items()}
     return "".join(f"{key}={rows[key]}\n" for key in sorted(rows))
 
 
 def _row(known: Known, settings: Settings) -> SettingRow:
     return SettingRow(
         key=known.key,
-        value=text_of(settings.value_of(known)),
+        value=known.shown(settings.value_of(known)),
         default=text_of(known.default),
         unit=known.about.unit,
         meaning=known.about.meaning,

@@ -31,7 +31,8 @@ class SettingsError(Exception):
 class Settings(DaemonSettings, MessageSettings, StorageSettings):
     """Every setting with effect, in snake_case: listenPort is listen_port."""
 
-    given: dict[str, str] = field(default_factory=dict)  # key -> text, those without effect too
+    # Key -> text, those without effect too; not in the repr, as some are secrets.
+    given: dict[str, str] = field(default_factory=dict, repr=False)
     sources: dict[str, str] = field(default_factory=dict)  # key -> where it was given
     warnings: list[str] = field(default_factory=list)
     listeners: list[Callable[[set[str]], None]] = field(default_factory=list)
@@ -111,7 +112,7 @@ def checked_value(known: Known, key: str, text: str, source: str) -> Value:
     except ValueError as error:
         problem = str(error)
     if problem:
-        raise SettingsError(f"{key}={text}{_at(source)} is not possible: {problem}")
+        raise SettingsError(f"{key}={known.shown(text)}{_at(source)} is not possible: {problem}")
     return value
 
 
