@@ -8,6 +8,11 @@ from aerobee.broker.store.settings import StoreSettings
 
 # What is no setting.
 _FIXED = {"broker_role": "ASYNC_MASTER"}
+_DISK_RATIOS = (
+    "diskMaxUsedSpaceRatio",
+    "diskSpaceCleanForciblyRatio",
+    "diskSpaceWarningLevelRatio",
+)
 
 
 def store_settings(settings: Settings) -> StoreSettings:
@@ -19,4 +24,6 @@ def store_settings(settings: Settings) -> StoreSettings:
             values[name] = _FIXED[name]
         elif hasattr(settings, name):
             values[name] = getattr(settings, name)
+    if "diskReservedBytes" not in settings.given and settings.given.keys() & set(_DISK_RATIOS):
+        values["disk_reserved_bytes"] = 0  # a ratio that somebody has set acts alone
     return StoreSettings(**values)

@@ -191,7 +191,8 @@ class StorageSettings:
     )
     disk_reserved_bytes: int = setting(
         10 << 30,
-        "The three shares act only when less than this is free; 0: never.",
+        "The three shares act only when less than this is free. 0: they act alone, "
+        "as they do when one of them is set and this is not.",
         unit="bytes",
         low=0,
         ours=True,

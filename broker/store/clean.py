@@ -5,8 +5,9 @@
     disk above 85 %             the oldest files whatever their age
     disk above 90 %             ... and puts are refused, until it is at 85 % or below
 
-The ratios count only while less than diskReservedBytes is free as well. Queue and index files go
-after the log files that they point to; the file that is written is never removed.
+The ratios count only while less than diskReservedBytes is free as well; 0 lets them act alone.
+Queue and index files go after the log files that they point to; the file that is written is never
+removed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Clean:
                 reclaim = unknown = True
                 continue
             used = space.used_ratio * 100
-            if space.free >= settings.disk_reserved_bytes:
+            if 0 < settings.disk_reserved_bytes <= space.free:
                 continue
             reclaim = reclaim or used > settings.disk_max_used_space_ratio
             force = force or used > settings.disk_space_clean_forcibly_ratio

@@ -3,6 +3,9 @@
     0  2 size of the unit (20 + b)     2  8 tags code     10  8 store time
    18  2 b                            20  b bitmap of the filters that the message passes
 
+RocketMQ writes the bitmap with `enableCalcFilterBitMap`. Here filters are evaluated for each
+message, so b is 0, which RocketMQ takes as "not calculated"; bitmaps of its own are passed over.
+
 The queue entry then carries, in place of the tags code, the unit's address less 2^63: any tags
 code below -2^31 is such an address. A unit that would not leave 4 bytes in its file goes to the
 next; a size of -1 marks the end of the one before.
@@ -27,13 +30,11 @@ _ROOM: Final = 4
 _SIGN: Final = 1 << 63
 ADDRESS_MAX: Final = -(1 << 31) - 1
 ALLOCATION_CHUNK: Final = 64 * 1024
-UNIT_SIZE_MAX: Final = 32767
 
 
 class ExtUnit(NamedTuple):
     tags_code: int
     store_timestamp: int
-    bitmap: bytes
     size: int
 
 
@@ -79,26 +80,22 @@ class ConsumeQueueExt:
         last = self.files.last
         self.end = last.end if last is not None else 0
 
-    def put(self, tags_code: int, store_timestamp: int, bitmap: bytes) -> int:
+    def put(self, tags_code: int, store_timestamp: int) -> int:
         """Add a unit; the address to put into the queue entry. OSError when the disk refuses."""
-        size = _UNIT.size + len(bitmap)
-        if size + _ROOM > min(self.files.file_size, UNIT_SIZE_MAX):
-            raise ValueError(f"a filter bitmap of {len(bitmap)} bytes is too long")
-        file = self._file_with_room(size)
+        file = self._file_with_room()
         position = self.end - file.start
-        file.allocate_to(position + size, ALLOCATION_CHUNK)
-        _UNIT.pack_into(file.view, position, size, tags_code, store_timestamp, len(bitmap))
-        file.view[position + _UNIT.size : position + size] = bitmap
+        file.allocate_to(position + _UNIT.size, ALLOCATION_CHUNK)
+        _UNIT.pack_into(file.view, position, _UNIT.size, tags_code, store_timestamp, 0)
         address = self.end - _SIGN
-        self.end += size
+        self.end += _UNIT.size
         return address
 
-    def _file_with_room(self, size: int) -> MappedFile:
+    def _file_with_room(self) -> MappedFile:
         file = self.files.find(self.end)
         if file is None:
             return self.files.create(self.end - self.end % self.files.file_size)
         position = self.end - file.start
-        if position + size + _ROOM <= file.size:
+        if position + _UNIT.size + _ROOM <= file.size:
             return file
         file.allocate_to(position + 2, ALLOCATION_CHUNK)
         _SHORT.pack_into(file.view, position, _END)
@@ -117,8 +114,7 @@ class ConsumeQueueExt:
         size, tags_code, store_timestamp, length = _UNIT.unpack_from(file.view, position)
         if size != _UNIT.size + length or length < 0 or position + size > file.size:
             return None
-        bitmap = bytes(file.view[position + _UNIT.size : position + size])
-        return ExtUnit(tags_code, store_timestamp, bitmap, size)
+        return ExtUnit(tags_code, store_timestamp, size)
 
     def cut_after(self, address: int | None) -> None:
         """Drop the units behind the one at `address`, the last that an entry points to."""

@@ -62,7 +62,6 @@ class Reput:
         self.failures = 0
         self.on_recovery: Callable[[], None] = _do_nothing
         self.on_refusal: Callable[[str], None] = _ignore  # called when it has failed too often
-        self.filter_bitmap: Callable[[str, str], bytes] = _no_bitmap  # of (topic, properties)
         self.listeners: list[ArrivalListener] = []
         self._facts: list[Fact] = []
         self._forgotten_to = 0  # records below may be of a topic that was deleted while they waited
@@ -287,7 +286,7 @@ class Reput:
             if level is not None and level.isascii() and level.isdigit() and int(level) > 0:
                 code = time_ms + self._settings.delay_ms_of_level(int(level))
         if queue.ext is not None and queue.ext_writable and end > queue.max_physical_offset:
-            return queue.ext.put(code, time_ms, self.filter_bitmap(queue.topic, text))
+            return queue.ext.put(code, time_ms)
         return code
 
     def _tell(self, arrivals: list[Arrival]) -> None:
@@ -434,10 +433,6 @@ class Reput:
 
 def _end_of(fact: Fact) -> int:
     return fact[2] + fact[3]
-
-
-def _no_bitmap(_topic: str, _properties: str) -> bytes:
-    return b""
 
 
 def _do_nothing() -> None:

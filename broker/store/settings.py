@@ -33,7 +33,6 @@ class StoreSettings:
     mapped_file_size_consume_queue: int = 300_000 * 20
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
-    bit_map_length_consume_queue_ext: int = 64
     max_hash_slot_num: int = 5_000_000
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
@@ -72,7 +71,7 @@ class StoreSettings:
     disk_max_used_space_ratio: int = 75
     disk_space_clean_forcibly_ratio: int = 85
     disk_space_warning_level_ratio: int = 90
-    disk_reserved_bytes: int = 10 * 1024 * 1024 * 1024
+    disk_reserved_bytes: int = 10 * 1024 * 1024 * 1024  # 0: the ratios act alone
     disk_guard_enable: bool = True  # off in an embedded broker
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: int = 10_000

@@ -255,11 +255,48 @@ def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
     ours = {described.name for described in dataclasses.fields(Settings)}
     theirs = {described.name for described in dataclasses.fields(store)}
     not_settings = {
-        "bit_map_length_consume_queue_ext",
         "delete_consume_queue_files_interval",
         "redelete_hanged_file_interval",
     }
     assert theirs - ours - not_settings == {"broker_role"}
+
+
+@pytest.mark.parametrize(
+    ("given", "reserved"),
+    [
+        ([], 10 << 30),
+        (["diskMaxUsedSpaceRatio=80"], 0),
+        (["diskSpaceCleanForciblyRatio=86"], 0),
+        (["diskSpaceWarningLevelRatio=95"], 0),
+        (["diskMaxUsedSpaceRatio=80", "diskReservedBytes=1000"], 1000),
+        (["diskReservedBytes=0"], 0),
+    ],
+)
+def test_a_disk_ratio_that_is_set_acts_alone(given: list[str], reserved: int) -> None:
+    assert store_settings(load_settings(None, given, {})).disk_reserved_bytes == reserved
+
+
+SECRETS = {
+    "initAuthenticationUser": '{"username":"admin","password":"planted-1"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"planted-2"}',
+    "metricsGrpcExporterHeader": "authorization:planted-3",
+    "socksProxyConfig": '{"10.0.0.0/8":{"addr":"p:1","password":"planted-4"}}',
+}
+
+
+def test_no_report_of_the_settings_shows_a_secret(tmp_path: Path) -> None:
+    file = write(tmp_path, "".join(f"{key}={value}\n" for key, value in SECRETS.items()))
+    settings = load_settings(file, env={})
+    rows = {row.key: row for row in setting_rows(settings)}
+    reports = [
+        render_settings(settings),
+        repr(settings),
+        *settings.warnings,
+        *map(str, rows.values()),
+    ]
+    assert "planted" not in "".join(reports)
+    assert all(rows[key].value == "******" and rows[key].source for key in SECRETS)
+    assert {row.value for row in setting_rows(Settings()) if row.key in SECRETS} == {"", "{}"}
 
 
 @pytest.mark.parametrize("profile", sorted((ROOT / "conf").glob("*.conf")), ids=lambda p: p.name)

@@ -90,6 +90,14 @@ def test_files_go_only_at_the_hour_unless_the_disk_asks(
     assert log_files(tmp_path) == 1
 
 
+def test_ratios_act_alone_when_no_bytes_are_reserved(open_store: OpenStore) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, disk_guard_enable=True, disk_reserved_bytes=0)
+    disk.reported = DiskSpace(1000 * GB, 80 * GB)  # 92 % used
+    store.clean.step()
+    assert Cause.DISK_FULL in store.refusals
+
+
 @pytest.mark.parametrize(
     ("used", "removed", "refused"), [(70, 0, False), (80, 0, False), (86, 1, False), (91, 1, True)]
 )

@@ -229,12 +229,31 @@ def test_arrivals_are_told_in_batches_after_the_queue_has_them(open_store: OpenS
     assert told[0][2].tags_code == java_hash("a")
 
 
+def test_ext_units_with_rocketmqs_filter_bitmaps_are_read_and_followed_by_others(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 256}
+    store = open_store(**settings)
+    store.put([message(properties="TAGS\x01a\x02")])
+    dispatch(store)
+    store.close()
+    file = tmp_path / "store/consumequeue_ext/T/0" / ("0" * 20)
+    own = file.read_bytes()
+    with_bitmap = b"\x00\x1c" + own[2:18] + b"\x00\x08" + b"\x05" * 8
+    file.write_bytes(with_bitmap + bytes(len(own) - 28))
+    store = open_store(**settings)
+    store.put([message(properties="TAGS\x01b\x02")])
+    dispatch(store)
+    codes = [entry[2] for n in range(2) if (entry := store.queue_entry("T", 0, n))]
+    assert codes == [java_hash("a"), java_hash("b")]
+    assert ENTRY.unpack_from(queue_bytes(tmp_path), 20)[2] == 28 - (1 << 63)
+
+
 def test_ext_units_carry_the_tags_code_and_survive_a_restart(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
     settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 256}
     store = open_store(**settings)
-    store.reput.filter_bitmap = lambda topic, properties: b"\x05" * 8
     told: list[Arrival] = []
     store.add_arrival_listener(told.extend)
     store.put([message(properties=f"TAGS\x01t{n}\x02") for n in range(30)])
@@ -242,8 +261,8 @@ def test_ext_units_carry_the_tags_code_and_survive_a_restart(
     raw = ENTRY.unpack_from(queue_bytes(tmp_path), 0)[2]
     assert raw == -(1 << 63) and is_address(raw)
     assert [a.tags_code for a in told] == [java_hash(f"t{n}") for n in range(30)]
-    unit = (tmp_path / "store/consumequeue_ext/T/0" / ("0" * 20)).read_bytes()[:28]
-    assert unit[:2] == b"\x00\x1c" and unit[18:] == b"\x00\x08" + b"\x05" * 8
+    unit = (tmp_path / "store/consumequeue_ext/T/0" / ("0" * 20)).read_bytes()[:20]
+    assert unit[:2] == b"\x00\x14" and unit[18:] == b"\x00\x00"
     store.close()
     for changes in (settings, {**settings, "enable_consume_queue_ext": False}):
         store = open_store(**changes)
