@@ -10,17 +10,18 @@ and median of repeated rounds: others' load makes rounds slower, never faster.
 import argparse
 import asyncio
 import cProfile
+import itertools
 import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aerobee.broker.assemble import make_broker, make_dispatcher
 from aerobee.broker.broker import Broker
 from aerobee.broker.busy_poll import BusyPoll
 from aerobee.broker.clock import Clock
-from aerobee.broker.connection import Connection, Feed, Limits
+from aerobee.broker.connection import Connection, Feed, Limits, Part
 from aerobee.broker.hot_path import HotPath
 from aerobee.broker.settings import Settings
 from aerobee.protocol import properties
@@ -49,6 +50,16 @@ class _NoServer:
 
     def make_feed(self, connection: Connection) -> Feed:
         raise AssertionError("the hot path is made by hand here")
+
+
+class _Unwritten(Connection):
+    """A pull that is no plain one writes its answer itself: it goes no further than here."""
+
+    answer: Sequence[Part] = ()
+
+    def write(self, parts: Sequence[Part]) -> None:
+        self.answer = parts
+        self._releases_unwritten.clear()
 
 
 def reads(codec: int, body: bytes, window: int, count: int) -> list[bytes]:
@@ -132,7 +143,9 @@ def sends(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
 
 
 def pulls(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
-    for count in (32, 1000):
+    connection = hot.connection
+    assert isinstance(connection, _Unwritten)
+    for (name, codec), count in itertools.product(CODECS.items(), (32, 1000)):
         ext = {
             "consumerGroup": "g",
             "topic": TOPIC,
@@ -146,20 +159,24 @@ def pulls(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
             "subVersion": "1",
             "expressionType": "TAG",
         }
-        request = encode_frame(Command(11, ext, opaque=1, language="JAVA"))
-        answer = b"".join(hot.feed(request))
-        [(_, header, _)] = FrameDecoder(64 << 20).feed(answer)
-        assert b'"FOUND"' in header, header
+        request = encode_frame(Command(11, ext, opaque=1, language="JAVA", codec=codec))
+        connection.answer = ()
+        answer = b"".join(hot.feed(request)) or b"".join(connection.answer)
+        [frame] = FrameDecoder(64 << 20).feed(answer)
+        assert decode_command(*frame).code == 0, answer[:1000]
         times = max(1, ROUND_MESSAGES // count)
 
         def one_round(request: bytes = request, times: int = times) -> None:
             for _ in range(times):
                 hot.feed(request)
-            hot.connection._releases_unwritten.clear()
+            connection._releases_unwritten.clear()
 
         low, middle = measure(one_round, arguments.rounds)
         scale = ROUND_MESSAGES / (times * count)
-        print(f"pull {count:8} total {low * scale:5.2f} / {middle * scale:5.2f}   us per message")
+        print(
+            f"pull {count:4} {name:8} total {low * scale:5.2f} / {middle * scale:5.2f}   "
+            "us per message"
+        )
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -174,7 +191,7 @@ async def main(arguments: argparse.Namespace) -> None:
         broker.topics.load()
         broker.groups.load()
         dispatcher = make_dispatcher(broker)
-        connection = Connection(_NoServer())
+        connection = _Unwritten(_NoServer())
         connection.peer = connection.local = ("127.0.0.1", 10911)
         hot = HotPath(connection, dispatcher, 16 << 20, broker)
         sends(broker, hot, arguments)

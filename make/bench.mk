@@ -14,6 +14,10 @@ else
 	$(V)/bin/python -m bench.compare $(if $(FULL),--full) $(ARGS)
 endif
 
+.PHONY: bench-ab
+bench-ab: $(OK) ## CPU per message beside that of another commit, in turns (BASE=<commit>; ARGS="--pairs 9")
+	$(V)/bin/python -m bench.ab $(BASE) $(ARGS)
+
 .PHONY: bench-quick
 bench-quick: $(OK) ## CPU per message beside the recorded figures; fails when a quarter was lost
 	$(V)/bin/python -m bench.quick $(ARGS)
