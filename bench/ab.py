@@ -1,7 +1,7 @@
 """`make bench-ab BASE=<commit>`: CPU per message of this tree beside that of another commit.
 
-Both run bench/hotpath.py of their own in turns; what counts is the least of all pairs, which neighbours
-disturb little. Exit 1 when a row of this tree costs more than the limit allows.
+Both run bench/hotpath.py of their own in turns; what counts is the least of all pairs, which
+neighbours disturb little. Exit 1 when a row of this tree costs more than the limit allows.
 
     python -m bench.ab BASE [--pairs 9] [--limit 1.05]
 """
