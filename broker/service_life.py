@@ -76,7 +76,7 @@ class ServiceLife:
         broker.groups.load()
         broker.offsets.load()
         if not broker.store.was_stopped:
-            broker.offsets.bring_back(broker.store.max_offset)
+            broker.offsets.bring_back(broker.store.queue_end)
         self._filters.load()
         broker.schedule.load()
         if self._settings.timer_wheel_enable:

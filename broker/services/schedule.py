@@ -31,7 +31,7 @@ log = structlog.get_logger("aerobee.schedule")
 BATCH_MAX: Final = 256  # messages of one level put at once, before the next level has its turn
 IDLE_S: Final = 60.0
 RETRY_MS: Final = 100
-FAILED_RETRY_MS: Final = 1000
+FAILED_RETRY_S: Final = 1.0
 
 
 class Schedule:
@@ -47,7 +47,6 @@ class Schedule:
     ) -> None:
         self._store = store
         self._count_put = count_put
-        self._outage = stored.Outage(clock)
         self._clock = clock
         self._flush_s = settings.flush_delay_offset_interval / 1000
         self._delays_ms = settings.delay_levels_ms
@@ -110,9 +109,10 @@ class Schedule:
         while True:
             try:
                 due_ms = self.step(self._clock.now_ms())
-            except Exception:  # the next round must come, whatever is wrong with this one
-                log.exception("delivering delayed messages failed; trying again")
-                due_ms = self._clock.now_ms() + FAILED_RETRY_MS
+            except Exception as error:  # the next round must come, whatever is wrong with this one
+                stored.say_failed(self._store.reports, "delivering delayed messages failed", error)
+                await self._clock.sleep(FAILED_RETRY_S)
+                continue
             wait_s = IDLE_S if due_ms is None else (due_ms - self._clock.now_ms()) / 1000
             if wait_s <= 0:
                 await asyncio.sleep(0)  # more is due: let the others have their turn
@@ -179,7 +179,7 @@ class Schedule:
     def _within_queue(self, level: int) -> int:
         queue_offset = self._next.get(level, 0)
         least = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
-        most = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+        most = self._store.queue_end(SCHEDULE_TOPIC, level - 1)
         inside = min(max(queue_offset, least), max(most, least))
         if inside != queue_offset:
             log.warning(
@@ -195,7 +195,7 @@ class Schedule:
         """Put them; the queue offset of the first that must be tried again, None for none."""
         results = self._store.put([ready for _, ready in batch])
         for (message, ready), result in zip(batch, results, strict=True):
-            if not stored.is_done(result, message, self._outage):
+            if not stored.is_done(result, message, self._store.reports):
                 return message.queue_offset
             if result.ok:
                 self._count_put(ready.topic, 1, result.size)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from aerobee.broker.clock import Clock
 from aerobee.broker.services import names_check
+from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import CorruptRecord, Message, StoredMessage, decode_record
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.services")
 
 QUEUE_ID_MAX: Final = 1 << 20
-OUTAGE_SAID_S: Final = 60.0
 BATCH_BYTES_MAX: Final = 4 << 20  # put at once, before the event loop has its turn
 CountPut = Callable[[str, int, int], None]  # topic, messages, bytes: for the broker's figures
 # What no later try will mend.
@@ -113,21 +112,15 @@ def delivered(stored: StoredMessage) -> Message | None:
     return again(stored, *place, own_properties(stored))
 
 
-class Outage:
-    """Says that delayed messages wait for the store: at once, then while it lasts now and then."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._said_at = -OUTAGE_SAID_S
-
-    def say(self, reason: str) -> None:
-        now = self._clock.monotonic()
-        if now - self._said_at >= OUTAGE_SAID_S:
-            self._said_at = now
-            log.warning("delayed messages are not stored yet; trying again", reason=reason)
+def say_failed(reports: Reports, event: str, error: Exception) -> None:
+    """A round of deliveries failed and is tried again: by the disk, or by a mistake of ours."""
+    if isinstance(error, OSError):
+        reports.disk_error(event, error, call="write", then="tried again every second")
+    else:
+        reports.say(event, type(error).__name__, exc_info=error, then="tried again every second")
 
 
-def is_done(result: PutResult, stored: StoredMessage, outage: Outage) -> bool:
+def is_done(result: PutResult, stored: StoredMessage, reports: Reports) -> bool:
     """Whether a put needs no other try: it is stored, or never will be, which is said."""
     if result.ok:
         return True
@@ -139,5 +132,6 @@ def is_done(result: PutResult, stored: StoredMessage, outage: Outage) -> bool:
             reason=result.reason,
         )
         return True
-    outage.say(result.reason)
+    event = "delayed messages are not stored yet; trying again"
+    reports.say(event, level="warning", reason=result.reason)
     return False

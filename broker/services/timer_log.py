@@ -6,7 +6,8 @@
                                   28  8 offset of the record
 
 A file ends with a blank unit when less than a unit and a blank fit. Files are written with pwrite,
-never through a map: a full disk is an error then, not the end of the process. They are sparse.
+never through a map: a full disk is an error then, not the end of the process. Blocks are allocated
+ahead of the writing, so that it is an error of the write, not of a later sync.
 """
 
 import os
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aerobee.broker.store.layout import offset_name, parse_offset_name
-from aerobee.broker.store.system_calls import data_sync
+from aerobee.broker.store.system_calls import allocate_blocks, data_sync
 
 UNIT: Final = Struct(">iqiqiqiiq")
 UNIT_SIZE: Final = UNIT.size
@@ -31,6 +32,7 @@ _MAGIC_MASK: Final = 0xF
 _BLANK: Final = Struct(">iqi")
 _BLANK_MAGIC: Final = -875286124
 _BLOCK: Final = 1 << 12
+_CHUNK: Final = 1 << 16  # allocated at once
 _SCAN_UNITS: Final = 100_000
 _DTYPE: Final = np.dtype(
     [
@@ -72,14 +74,15 @@ class TimerLog:
         self._pending: list[bytes] = []
         self._pending_at = 0
         self._block: tuple[int, bytes] = (NONE, b"")
+        self._allocated = 0  # there are blocks up to this position
         self.end = 0
 
     # --- files
 
     def load(self) -> None:
         """Open what is there; `end` is only known after a `scan` and `cut`."""
-        os.makedirs(self._folder, exist_ok=True)
-        starts = [parse_offset_name(name) for name in os.listdir(self._folder)]
+        names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
+        starts = [parse_offset_name(name) for name in names]
         for start in sorted(start for start in starts if start is not None):
             if os.path.getsize(self._path(start)) == self._file_size:
                 self._fds[start] = os.open(self._path(start), os.O_RDWR | os.O_CLOEXEC)
@@ -91,6 +94,7 @@ class TimerLog:
         return os.path.join(self._folder, offset_name(start))
 
     def _create(self, start: int) -> int:
+        os.makedirs(self._folder, exist_ok=True)
         fd = os.open(self._path(start), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.ftruncate(fd, self._file_size)
         self._fds[start] = fd
@@ -106,15 +110,20 @@ class TimerLog:
         if fd is not None:
             os.ftruncate(fd, end - start)
             os.ftruncate(fd, self._file_size)
-        self.end = end
+        self.end = self._allocated = end
         self._block = (NONE, b"")
 
     def sync(self) -> None:
         """Put on disk what was written since the last time; from any thread."""
         while self._unsynced:
-            fd = self._fds.get(self._unsynced.pop())
-            if fd is not None:
-                data_sync(fd)
+            start = self._unsynced.pop()
+            fd = self._fds.get(start)
+            try:
+                if fd is not None:
+                    data_sync(fd)
+            except OSError:
+                self._unsynced.add(start)
+                raise
 
     def drop_before(self, min_physical_offset: int) -> int:
         """Remove files all of whose records are gone from the store; how many."""
@@ -194,11 +203,19 @@ class TimerLog:
             fd = self._fds.get(start)
             if fd is None:
                 fd = self._create(start)
+            self._allocate(fd, start, self._pending_at + len(data))
             self._unsynced.add(start)
             os.pwrite(fd, data, self._pending_at - start)
         except OSError:
             self.end = self._pending_at
             raise
+
+    def _allocate(self, fd: int, start: int, end: int) -> None:
+        if end > self._allocated:
+            begin = max(self._allocated, start)
+            end = min(-(-end // _CHUNK) * _CHUNK, start + self._file_size)
+            allocate_blocks(fd, begin - start, end - begin)
+            self._allocated = end
 
     # --- reading
 

@@ -3,7 +3,8 @@
 Slot of 32 bytes at (second mod 1209600): 8 the second, 8 first and 8 last unit's position in the
 timer log, 4 count, 4 zero. A slot counts only while it holds the very second. The file is sparse;
 it is rebuilt from the timer log at every start, so a torn write in it does no harm. Which seconds
-have timers is also in memory, a byte each: the next one is found at the speed of memchr.
+have timers is also in memory, a byte each: the next one is found at the speed of memchr. A slot
+that a full disk refuses stays in memory until a sync can write it.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
+from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.system_calls import data_sync
 
 SLOTS: Final = 2 * 7 * 24 * 3600
@@ -35,6 +37,7 @@ class TimerWheel:
         self._path = path
         self._fd = -1
         self._marks = bytearray(SLOTS)
+        self._unwritten: dict[int, bytes] = {}  # by index, for want of room on the disk
 
     def create(self) -> None:
         """Begin with no timers at all."""
@@ -42,20 +45,29 @@ class TimerWheel:
         os.ftruncate(self._fd, 0)
         os.ftruncate(self._fd, SLOTS * SLOT.size)
         self._marks = bytearray(SLOTS)
+        self._unwritten.clear()
 
     def get(self, second: int) -> Slot:
         index = second % SLOTS
         if not self._marks[index]:
             return EMPTY_SLOT
-        stored, first, last, number, _ = SLOT.unpack(
-            os.pread(self._fd, SLOT.size, index * SLOT.size)
-        )
+        stored, first, last, number, _ = SLOT.unpack(self._read(index))
         return Slot(first, last, number) if stored == second else EMPTY_SLOT
 
     def put(self, second: int, slot: Slot) -> None:
         index = second % SLOTS
-        os.pwrite(self._fd, SLOT.pack(second, *slot, 0), index * SLOT.size)
+        content = SLOT.pack(second, *slot, 0)
+        self._unwritten.pop(index, None)
+        try:
+            os.pwrite(self._fd, content, index * SLOT.size)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._unwritten[index] = content
         self._marks[index] = 1
+
+    def _read(self, index: int) -> bytes:
+        return self._unwritten.get(index) or os.pread(self._fd, SLOT.size, index * SLOT.size)
 
     def put_all(self, slots: Mapping[int, Slot]) -> None:
         """All of them or, when the disk refuses one, none; OSError then."""
@@ -82,13 +94,18 @@ class TimerWheel:
         at = start % SLOTS
         for begin, stop in ((at, SLOTS), (0, at)):
             while (found := self._marks.find(1, begin, stop)) >= 0:
-                second = int.from_bytes(os.pread(self._fd, 8, found * SLOT.size), "big")
+                second = int.from_bytes(self._read(found)[:8], "big")
                 if second < left_out_from:
                     return second if second < end else None
                 begin = found + 1
         return None
 
     def sync(self) -> None:
+        """Put all on disk; OSError while it has no room. From any thread."""
+        for index, content in list(self._unwritten.items()):
+            os.pwrite(self._fd, content, index * SLOT.size)
+            if self._unwritten.get(index) is content:
+                del self._unwritten[index]
         data_sync(self._fd)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ log = structlog.get_logger("aerobee.timers")
 BATCH_MAX: Final = 256  # messages put at once, before the event loop has its turn
 IDLE_S: Final = 60.0
 RETRY_MS: Final = 100
-FAILED_RETRY_MS: Final = 1000
+FAILED_RETRY_S: Final = 1.0
 _BEHIND_S: Final = 3600
 _ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
 
@@ -74,7 +74,6 @@ class Timers:
     ) -> None:
         self._store = store
         self._count_put = count_put
-        self._outage = stored.Outage(clock)
         self._settings = settings
         self._clock = clock
         self._progress = ProgressFile(os.path.join(root, "config", "timerProgress"))
@@ -226,9 +225,10 @@ class Timers:
         while True:
             try:
                 due_ms = self.step(self._clock.now_ms())
-            except Exception:  # the next round must come, whatever is wrong with this one
-                log.exception("delivering timers failed; trying again")
-                due_ms = self._clock.now_ms() + FAILED_RETRY_MS
+            except Exception as error:  # the next round must come, whatever is wrong with this one
+                stored.say_failed(self._store.reports, "delivering timers failed", error)
+                await self._clock.sleep(FAILED_RETRY_S)
+                continue
             now_ms = self._clock.now_ms()
             if due_ms is None:
                 await self._wake.wait_at_most(self._clock, IDLE_S)
@@ -286,7 +286,7 @@ class Timers:
         return {
             message.queue_offset
             for (message, _), result in zip(ready, results, strict=True)
-            if not stored.is_done(result, message, self._outage)
+            if not stored.is_done(result, message, self._store.reports)
         }
 
     def _fire(self, now_ms: int) -> int | None:
@@ -358,7 +358,7 @@ class Timers:
             if (
                 entry.message is not None
                 and entry.made is not None
-                and not stored.is_done(next(results), entry.message, self._outage)
+                and not stored.is_done(next(results), entry.message, self._store.reports)
             ):
                 return number
             self._fired = entry.place

@@ -104,13 +104,21 @@ class CheckpointFile:
             if exists and self._disk.length(self._path) != PAGE_SIZE:
                 self._disk.unlink(self._path)
                 exists = False
-            if exists:
-                self._file = self._disk.open(self._path)
-            else:
-                self._file = self._disk.create(self._path, PAGE_SIZE)
-                self._disk.syncdir(self._path.rpartition("/")[0])
+            file = self._disk.open(self._path) if exists else self._create()
+            try:
+                # A page without a block is taken by a full disk, and refused when it is synced.
+                file.allocate(0, PAGE_SIZE)
+            except OSError:
+                file.close()
+                raise
+            self._file = file
         self._file.write(0, self.value.encode())
         self._file.sync()
+
+    def _create(self) -> DiskFile:
+        file = self._disk.create(self._path, PAGE_SIZE)
+        self._disk.syncdir(self._path.rpartition("/")[0])
+        return file
 
     def close(self) -> None:
         if self._file is not None:

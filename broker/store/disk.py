@@ -15,11 +15,12 @@ import fcntl
 import os
 import shutil
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aerobee.broker.store import page_cache
-from aerobee.broker.store.system_calls import allocate_blocks, data_sync, map_file
+from aerobee.broker.store.system_calls import allocate_blocks, data_sync, is_empty_from, map_file
 
 HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # what a lock is refused with
 LOST_AND_FOUND: Final = "lost+found"  # mkfs makes it, and closes it to all but root
@@ -57,7 +58,8 @@ class DiskFile(Protocol):
         """Return when all that was written to the file is on disk."""
 
     def cut(self, length: int) -> None:
-        """Drop the bytes from `length` on: they read as zeros and own no blocks. `sync` follows."""
+        """Drop the bytes from `length` on: they read as zeros, and may own no blocks. `sync`
+        follows."""
 
     def write(self, position: int, data: bytes | memoryview) -> None: ...
 
@@ -176,6 +178,8 @@ class RealFile:
             data_sync(descriptor)
 
     def cut(self, length: int) -> None:
+        if is_empty_from(self._open(), length):
+            return  # on a full disk, blocks that are given back may be gone
         os.ftruncate(self._open(), length)
         os.ftruncate(self._open(), self.size)
 
@@ -285,8 +289,11 @@ class RealDisk:
             return file.read()
 
     def write_small(self, path: str, data: bytes) -> None:
-        with open(path, "wb") as file:
+        # Not emptied first: on a full disk the blocks that it gave back could be gone.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "r+b") as file:
             file.write(data)
+            file.truncate()
             file.flush()
             os.fsync(file.fileno())
 
@@ -308,6 +315,7 @@ class RealDisk:
             if error.errno not in HELD_BY_ANOTHER:  # a file system that has no locks
                 raise
             raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
-        os.pwrite(descriptor, b"lock", 0)
+        with suppress(OSError):  # what it holds means nothing, and a full disk may refuse it
+            os.pwrite(descriptor, b"lock", 0)
         _locked_here.add(path)
         return RealLock(path, descriptor)

@@ -51,6 +51,15 @@ def dispatch_block(
     return True
 
 
+def number_block(queues: QueueTable, view: memoryview, block: Block) -> None:
+    """Note which numbers the block's records have taken in their queues; no entry is written."""
+    for topic, queue_id, which in _by_queue(view, block):
+        queue = queues.of_record(topic, queue_id)
+        taken = block.queue_offset[which[block.sys_flag[which] & NOT_IN_QUEUE == 0]]
+        if queue is not None and taken.size:
+            queue.assigned = int(taken[-1]) + 1
+
+
 def _by_queue(view: memoryview, block: Block) -> Iterator[tuple[bytes, int, Column]]:
     """The records of each (topic, queue id)."""
     for size, which in groups(block.topic_size):

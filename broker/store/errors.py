@@ -6,16 +6,25 @@ import errno
 from typing import Final
 
 NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _OPEN_FILES: Final = (
     "raise the limit of open files (ulimit -n; LimitNOFILE of systemd; nofile of Docker): every "
     "file of a queue takes one"
 )
+_ROOM: Final = "free space on that disk: it goes on by itself then"
 _REMEDIES: Final = {
     errno.EMFILE: _OPEN_FILES,
     errno.ENFILE: _OPEN_FILES,
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
     errno.ENOMEM: "every file of a queue takes a map: raise vm.max_map_count (sysctl), or give "
     "the machine more memory",
 }
+
+
+def is_no_space(error: BaseException | None) -> bool:
+    """Whether a disk or a quota is full: it works again as soon as somebody makes room."""
+    return isinstance(error, OSError) and error.errno in NO_SPACE
 
 
 def remedy_for(error: Exception, otherwise: str) -> str:

@@ -186,6 +186,12 @@ class IndexService:
             hashes, offsets, times = hashes[amount:], offsets[amount:], times[amount:]
         self._left = None
 
+    def forget_pending(self) -> None:
+        """Drop the keys that wait: their records are about to be walked again."""
+        for waiting in (self.keys, self._prefixes, self._offsets, self._times):
+            waiting.clear()
+        self._left = None
+
     # -- looking up
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:

@@ -19,7 +19,7 @@ from aerobee.broker.store.clean import Clean
 from aerobee.broker.store.commit import Commit
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.disk import Disk, DiskLock, RealDisk, make_folder
-from aerobee.broker.store.errors import StoreError, StoreLocked, remedy_for
+from aerobee.broker.store.errors import StoreError, StoreLocked, is_no_space, remedy_for
 from aerobee.broker.store.flush import LogFlush, QueueFlush
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappingCounters
@@ -28,6 +28,7 @@ from aerobee.broker.store.read import Reader
 from aerobee.broker.store.recovery import Progress, Recovery, gather_facts
 from aerobee.broker.store.recovery_plan import Mode
 from aerobee.broker.store.refusals import Cause, Refusals
+from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.reput import Reput
 from aerobee.broker.store.results import (
     StoreStats,
@@ -39,6 +40,7 @@ from aerobee.broker.store.worker import Worker
 
 log = structlog.get_logger("aerobee.store")
 
+FINISH_RETRY_S = 1.0
 SYNC_FAILED = b"a sync failed"  # in `abort`: the page cache may hold what no disk has
 
 
@@ -60,6 +62,7 @@ class StoreLifecycle:
         self.stats = StoreStats()
         self.counters = MappingCounters()
         self.refusals = Refusals()
+        self.reports = Reports(clock)
         self.refusals.set(Cause.SHUT_DOWN, "the store is not open")
         unsynced = self._unsynced = set[str]()  # folders with entries that are not yet on disk
         self.queue_table = QueueTable(settings, self.disk, self.counters, unsynced)
@@ -106,6 +109,9 @@ class StoreLifecycle:
             unsynced,
             clock,
             fence,
+            self.refusals,
+            self.reports,
+            self._rebuild_derived,
         )
         self.commit = (
             Commit(settings, self.commit_log, self._pool, clock, self.refusals, self._on_committed)
@@ -122,6 +128,7 @@ class StoreLifecycle:
         self._put_message_lock = threading.Lock()
         self._busy_after_s = settings.os_page_cache_busy_time_out_mills / 1000
         self._lock: DiskLock | None = None
+        self._owed: list[Callable[[], None]] = []  # of the start, for want of room
         self._tasks: list[asyncio.Task[None]] = []
         self._flush_worker = Worker("aerobee-flush")
         self._queue_worker = Worker("aerobee-flush-queues")
@@ -168,8 +175,7 @@ class StoreLifecycle:
                 )
             facts = gather_facts(self.settings, self.commit_log, self.index, point, clean)
             if clean:
-                self.disk.write_small(layout.abort, b"%d" % os.getpid())
-                self.disk.syncdir(layout.root)
+                self._do_or_owe(self._mark_running)
             sync_failed = not clean and self.disk.read_small(layout.abort) == SYNC_FAILED
             recovery = Recovery(
                 self.settings, self.commit_log, self.index, self.reput, progress, sync_failed
@@ -178,7 +184,9 @@ class StoreLifecycle:
             if plan.mode is Mode.EMPTY and point.dispatched_offset > 0:
                 # It speaks of a log that is gone; a crash would hold the next one against it.
                 self.checkpoint.value = StoreCheckpoint()
-                self.checkpoint.write()
+                self._do_or_owe(self.checkpoint.write)
+            if recovery.no_space is not None:
+                self._owe(self._complete_log, recovery.no_space)
             self._reader.check_records = recovery.found_damage
             self.flush.flushed_timestamp = self.commit_log.last_store_timestamp
             if plan.mode is not Mode.NORMAL:
@@ -192,8 +200,8 @@ class StoreLifecycle:
                 self.queue_flush.hurry()  # until then the next start does the same once more
             if sync_failed:
                 self.queue_flush.step(thorough=True)
-                if not self.queue_flush.failed:
-                    self.disk.write_small(layout.abort, b"%d" % os.getpid())
+                if not (self.queue_flush.failed or self.queue_flush.put_off):
+                    self._do_or_owe(self._mark_running)
         except OSError as error:
             self._give_up()
             remedy = remedy_for(error, "check who may read and write there, and the disk")
@@ -208,6 +216,70 @@ class StoreLifecycle:
             self.refusals.set(
                 Cause.SLAVE, "this broker is a slave (brokerRole=SLAVE): send to its master"
             )
+
+    def _mark_running(self) -> None:
+        """`abort` is there while the broker runs; what it holds is for people."""
+        layout = self.settings.layout
+        try:
+            self.disk.write_small(layout.abort, b"%d" % os.getpid())
+        except OSError as error:
+            if not is_no_space(error) or not self.disk.exists(layout.abort):
+                raise
+        self.disk.syncdir(layout.root)
+
+    # -- a start without room on the disk
+
+    def _do_or_owe(self, part: Callable[[], None]) -> None:
+        """A part of the start that a full disk may put off: reads are served without it."""
+        try:
+            part()
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._owe(part, error)
+
+    def _owe(self, part: Callable[[], None], error: OSError) -> None:
+        self._owed.append(part)
+        self.refusals.set(
+            Cause.START_UNFINISHED,
+            f"the disk of {self.settings.layout.root} had no room when the broker started "
+            f"({error}): free space; sends resume by themselves then",
+        )
+
+    def _complete_log(self) -> None:
+        """Blocks for the file that is written next; the queues have what the log has."""
+        last = self.commit_log.files.last
+        if last is not None:
+            last.allocate_to(last.size, last.size)
+        while self.reput.behind and self.reput.step():
+            pass
+
+    def finish_start(self) -> bool:
+        """Do what a full disk has kept the start from; whether nothing is left of it."""
+        while self._owed:
+            try:
+                self._owed[0]()
+            except OSError as error:
+                self.reports.disk_error(
+                    "the start is not finished: puts are refused",
+                    error,
+                    call=self._owed[0].__name__.strip("_"),
+                    then="tried again every second; " + remedy_for(error, "mend the disk"),
+                )
+                return False
+            self._owed.pop(0)
+        self.refusals.clear(Cause.START_UNFINISHED)
+        return True
+
+    async def _run_finish_start(self) -> None:
+        while not self.finish_start():
+            await self.clock.sleep(FINISH_RETRY_S)
+
+    def _rebuild_derived(self) -> None:
+        """Queues and index anew from the checkpoint on; OSError when the disk refuses."""
+        point = self.checkpoint.value
+        facts = gather_facts(self.settings, self.commit_log, self.index, point, clean=False)
+        Recovery(self.settings, self.commit_log, self.index, self.reput, None).rebuild(facts)
 
     def _all_folders(self, folder: str) -> Iterator[str]:
         yield folder
@@ -252,6 +324,8 @@ class StoreLifecycle:
         }
         if self.commit is not None:
             runs["store.commit"] = self.commit.run()
+        if self._owed:
+            runs["store.finish-start"] = self._run_finish_start()
         self._tasks = [asyncio.create_task(run, name=name) for name, run in runs.items()]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
@@ -315,7 +389,8 @@ class StoreLifecycle:
         layout = self.settings.layout
         complete = self.reput.dispatched_offset >= self.commit_log.max_offset
         queues = self.queue_flush
-        if complete and not self.flush.failed and not queues.failed and not queues.put_off:
+        flushed = not (self.flush.failed or queues.failed or queues.put_off or queues.lost)
+        if complete and flushed and not self._owed:
             if self.disk.exists(layout.abort):
                 self.disk.unlink(layout.abort)
                 self.disk.syncdir(layout.root)

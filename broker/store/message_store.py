@@ -230,6 +230,12 @@ class MessageStore(StoreLifecycle):
         queue = self._caught_up(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The number that the queue's next message gets; some before it may not be readable yet,
+        after a start without room on the disk."""
+        queue = self.queue_table.get(topic, queue_id)
+        return max(queue.assigned, queue.max_offset) if queue is not None else 0
+
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:

@@ -47,6 +47,8 @@ class Reader:
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
+        if high <= queue_offset <= queue.assigned != high:  # there, but not dispatched yet
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
         if high == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
         if queue_offset < low:

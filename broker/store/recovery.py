@@ -12,7 +12,8 @@ import structlog
 
 from aerobee.broker.store.checkpoint import StoreCheckpoint
 from aerobee.broker.store.commitlog import CommitLog
-from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE
+from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.property_columns import key_spans
@@ -25,7 +26,7 @@ from aerobee.broker.store.recovery_plan import (
     plan_recovery,
 )
 from aerobee.broker.store.recovery_queue import LIGHT, recover_queue
-from aerobee.broker.store.recovery_scan import LogScan
+from aerobee.broker.store.recovery_scan import FOREVER, LogScan
 from aerobee.broker.store.reput import Reput
 from aerobee.broker.store.scan import NOTHING_HERE, check_record, find_record
 from aerobee.broker.store.settings import StoreSettings
@@ -35,7 +36,6 @@ log = structlog.get_logger("aerobee.store")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 WRITE_STEP = 1024 * 1024
-FOREVER_MS = 1 << 62
 
 
 def gather_facts(
@@ -75,6 +75,13 @@ def _timestamp_at(file: MappedFile, position: int) -> int:
         return 0
 
 
+def _limit_of(queue: ConsumeQueue, plan: Plan) -> int | None:
+    """Where a queue's entries are dropped from. A light queue gets no entries from us: what is
+    dropped of it would not come back."""
+    rebuilt = plan.rebuild_queues_from >= 0 and not queue.topic.startswith(LIGHT)
+    return plan.rebuild_queues_from if rebuilt else None
+
+
 class Recovery:
     """One run of a plan over the parts of a store."""
 
@@ -94,6 +101,8 @@ class Recovery:
         self._reput = reput
         self._progress = progress
         self.found_damage = False
+        self._stalled_at = FOREVER  # where the scan met a full disk, and dispatched no further
+        self.no_space: OSError | None = None  # the disk refused a part, which is left for later
 
     def run(self, facts: RecoveryFacts) -> Plan:
         plan = plan_recovery(facts)
@@ -103,11 +112,8 @@ class Recovery:
             self._forget_derived(plan)
             return plan
         self._settle_index(plan)
-        limit = plan.rebuild_queues_from
         for queue in self._log.queues:
-            # A light queue gets no entries from us: what is dropped of it would not come back.
-            rebuilt = limit >= 0 and not queue.topic.startswith(LIGHT)
-            recover_queue(queue, self._log, limit if rebuilt else None)
+            recover_queue(queue, self._log, _limit_of(queue, plan))
         end = self._scan(plan)
         if self._sync_failed:
             self._write_again(plan.scan_from, end)
@@ -120,6 +126,21 @@ class Recovery:
         if plan.rebuild_queues_from >= 0:
             self._date_queue_files(plan.rebuild_queues_from)
         return plan
+
+    def rebuild(self, facts: RecoveryFacts) -> None:
+        """Make queues and index anew from where the checkpoint covers them, while the store runs.
+        OSError when the disk refuses: it can be done again."""
+        plan = plan_recovery(facts)
+        if self._index is not None:
+            self._index.forget_pending()
+        self._settle_index(plan)
+        for queue in self._log.queues:
+            recover_queue(queue, self._log, _limit_of(queue, plan))
+        self._reput.start_at(max(plan.dispatch_from, self._log.files.min_offset))
+        while self._step_past_damage(self._log.max_offset):
+            pass
+        for queue in self._log.queues:
+            queue.correct_min_offset(self._log.files.min_offset)
 
     # -- index
 
@@ -153,7 +174,7 @@ class Recovery:
             return
         for start, end in key_spans(record.properties):
             key = record.properties[start:end]
-            if offset not in self._index.find(record.topic, key, 0, FOREVER_MS):
+            if offset not in self._index.find(record.topic, key, 0, FOREVER):
                 text = f"UNIQ_KEY\x01{key}\x02"
                 self._index.add(
                     [
@@ -168,7 +189,12 @@ class Recovery:
                         )
                     ]
                 )
-        self._index.write_pending()
+        try:
+            self._index.write_pending()
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._note_no_space(error)  # they are written with the next keys
 
     def _forget_derived(self, plan: Plan) -> None:
         """Without a log there is nothing that queues or index could point to."""
@@ -214,9 +240,15 @@ class Recovery:
                         reason=error.reason,
                     )
                 self._tell(total, total)
-                return error.position
+                end = error.position
+                break
             self._tell(end - plan.scan_from, total)
+        self._note_no_space(scan.no_space)
+        self._stalled_at = scan.stalled_at
         return end
+
+    def _note_no_space(self, error: OSError | None) -> None:
+        self.no_space = self.no_space or error
 
     def _note_damage(self, file: MappedFile, error: CorruptRecord, durable_to: int) -> None:
         self.found_damage = True
@@ -253,9 +285,17 @@ class Recovery:
                     file.file.sync()
             else:
                 file.cut(end - file.start)
-                file.allocate_to(file.size, file.size)
+                self._allocate_rest(file)
                 file.file.sync()
         self._log.flushed_offset = end
+
+    def _allocate_rest(self, file: MappedFile) -> None:
+        try:
+            file.allocate_to(file.size, file.size)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self.no_space = error
 
     # -- queues
 
@@ -265,11 +305,15 @@ class Recovery:
             known = max((queue.max_physical_offset for queue in self._log.queues), default=-1)
             start = known if known >= 0 else self._log.files.min_offset
             self._reput.start_at(min(max(start, self._log.files.min_offset), end))
+        else:
+            self._reput.start_at(min(self._stalled_at, end))
+        try:
             while self._step_past_damage(end):
                 self._tell(self._reput.dispatched_offset, end)
-        else:
-            self._reput.start_at(end)
-            self._reput.step()
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._note_no_space(error)  # reput goes on with it once there is room
         self._reput.dispatched_timestamp = self._log.last_store_timestamp
 
     def _step_past_damage(self, end: int) -> bool:
@@ -300,5 +344,8 @@ class Recovery:
 
     def _number_queues(self) -> None:
         for queue in self._log.queues:
-            queue.assigned = queue.max_offset
+            known = (
+                queue.assigned if self.no_space is not None else 0
+            )  # numbers without entries yet
+            queue.assigned = max(known, queue.max_offset)
             queue.correct_min_offset(self._log.files.min_offset)

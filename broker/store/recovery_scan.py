@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from aerobee.broker.store.commitlog import CommitLog, Fact
-from aerobee.broker.store.dispatch_block import dispatch_block
+from aerobee.broker.store.dispatch_block import dispatch_block, number_block
+from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.reput import Reput
@@ -22,6 +23,7 @@ from aerobee.broker.store.settings import StoreSettings
 
 CHUNK_RECORDS: Final = 1024
 BLOCK_RECORDS: Final = 8192
+FOREVER: Final = 1 << 62
 
 
 class LogScan:
@@ -41,6 +43,8 @@ class LogScan:
         self._reput = reput
         self._dispatch_from = dispatch_from
         self._tell = tell
+        self.no_space: OSError | None = None  # the disk took no more queue entries or keys ...
+        self.stalled_at = FOREVER  # ... of the records from here on
 
     def scan_file(self, file: MappedFile, position: int) -> None:
         """Check one file's records and dispatch them; CorruptRecord at the first not sound."""
@@ -63,6 +67,23 @@ class LogScan:
     def _dispatch_block(self, file: MappedFile, block: Block) -> None:
         if not len(block):
             return
+        if self.no_space is None:
+            try:
+                self._dispatch_in_columns(file, block)
+            except OSError as error:
+                self._stall(error, file.start + int(block.start[0]))
+        if self.no_space is not None:
+            number_block(self._log.queues, file.view, block)
+
+    def _stall(self, error: OSError, offset: int) -> None:
+        """A disk without room must not keep the start: reput takes over from `offset`, later. The
+        rest of the log is only checked, and its queues numbered."""
+        if not is_no_space(error):
+            raise error
+        self.no_space = error
+        self.stalled_at = offset
+
+    def _dispatch_in_columns(self, file: MappedFile, block: Block) -> None:
         if dispatch_block(self._log.queues, self._index, file.view, file.start, block):
             self._reput.note_dispatched(len(block))
             return
@@ -95,4 +116,15 @@ class LogScan:
         finally:
             self._log.last_store_timestamp = newest
             if facts:
+                self._dispatch_walked(facts)
+
+    def _dispatch_walked(self, facts: list[Fact]) -> None:
+        if self.no_space is None:
+            try:
                 self._reput.dispatch_walked(facts)
+            except OSError as error:
+                self._stall(error, facts[0][2])
+        if self.no_space is not None:
+            for queue, queue_offset, *_ in facts:
+                if queue_offset >= 0:
+                    queue.assigned = queue_offset + 1

@@ -17,9 +17,11 @@ class Cause(IntEnum):
     SHUT_DOWN = 0
     SLAVE = 1
     SYNC_FAILED = 2
-    DISPATCH_FAILED = 3
-    DISK_FULL = 4
-    COMMIT_FAILED = 5
+    START_UNFINISHED = 3
+    QUEUES_LOST = 4
+    DISPATCH_FAILED = 5
+    DISK_FULL = 6
+    COMMIT_FAILED = 7
 
 
 class Refusals:

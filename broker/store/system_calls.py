@@ -4,6 +4,7 @@ macOS for those that only Linux has."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -12,6 +13,8 @@ import weakref
 import numpy as np
 
 PAGE = 4096
+_CHECKED_STEP = 64 * 1024
+_CHECKED_MAX = 16 * 1024 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _map = _libc.mmap
@@ -56,6 +59,29 @@ def touch_blocks(descriptor: int, start: int, length: int) -> None:
     """Write a byte of every page as it is: slow, but every block then exists."""
     for position in range(start, start + length, PAGE):
         os.pwrite(descriptor, os.pread(descriptor, 1, position) or b"\0", position)
+
+
+def is_empty_from(descriptor: int, position: int) -> bool:
+    """Whether all behind `position` is zeros. Blocks that are allocated but were never written are
+    not read; where there is much to read it is not called empty."""
+    if not hasattr(os, "SEEK_DATA"):
+        return False
+    checked = 0
+    try:
+        while checked < _CHECKED_MAX:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)  # also what only is in memory
+            piece = os.pread(descriptor, _CHECKED_STEP, position)
+            if not piece:
+                return True
+            if piece.count(0) < len(piece):
+                return False
+            checked += len(piece)
+            position += len(piece)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # there is nothing more
+            raise
+        return True
+    return False
 
 
 data_sync = os.fdatasync if hasattr(os, "fdatasync") else full_sync

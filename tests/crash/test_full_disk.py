@@ -6,6 +6,7 @@ What was acknowledged stays readable all the time, and sends are taken again onc
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -50,17 +51,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-def send(wire: Wire, number: int) -> Answer:
+def broker_on(disk: Path, **settings: str) -> AerobeeBroker:
+    """Its store is on the small disk, its log elsewhere: what it says must not depend on room."""
+    broker = AerobeeBroker(
+        disk.parent / "run", **SIZES, **settings, storePathRootDir=str(disk / "store")
+    )
+    broker.store = disk / "store"
+    return broker
+
+
+def send(wire: Wire, number: int, topic: str = "Full", more: str = "") -> Answer:
     header = {
         "producerGroup": "PG",
-        "topic": "Full",
+        "topic": topic,
         "defaultTopic": "TBW102",
         "defaultTopicQueueNums": "1",
         "queueId": "0",
         "sysFlag": "0",
         "bornTimestamp": "0",
         "flag": "0",
-        "properties": f"KEYS\x01k{number}\x02",
+        "properties": f"KEYS\x01k{number}\x02{more}",
         "reconsumeTimes": "0",
         "unitMode": "false",
     }
@@ -194,3 +204,60 @@ def test_the_guard_refuses_in_time_and_cleaning_heals(small_disk: Path) -> None:
 def free(path: Path) -> int:
     facts = os.statvfs(path)
     return facts.f_bavail * facts.f_frsize
+
+
+def test_the_first_checkpoint_of_a_store_can_wait_for_room(small_disk: Path) -> None:
+    """A file without blocks is only refused when it is synced: that must not fence the broker."""
+    settings = {"diskGuardEnable": "false", "flushConsumeQueueThoroughInterval": "3000"}
+    neighbour = small_disk / "neighbour"
+    with broker_on(small_disk, **settings) as broker, Wire(broker.broker, 30) as wire:
+        assert send(wire, 0).code == 0
+        fill(neighbour)
+        assert not (broker.store / "checkpoint").exists(), "the disk was filled too late"
+        wait_for(lambda: "checkpoint" in broker.log(), timeout=30, what="the checkpoint is refused")
+        time.sleep(4)
+        neighbour.unlink()
+        wait_for(lambda: send(wire, 1).code == 0, timeout=20, what="sends resume", interval=0.5)
+        written = (broker.store / "checkpoint").exists
+        wait_for(written, timeout=20, what="the checkpoint is written")
+
+
+def send_later(wire: Wire, number: int, properties: str) -> None:
+    assert send(wire, number, topic="Later", more=properties).code == 0
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_broker_starts_on_a_full_disk(small_disk: Path, end: str) -> None:
+    """After a kill without queues: they are made anew once there is room, with every number."""
+    settings = {"diskGuardEnable": "false"}
+    neighbour = small_disk / "neighbour"
+    with broker_on(small_disk, **settings) as broker:
+        with Wire(broker.broker, 30) as wire:
+            for number in range(600):  # the log's first file is full, and the second begun
+                assert send(wire, number).code == 0
+            for number in range(20):
+                send_later(wire, number, f"TIMER_DELAY_SEC\x01{3600 + number}\x02")
+                send_later(wire, number, "DELAY\x019\x02")  # 5 minutes
+            wait_for(lambda: max_offset(wire) == 600, timeout=20, what="all is dispatched")
+        getattr(broker, end)()
+        readable = 600
+        if end == "kill":
+            shutil.rmtree(broker.store / "consumequeue")
+            shutil.rmtree(broker.store / "index")
+            readable = 0
+        fill(neighbour)
+        broker.start()
+        with Wire(broker.broker, 30) as wire:
+            check_readable(wire, 0, readable)
+            number, refusal = send_until_refused(wire, 600)
+            remark = refusal.header["remark"]
+            assert "No space left on device" in remark and "free space" in remark, remark
+            check_readable(wire, 0, readable)
+            time.sleep(2)
+            neighbour.unlink()
+            resumed = lambda: send(wire, number).code == 0  # noqa: E731
+            wait_for(resumed, timeout=60, what="sends resume", interval=0.5)
+            wait_for(lambda: max_offset(wire) == number + 1, timeout=20, what="it is dispatched")
+            check_readable(wire, 0, number + 1)
+        assert "Traceback" not in broker.log()
+        broker.stop()

@@ -1,12 +1,50 @@
-"""The real disk with faults that a test puts in: syncs that fail, space that runs out."""
+"""The real disk with faults that a test puts in: any call of the port, on any path, fails.
+
+`calls` are the sites that were passed, so that a test can walk through all of them: the call and
+the kind of file it was made on.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from aerobee.broker.store.disk import DiskSpace, RealDisk, RealFile
+
+# What is no call to the device, or has faults of its own here.
+FILE_CALLS: Final = ("allocate", "cut", "truncate", "extend", "sync", "write", "read", "view")
+DISK_CALLS: Final = (
+    "create",
+    "open",
+    "listdir",
+    "makedirs",
+    "syncdir",
+    "rename",
+    "unlink",
+    "rmtree",
+    "read_small",
+    "write_small",
+)
+
+
+@dataclass
+class Fault:
+    """Calls of this name on paths with this part fail, from the `after`-th on, so many times."""
+
+    call: str
+    part: str
+    number: int = errno.EIO
+    after: int = 0
+    times: int = 1 << 30
+    raised: int = 0
+
+    def meets(self, call: str, path: str) -> bool:
+        if call != self.call or self.part not in path or self.raised >= self.times:
+            return False
+        self.after -= 1
+        return self.after < 0
 
 
 class FaultyFile:
@@ -17,23 +55,34 @@ class FaultyFile:
         self._disk = disk
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+        value = getattr(self._file, name)
+        if name not in FILE_CALLS:
+            return value
+
+        def called(*args: Any) -> Any:
+            self._disk.check(name, self._file.path)
+            return value(*args)
+
+        return called
 
     def sync(self) -> None:
         self._disk.synced.append(self._file.path)
         if self._disk.fail_sync_of and self._disk.fail_sync_of in self._file.path:
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._file.path)
+        self._disk.check("sync", self._file.path)
         self._file.sync()
 
     def write(self, position: int, data: bytes) -> None:
         if self._disk.fail_write_of and self._disk.fail_write_of in self._file.path:
             self._file.write(position, data[: len(data) // 2])
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._file.path)
+        self._disk.check("write", self._file.path)
         self._file.write(position, data)
 
     def allocate(self, start: int, length: int) -> None:
         if self._disk.no_space_for and self._disk.no_space_for in self._file.path:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.path)
+        self._disk.check("allocate", self._file.path)
         self._file.allocate(start, length)
 
 
@@ -44,14 +93,51 @@ class FaultyDisk(RealDisk):
         self.no_space_for = ""
         self.synced: list[str] = []
         self.reported: DiskSpace | OSError | None = None
+        self.faults: list[Fault] = []
+        self.calls: dict[tuple[str, str], int] = {}  # call and kind of file: how often
+
+    def check(self, call: str, path: str) -> None:
+        """Note the call; OSError when a fault meets it."""
+        site = call, kind_of(path)
+        self.calls[site] = self.calls.get(site, 0) + 1
+        for fault in self.faults:
+            if fault.meets(call, path):
+                fault.raised += 1
+                raise OSError(fault.number, os.strerror(fault.number), path)
 
     def create(self, path: str, size: int) -> Any:
+        self.check("create", path)
         return FaultyFile(super().create(path, size), self)
 
     def open(self, path: str) -> Any:
+        self.check("open", path)
         return FaultyFile(super().open(path), self)
 
     def space(self, path: str) -> DiskSpace:
         if isinstance(self.reported, OSError):
             raise self.reported
         return self.reported or super().space(path)
+
+
+def kind_of(path: str) -> str:
+    """commitlog, consumequeue, index, ... or the file's own name: where it stands in a store."""
+    parts = path.split("/")
+    for kind in ("commitlog", "consumequeue_ext", "consumequeue", "index", "timerlog"):
+        if kind in parts:
+            return kind
+    return parts[-1]
+
+
+def _checked(name: str) -> Any:
+    real = getattr(RealDisk, name)
+
+    def called(self: FaultyDisk, path: str, *args: Any) -> Any:
+        self.check(name, path)
+        return real(self, path, *args)
+
+    return called
+
+
+for _name in DISK_CALLS:
+    if _name not in vars(FaultyDisk):
+        setattr(FaultyDisk, _name, _checked(_name))
