@@ -57,9 +57,15 @@ class DiskFile(Protocol):
     def sync(self) -> None:
         """Return when all that was written to the file is on disk."""
 
-    def cut(self, length: int) -> None:
-        """Drop the bytes from `length` on: they read as zeros, and may own no blocks. `sync`
-        follows."""
+    def truncate(self, length: int) -> None:
+        """Drop the bytes from `length` on, and their blocks. The file is short until `extend`: a
+        kill in between leaves it so, and a start has to cope with that."""
+
+    def extend(self, size: int) -> None:
+        """Give the file this length: the new bytes read as zeros and own no blocks."""
+
+    def is_empty_from(self, position: int) -> bool:
+        """Whether all behind `position` is zeros; not said where there is much to read."""
 
     def write(self, position: int, data: bytes | memoryview) -> None: ...
 
@@ -177,11 +183,16 @@ class RealFile:
                 return  # ... and is about to be closed
             data_sync(descriptor)
 
-    def cut(self, length: int) -> None:
-        if is_empty_from(self._open(), length):
-            return  # on a full disk, blocks that are given back may be gone
+    def truncate(self, length: int) -> None:
         os.ftruncate(self._open(), length)
-        os.ftruncate(self._open(), self.size)
+
+    def extend(self, size: int) -> None:
+        assert self._view is None or size == self.size, "the map is shorter than that"
+        os.ftruncate(self._open(), size)
+        self.size = size
+
+    def is_empty_from(self, position: int) -> bool:
+        return is_empty_from(self._open(), position)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         written = os.pwrite(self._open(), data, position)

@@ -44,9 +44,19 @@ class StoreLocked(StoreError):
 class WrongFileSize(StoreError):
     """A file's length is not the configured one."""
 
-    def __init__(self, path: str, found: int, expected: int, setting: str) -> None:
-        super().__init__(
-            f"{path} is {found} bytes long but {setting} says {expected}: set {setting}={found} "
-            f"if the store was written with that size, or move the file away if it is damaged"
-        )
+    def __init__(
+        self, path: str, found: int, expected: int, setting: str, *, lost: bool = False
+    ) -> None:
+        """`lost`: it was longer once; the files beside it or the checkpoint say so."""
+        if lost:
+            text = (
+                f"it had {expected}, and what follows was written too: restore it from a copy of "
+                f"the store"
+            )
+        else:
+            text = (
+                f"{setting} says {expected}: set {setting}={found} if the store was written with "
+                f"that size; if not, restore the file from a copy of the store"
+            )
+        super().__init__(f"{path} is {found} bytes long, but {text}; nothing was changed")
         self.path, self.found, self.expected = path, found, expected

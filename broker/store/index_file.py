@@ -18,12 +18,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aerobee.broker.store.disk import DiskFile
 from aerobee.broker.store.mapped_file import MappedFile
 
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4
 ENTRY_SIZE: Final = 20
 ALLOCATION_CHUNK: Final = 1024 * 1024
+_SAMPLE: Final = 256  # entries looked at to tell whether the number of slots is right
 PASSED: Final = 512  # entries of other keys and times between two pauses of a search
 SMALL_BATCH: Final = 12
 
@@ -39,6 +41,30 @@ Numbers = Sequence[int] | NDArray[Any]
 
 def index_file_size(slots: int, entries: int) -> int:
     return HEADER_SIZE + slots * SLOT_SIZE + entries * ENTRY_SIZE
+
+
+def entries_kept(file: DiskFile, slots: int) -> int | None:
+    """How many entries (0 included) a file has that a kill left short while it was cut; None when
+    it was not: then it has another number of slots, or its end is lost."""
+    start = HEADER_SIZE + slots * SLOT_SIZE
+    count, rest = divmod(file.size - start, ENTRY_SIZE)
+    if rest or count < 1:
+        return None
+    _, _, begin_offset, _, _, counted = _HEADER.unpack(file.read(0, HEADER_SIZE))
+    looked_at = max(min(count, counted, _SAMPLE), 1)
+    entries = np.frombuffer(file.read(start, looked_at * ENTRY_SIZE), _ENTRY_TYPE)
+    if any(entries[0].tobytes()):
+        return None
+    numbers = np.arange(1, looked_at)
+    good = (
+        (entries["hash"][1:] >= 0)
+        & (entries["offset"][1:] >= begin_offset)
+        & (entries["prev"][1:] >= 0)
+        & (entries["prev"][1:] < numbers)
+        & ((entries["hash"][1:] != 0) | (entries["offset"][1:] != 0))
+    )
+    # A power cut may have torn a few.
+    return count if 2 * int(np.count_nonzero(good)) >= len(numbers) else None
 
 
 class IndexFile:
@@ -235,6 +261,5 @@ class IndexFile:
         del kept, slot_values
         self.count = count
         self.flushed_count = 0
-        self.file.file.cut(self._position(count))
-        self.file.allocated = self._position(count)
+        self.file.cut(self._position(count))
         self._write_header()

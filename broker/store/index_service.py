@@ -15,9 +15,14 @@ import structlog
 from numpy.typing import NDArray
 
 from aerobee.broker.store.commitlog import Fact
-from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.disk import Disk, DiskFile
 from aerobee.broker.store.errors import WrongFileSize
-from aerobee.broker.store.index_file import SMALL_BATCH, IndexFile, index_file_size
+from aerobee.broker.store.index_file import (
+    SMALL_BATCH,
+    IndexFile,
+    entries_kept,
+    index_file_size,
+)
 from aerobee.broker.store.layout import index_name
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.settings import StoreSettings
@@ -28,6 +33,7 @@ log = structlog.get_logger("aerobee.store")
 
 BATCH: Final = 512
 _INT_MIN: Final = 0x80000000
+_EVERY_OFFSET: Final = 1 << 62
 
 
 class IndexService:
@@ -58,24 +64,39 @@ class IndexService:
     # -- files
 
     def load(self) -> None:
+        """Take the folder's files. All are looked at before the first is changed."""
         size = index_file_size(self._slots, self._entries)
+        found: list[tuple[DiskFile, int | None]] = []
         for name in self._disk.listdir(self._folder):
             if not (name.isascii() and name.isdigit()):
                 continue
-            path = os.path.join(self._folder, name)
-            length = self._disk.length(path)
-            if length == 0:
-                log.warning("an empty index file was removed", path=path)
-                self._disk.unlink(path)
-                continue
-            if length != size:
-                raise WrongFileSize(path, length, size, "maxHashSlotNum/maxIndexNum")
-            opened = self._disk.open(path)
-            opened.use_randomly()
-            mapped = MappedFile(opened, 0, self._counters)
-            file = IndexFile(mapped, self._slots, self._entries)
-            file.load()
-            self.files.append(file)
+            file = self._disk.open(os.path.join(self._folder, name))
+            kept = entries_kept(file, self._slots) if 0 < file.size < size else None
+            if file.size not in (0, size) and kept is None:
+                raise WrongFileSize(file.path, file.size, size, "maxHashSlotNum/maxIndexNum")
+            found.append((file, kept))
+        for opened, kept in found:
+            if opened.size == 0:
+                log.warning("an empty index file was removed", path=opened.path)
+                self._disk.unlink(opened.path)
+            else:
+                self._load_file(opened, size, kept)
+
+    def _load_file(self, opened: DiskFile, size: int, kept: int | None) -> None:
+        opened.use_randomly()
+        if kept is not None:
+            log.warning(
+                "an index file was short, as a kill leaves it that comes while it is cut: extended",
+                path=opened.path,
+                was=opened.size,
+                size=size,
+            )
+            opened.extend(size)
+        file = IndexFile(MappedFile(opened, 0, self._counters), self._slots, self._entries)
+        file.load()
+        if kept is not None:
+            file.cut(file.count_below(_EVERY_OFFSET, min(kept, file.count)))
+        self.files.append(file)
 
     def _file_with_room(self) -> IndexFile:
         last = self.files[-1] if self.files else None

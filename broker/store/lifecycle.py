@@ -163,11 +163,13 @@ class StoreLifecycle:
             make_folder(self.disk, layout.root)
             self._take_lock()
             clean = self.was_stopped = not self.disk.exists(layout.abort)
-            self.commit_log.files.load()
+            point = self.checkpoint.load()
+            self.commit_log.files.load(point.dispatched_offset)
             self.queue_table.load()
             if self.index is not None:
                 self.index.load()
-            point = self.checkpoint.load()
+            self.commit_log.files.complete_last()
+            self.queue_table.complete_last()
             self.flush.flushed_timestamp = point.physic_msg_timestamp
             if point.dispatched_offset >= 0:  # the records below it are not read again
                 self.commit_log.last_store_timestamp = max(

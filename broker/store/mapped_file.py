@@ -40,10 +40,13 @@ class MappedFile:
         "wrote",
     )
 
-    def __init__(self, file: DiskFile, start: int, counters: MappingCounters) -> None:
+    def __init__(
+        self, file: DiskFile, start: int, counters: MappingCounters, size: int | None = None
+    ) -> None:
+        """`size`: what the file is to be extended to before its content is asked for."""
         self.file = file
         self.start = start
-        self.size = file.size
+        self.size = file.size if size is None else size
         self.wrote = 0
         self.committed = 0
         self.flushed = 0
@@ -108,7 +111,9 @@ class MappedFile:
 
     def cut(self, position: int) -> None:
         """Drop what is behind `position`, so that no later scan can take it for data."""
-        self.file.cut(position)
+        if not self.file.is_empty_from(position):  # blocks that a full disk gets back may be gone
+            self.file.truncate(position)
+            self.file.extend(self.size)
         self.set_positions(position)
         self.allocated = min(self.allocated, position)
 

@@ -67,25 +67,54 @@ class MappedFileQueue:
         """The end of what readers may see."""
         return self.files[-1].start + self.files[-1].readable if self.files else 0
 
-    def load(self) -> None:
-        """Take the folder's files, all full; recovery then finds the true end."""
+    def load(self, known_end: int = 0) -> None:
+        """Take the folder's files, all full; recovery then finds the true end. `known_end`: up to
+        where the stream was once on disk, as far as that is known."""
         names = self.disk.listdir(self.folder)
         self._folder_made = bool(names) or self.disk.exists(self.folder)
-        found = [(start, name) for name in names if (start := parse_offset_name(name)) is not None]
-        for number, (start, name) in enumerate(found):
-            path = os.path.join(self.folder, name)
+        found = [
+            (start, os.path.join(self.folder, name))
+            for name in names
+            if (start := parse_offset_name(name)) is not None
+        ]
+        while found and self.disk.length(found[-1][1]) == 0:
+            log.warning("an empty last file was removed", path=found[-1][1])
+            self.disk.unlink(found.pop()[1])
+        for number, (start, path) in enumerate(found):
             length = self.disk.length(path)
             if length != self.file_size:
-                if length == 0 and number == len(found) - 1:
-                    log.warning("an empty last file was removed", path=path)
-                    self.disk.unlink(path)
-                    continue
-                raise WrongFileSize(path, length, self.file_size, self.setting)
+                after = found[number + 1][0] if number + 1 < len(found) else None
+                self._check_short(path, start, length, after, known_end)
             file = self._mapped(self.disk.open(path), start)
             file.set_positions(file.size)
-            file.allocated = file.size
+            file.allocated = length
             self.files.append(file)
         self._check_contiguous()
+
+    def _check_short(
+        self, path: str, start: int, length: int, after: int | None, known_end: int
+    ) -> None:
+        """Allow the last file to be short: a kill came while it was cut. WrongFileSize else."""
+        end = start + self.file_size
+        is_short = length < self.file_size
+        is_cut_off = is_short and start + length < known_end <= end
+        if is_short and after is None and start % self.file_size == 0 and not is_cut_off:
+            return
+        lost = is_cut_off or (is_short and after == end)
+        raise WrongFileSize(path, length, self.file_size, self.setting, lost=lost)
+
+    def complete_last(self) -> None:
+        """Give the last file its length if it lacks some of it. After `load`, and only once the
+        whole directory has been found in order: a start that is refused changes nothing."""
+        last = self.last
+        if last is not None and last.file.size < self.file_size:
+            log.warning(
+                "the last file was short, as a kill leaves it that comes while it is cut: extended",
+                path=last.path,
+                was=last.file.size,
+                size=self.file_size,
+            )
+            last.file.extend(self.file_size)
 
     def _check_contiguous(self) -> None:
         for before, after in pairwise(self.files):
@@ -93,7 +122,7 @@ class MappedFileQueue:
                 missing = os.path.join(self.folder, offset_name(before.end))
                 raise StoreError(
                     f"{self.folder} has a hole: {missing} is missing between {before.path} and "
-                    f"{after.path}; put it back, or move {after.path} and the files after it away"
+                    f"{after.path}; put it back, or restore it from a copy of the store"
                 )
 
     def create(self, start: int) -> MappedFile:
@@ -110,7 +139,7 @@ class MappedFileQueue:
     def _mapped(self, file: DiskFile, start: int) -> MappedFile:
         if self._random:
             file.use_randomly()
-        return MappedFile(file, start, self.counters)
+        return MappedFile(file, start, self.counters, self.file_size)
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds this byte of the stream."""

@@ -115,6 +115,13 @@ class QueueTable:
                     if queue.ext is not None:
                         queue.ext.load()
 
+    def complete_last(self) -> None:
+        """Give the files that a kill left short their length."""
+        for queue in self.table.values():
+            queue.files.complete_last()
+            if queue.ext is not None:
+                queue.ext.files.complete_last()
+
     def remove_topic(self, topic: str) -> int:
         """Delete the topic's queues, files and numbering; how many there were."""
         keys = [key for key in self.table if key[0] == topic]

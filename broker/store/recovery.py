@@ -147,7 +147,7 @@ class Recovery:
     def _settle_index(self, plan: Plan) -> None:
         if self._index is None:
             return
-        for file in list(self._index.files):
+        for file in reversed(list(self._index.files)):
             if file.number in plan.drop_index:
                 log.info("an index file later than the checkpoint is built anew", path=file.path)
                 self._index.remove(file)

@@ -2,7 +2,7 @@
 
 The simulator must catch every one of them; `SEEDS` records a seed that does. They grade the
 simulator: a bug that no seed catches means a check is missing. Where RocketMQ once had the bug its
-number stands beside the name.
+number stands beside the name. Those of a start that does not come to its end: `mutants_start.py`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 import structlog
-from crash.simulator import Report, run_seed
+from crash.simulator import Report, run_every_kill, run_seed
 
 SHARE = 8  # seeds of one task
 
@@ -26,12 +26,12 @@ def run_share(seeds: Sequence[int]) -> tuple[Report, list[str]]:
     for seed in seeds:
         try:
             report = run_seed(seed)
+            if seed % SHARE == 0:
+                report.add(run_every_kill(seed))
         except Exception as error:
             violations.append(f"{type(error).__name__}: {error}")
             continue
-        total.images += report.images
-        total.lives += report.lives
-        total.recovery_cuts += report.recovery_cuts
+        total.add(report)
     return total, violations
 
 
@@ -54,16 +54,14 @@ def main(arguments: Sequence[str]) -> int:
             batch = list(itertools.islice(shares, 4 * processes))
             for done, found in pool.imap_unordered(run_share, batch):
                 seeds += SHARE
-                total.images += done.images
-                total.lives += done.lives
-                total.recovery_cuts += done.recovery_cuts
+                total.add(done)
                 violations += found
                 for text in found:
                     print(f"VIOLATION {text}", flush=True)
     print(
-        f"{total.images} images of {seeds} seeds ({total.lives} lives, {total.recovery_cuts} cuts "
-        f"in a recovery): {len(violations)} violations; {time.monotonic() - started:.0f} s on "
-        f"{processes} processes"
+        f"{total.images} images of {seeds} seeds ({total.lives} lives; {total.recovery_cuts} "
+        f"starts cut off, {total.start_kills} killed): {len(violations)} violations; "
+        f"{time.monotonic() - started:.0f} s on {processes} processes"
     )
     return 1 if violations else 0
 

@@ -2,22 +2,26 @@
 
 A file has three contents: `current`, what the process sees through its map; `clean`, what the page
 cache takes to be on the device; `durable`, what is. A sync copies what differs from `clean` to
-`durable`; a failed one marks it clean without copying, as Linux does. Names have a durable state of
-their own, which `syncdir` brings up to date. `lose_power` gives the disk after the cut: the durable
-state and, of all that was under way, a random part.
+`durable`; a failed one marks it clean without copying, as Linux does. Changes of a file's length
+become durable in their order, with the next sync at the latest. Names have a durable state of their
+own, which `syncdir` brings up to date. `lose_power` gives the disk after the cut: the durable state
+and, of all that was under way, a random part.
+
+Every call that changes something passes `tick`, where the process can end: by a cut of the power,
+or by a kill, after which the page cache lives on (`stop_process`).
 """
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import random
 from dataclasses import dataclass, field
 
-from aerobee.broker.store.disk import DiskSpace
+from crash.sim_inode import PAGE, SECTOR, Inode, after_cut
 
-SECTOR = 512
-PAGE = 4096
+from aerobee.broker.store.disk import DiskSpace
 
 
 class PowerLoss(BaseException):
@@ -26,33 +30,6 @@ class PowerLoss(BaseException):
 
 class Violation(AssertionError):
     """The code under test broke a rule that a real disk would punish later."""
-
-
-class Inode:
-    """The content of one file."""
-
-    __slots__ = ("allocated", "clean", "current", "durable", "modified_ms", "size_durable")
-
-    def __init__(self, size: int, modified_ms: int) -> None:
-        self.current = bytearray(size)
-        self.clean = bytearray(size)
-        self.durable = bytearray(size)
-        self.allocated: list[tuple[int, int]] = []  # ranges that own blocks
-        self.size_durable = False
-        self.modified_ms = modified_ms
-
-    def dirty_sectors(self) -> list[int]:
-        current, clean = self.current, self.clean
-        if current == clean:
-            return []
-        return [
-            at
-            for at in range(0, len(current), SECTOR)
-            if current[at : at + SECTOR] != clean[at : at + SECTOR]
-        ]
-
-    def is_allocated(self, position: int) -> bool:
-        return any(start <= position < end for start, end in self.allocated)
 
 
 _OTHER_BYTE = bytes(255 - byte for byte in range(256))
@@ -65,13 +42,19 @@ class SimFile:
         self._disk = disk
         self._inode = inode
         self.path = path
-        self.size = len(inode.current)
-        self._view = memoryview(inode.current)
+        self.size = inode.length
+        self._view: memoryview | None = None
 
     def use_randomly(self) -> None:
         """Memory has no read-ahead."""
 
     def view(self) -> memoryview:
+        if self._view is None:
+            if self._inode.length != self.size:
+                raise Violation(
+                    f"{self.path}: a map of {self.size} bytes, {self._inode.length} are"
+                )
+            self._view = memoryview(self._inode.current)
         return self._view
 
     def allocate(self, start: int, length: int) -> None:
@@ -86,13 +69,15 @@ class SimFile:
         inode = self._inode
         dirty = inode.dirty_sectors()
         failed = self._disk.sync_fails(self.path)
+        if not failed:
+            inode.settle_length()
         for at in dirty:
             if not failed:
                 inode.durable[at : at + SECTOR] = inode.current[at : at + SECTOR]
             inode.clean[at : at + SECTOR] = inode.current[at : at + SECTOR]
+        del inode.durable[inode.length if not failed else len(inode.durable) :]
         if failed:
             raise OSError(errno.EIO, "Input/output error", self.path)
-        inode.size_durable = True
         if dirty:
             inode.modified_ms = self._disk.now_ms()
 
@@ -101,21 +86,23 @@ class SimFile:
             if not self._inode.is_allocated(at):
                 raise Violation(f"{self.path}: stored at {at} through a map into no block (SIGBUS)")
 
-    def cut(self, length: int) -> None:
-        self._disk.tick("cut", self.path)
-        inode = self._inode
-        for content in (inode.current, inode.clean, inode.durable):
-            content[length:] = bytes(len(content) - length)
-        page = -(-length // PAGE) * PAGE
-        inode.allocated = [
-            (start, min(end, page)) for start, end in inode.allocated if start < page
-        ]
-        inode.size_durable = True
+    def truncate(self, length: int) -> None:
+        self._disk.tick("truncate", self.path)
+        self._inode.resize(length, self._disk.next_number())
+
+    def extend(self, size: int) -> None:
+        self._disk.tick("extend", self.path)
+        self._inode.resize(size, self._disk.next_number())
+        self.size = size
+
+    def is_empty_from(self, position: int) -> bool:
+        return not any(self._inode.current[position : self._inode.length])
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        """No place for the power to fail of its own: what is written is in memory, like what is
-        stored through a map, and is lost or kept with it at the next one."""
+        self._disk.tick("write", self.path)
         inode = self._inode
+        if position + len(data) > inode.length:
+            raise Violation(f"{self.path}: written at {position}, behind its end {inode.length}")
         inode.current[position : position + len(data)] = data
         for at in range(position - position % SECTOR, position + len(data), SECTOR):
             # Written pages are dirty, whatever they held before.
@@ -124,7 +111,7 @@ class SimFile:
             inode.allocated.append((position - position % PAGE, position + len(data)))
 
     def read(self, position: int, length: int) -> bytes:
-        return bytes(self._inode.current[position : position + length])
+        return bytes(self._inode.current[position : min(position + length, self._inode.length)])
 
     def is_cached(self, position: int, length: int) -> bool:
         return True
@@ -140,6 +127,7 @@ class NameChange:
     folder: str
     path: str
     inode: Inode | None  # None: the name goes away
+    number: int  # as that of a `Resize`
 
 
 class SimLock:
@@ -165,6 +153,7 @@ class SimDisk:
     failing_syncs: set[int] = field(default_factory=set)  # by number, counted from now
     syncs: int = 0
     operations: int = 0
+    changes: int = 0  # of names and lengths
     time_ms: int = 1_700_000_000_000
     total_space: int = 1 << 30
     free_space: int = 1 << 30
@@ -194,6 +183,7 @@ class SimDisk:
         """The disk that the next life finds; this one is not changed."""
         names, folders = dict(self.durable_names), set(self.durable_folders)
         sized: set[int] = set()
+        newest = 0
         for folder in sorted({change.folder for change in self.pending}):
             changes = [change for change in self.pending if change.folder == folder]
             applied = changes[: rng.randint(0, len(changes))]
@@ -201,20 +191,26 @@ class SimDisk:
                 _apply(names, folders, change)
             # A journal keeps its order: only the newest of the new files can lack its length.
             sized |= {id(change.inode) for change in applied[:-1]}
+            newest = max([newest, *(change.number for change in applied)])
         folders = {folder for folder in folders if _reachable(folder, folders)}
         names = {path: inode for path, inode in names.items() if os.path.dirname(path) in folders}
         share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         step = rng.choice((SECTOR, PAGE, PAGE, 4 * PAGE))
         copies: dict[int, Inode] = {}
         after = SimDisk(folders=folders, durable_folders=set(folders), time_ms=self.time_ms)
+        after.changes = self.changes
         for path in sorted(names):
             inode = names[path]
             if id(inode) not in copies:
                 has_size = inode.size_durable or id(inode) in sized
-                copies[id(inode)] = _after_cut(inode, rng, share, step, has_size)
+                copies[id(inode)] = after_cut(inode, rng, share, step, has_size, newest)
             after.names[path] = copies[id(inode)]
         after.durable_names = dict(after.names)
         return after
+
+    def copy(self) -> SimDisk:
+        """The same disk once more, page cache and all."""
+        return copy.deepcopy(self)
 
     def stop_process(self) -> SimDisk:
         """The disk after SIGKILL: the page cache lives on, locks and maps do not."""
@@ -223,6 +219,10 @@ class SimDisk:
         self.failing_syncs.clear()
         return self
 
+    def next_number(self) -> int:
+        self.changes += 1
+        return self.changes
+
     # -- the port
 
     def create(self, path: str, size: int) -> SimFile:
@@ -230,8 +230,10 @@ class SimDisk:
         self._need_folder(path)
         if path in self.names:
             raise FileExistsError(errno.EEXIST, "File exists", path)
-        inode = Inode(size, self.time_ms)
+        inode = Inode(b"", self.time_ms)
         self._link(path, inode)
+        self.tick("give a length to", path)
+        inode.resize(size, self.next_number())
         return SimFile(self, path, inode)
 
     def open(self, path: str) -> SimFile:
@@ -244,7 +246,7 @@ class SimDisk:
         return path in self.folders
 
     def length(self, path: str) -> int:
-        return len(self._inode(path).current)
+        return self._inode(path).length
 
     def modified_ms(self, path: str) -> int:
         return self._inode(path).modified_ms
@@ -260,8 +262,9 @@ class SimDisk:
     def makedirs(self, path: str) -> list[str]:
         changed = []
         while path not in ("", "/") and path not in self.folders:
+            self.tick("makedirs", path)
             self.folders.add(path)
-            self.pending.append(_NewFolder(os.path.dirname(path), path, None))
+            self.pending.append(_NewFolder(os.path.dirname(path), path, None, self.next_number()))
             path = os.path.dirname(path)
             changed.append(path)
         return changed[::-1]
@@ -270,14 +273,18 @@ class SimDisk:
         self.tick("syncdir", path)
         folder = path.rstrip("/") or "/"
         kept = []
+        newest = 0
         for change in self.pending:
             if change.folder == folder:
                 _apply(self.durable_names, self.durable_folders, change)
-                if change.inode is not None:
-                    change.inode.size_durable = True
+                if change.inode is not None and not change.inode.size_durable:
+                    change.inode.settle_length()
+                newest = change.number
             else:
                 kept.append(change)
         self.pending = kept
+        for inode in self.names.values():
+            inode.settle_length(newest)
 
     def rename(self, old: str, new: str) -> None:
         self.tick("rename", new)
@@ -287,13 +294,13 @@ class SimDisk:
         assert os.path.dirname(old) == os.path.dirname(new), "the store renames within a folder"
         self.names.pop(old)
         self.names[new] = inode
-        self.pending.append(_Rename(os.path.dirname(new), new, inode, old))
+        self.pending.append(_Rename(os.path.dirname(new), new, inode, self.next_number(), old))
 
     def unlink(self, path: str) -> None:
         self.tick("unlink", path)
         self._inode(path)
         self.names.pop(path)
-        self.pending.append(NameChange(os.path.dirname(path), path, None))
+        self.pending.append(NameChange(os.path.dirname(path), path, None, self.next_number()))
 
     def rmtree(self, path: str) -> None:
         inside = path.rstrip("/") + "/"
@@ -304,24 +311,28 @@ class SimDisk:
         self.durable_folders -= gone
 
     def read_small(self, path: str) -> bytes:
-        return bytes(self._inode(path).current)
+        inode = self._inode(path)
+        return bytes(inode.current[: inode.length])
 
     def write_small(self, path: str, data: bytes) -> None:
         self._need_folder(path)
+        self.tick("open", path)
         inode = self.names.get(path)
-        fresh = inode is None
         if inode is None:
-            inode = Inode(0, self.time_ms)
+            inode = Inode(b"", self.time_ms)
             self._link(path, inode)
-        # Opening truncates: from here to the sync the old content is gone and the new is not there.
-        inode.current = bytearray(data)
-        inode.clean = bytearray(len(data))
-        if fresh or len(inode.durable) != len(data):
-            inode.durable = bytearray()
-        self.tick("write_small", path)
-        inode.durable = bytearray(data)
-        inode.clean = bytearray(data)
-        inode.size_durable = True
+        # Written over, then cut to its length, then synced: not emptied first.
+        inode.torn = True
+        for content in (data + inode.current[len(data) : inode.length], data):
+            self.tick("write_small", path)
+            inode.length, inode.current, inode.clean = (
+                len(content),
+                bytearray(content),
+                bytearray(content),
+            )
+        self.tick("sync_small", path)
+        inode.durable, inode.resizes = bytearray(data), []
+        inode.torn, inode.size_durable = False, True
         inode.modified_ms = self.time_ms
 
     def space(self, path: str) -> DiskSpace:
@@ -349,7 +360,7 @@ class SimDisk:
 
     def _link(self, path: str, inode: Inode) -> None:
         self.names[path] = inode
-        self.pending.append(NameChange(os.path.dirname(path), path, inode))
+        self.pending.append(NameChange(os.path.dirname(path), path, inode, self.next_number()))
 
 
 @dataclass
@@ -380,23 +391,3 @@ def _apply(names: dict[str, Inode], folders: set[str], change: NameChange) -> No
         names.pop(change.path, None)
     else:
         names[change.path] = change.inode
-
-
-def _after_cut(inode: Inode, rng: random.Random, share: float, step: int, has_size: bool) -> Inode:
-    """What is left of a file: its durable bytes and, of the dirty ones, a random part."""
-    if not has_size and rng.random() < 0.3:
-        return Inode(0, inode.modified_ms)
-    content = bytearray(inode.durable)
-    if len(content) != len(inode.current):
-        # a small file caught between its truncation and its sync: any prefix of the new content
-        content = inode.current[: rng.randint(0, len(inode.current))]
-    elif share:
-        groups = sorted({at - at % step for at in inode.dirty_sectors()})
-        for at in groups:
-            if rng.random() < share:
-                content[at : at + step] = inode.current[at : at + step]
-    after = Inode(len(content), inode.modified_ms)
-    after.current[:] = after.clean[:] = after.durable[:] = content
-    after.allocated = list(inode.allocated)
-    after.size_durable = True
-    return after

@@ -1,36 +1,38 @@
 """The power-loss simulator: the real store code on a simulated disk, every choice by one seed.
 
 A run is a chain of lives. In each one a store is opened, random work is done, and the life ends by
-a power cut, a SIGKILL or a clean stop. After a cut several images are made of the same moment; each
-is recovered, some of them losing power again in the middle of it, and checked; the last one is
-where the next life goes on. What must hold is in `Ledger.check`.
+a power cut, a SIGKILL or a clean stop. Then several images are made of the same moment, all but one
+of them as a power cut leaves it, one as a kill does. Each is recovered and checked; some of the
+starts are cut off or killed themselves, once or several times, before one comes to its end. The
+last image is where the next life goes on. What must hold is in `Ledger.check` (`ledger.py`).
+
+`run_every_kill` ends a start at each of its disk calls in turn.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from crash.ledger import OFFSETS, ROOT, Broken, Ledger, Sent
 from crash.sim_disk import PowerLoss, SimDisk
-from waiting import finish
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.disk import make_folder
-from aerobee.broker.store.json_file import load_json, save_json
+from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.json_file import save_json
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.results import PutStatus, ReadStatus
+from aerobee.broker.store.results import PutStatus
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message, StoredMessage, decode_records
+from aerobee.protocol.record import Message
 
-ROOT = "/store"
-OFFSETS = f"{ROOT}/config/consumerOffset.json"
 TOPICS = ("Orders", "Payments")
 QUEUES = 2
 IMAGES_PER_CUT = 6
-
-
-class Broken(AssertionError):
-    """A promise of the store that an image does not keep."""
+CALLS_OF_A_START = 40  # disk calls among which the end of a start is picked
 
 
 class SimClock(Clock):
@@ -60,110 +62,6 @@ def sim_settings(rng: random.Random) -> StoreSettings:
         transient_store_pool_size=5,
         disk_guard_enable=False,
     )
-
-
-@dataclass
-class Sent:
-    """A message the store took, and where it said it put it."""
-
-    key: str
-    topic: str
-    queue_id: int
-    body: bytes
-    queue_offset: int
-    physical_offset: int
-    end: int
-
-
-@dataclass
-class Ledger:
-    """What was sent over all lives, and what of it the store has promised to keep."""
-
-    sent: dict[str, Sent] = field(default_factory=dict)
-    attempted: dict[str, Message] = field(default_factory=dict)  # may be there without an answer
-    promised: set[str] = field(default_factory=set)
-    offset_saved: int = 0  # the consumer offset whose save returned
-    offset_asked: int = 0  # the newest that was ever tried
-
-    def check(self, store: MessageStore, disk: SimDisk) -> None:
-        """Everything that must hold after a recovery."""
-        found = self._check_queues(store)
-        lowest = store.min_physical_offset
-        for key in sorted(self.promised):
-            sent = self.sent[key]
-            if sent.physical_offset >= lowest and key not in found:
-                raise Broken(f"promised {key} at {sent.physical_offset} is gone")
-        self._check_index(store, found)
-        self._check_offsets(disk)
-
-    def _check_queues(self, store: MessageStore) -> dict[str, StoredMessage]:
-        found: dict[str, StoredMessage] = {}
-        for topic, queue_ids in store.queues().items():
-            for queue_id in queue_ids:
-                for message in read_all(store, topic, queue_id):
-                    self._check_message(message)
-                    found[message.body[:16].decode()] = message
-        if store.reput.dispatched_offset != store.max_physical_offset:
-            raise Broken(
-                f"the queues end at {store.reput.dispatched_offset}, the log at "
-                f"{store.max_physical_offset}"
-            )
-        return found
-
-    def _check_message(self, message: StoredMessage) -> None:
-        key = message.body[:16].decode(errors="replace")
-        attempt, sent = self.attempted.get(key), self.sent.get(key)
-        if attempt is None:
-            raise Broken(f"{message.topic}/{message.queue_id}: {key!r} was never sent")
-        if message.body != attempt.body or message.topic != attempt.topic:
-            raise Broken(f"{key}: its content differs from what was sent")
-        if message.properties.partition("__CRC32#")[0] != attempt.properties:
-            raise Broken(f"{key}: its properties differ from what was sent")
-        if sent is None:  # the power went before the answer came
-            return
-        place = (message.queue_id, message.queue_offset, message.physical_offset)
-        if place != (sent.queue_id, sent.queue_offset, sent.physical_offset):
-            raise Broken(f"{key}: it was stored elsewhere than the store said: {place}, {sent}")
-
-    def _check_index(self, store: MessageStore, found: dict[str, StoredMessage]) -> None:
-        for key, message in found.items():
-            hits = finish(store.search(message.topic, key, 32, 0, 2**62))
-            offsets = [hit.physical_offset for view in hits.views for hit in decode_records(view)]
-            if offsets != [message.physical_offset]:
-                raise Broken(f"{key}: the index finds {offsets}, not {message.physical_offset}")
-
-    def _check_offsets(self, disk: SimDisk) -> None:
-        table = load_json(OFFSETS, disk=disk)
-        value = table["offset"] if table else 0
-        if not self.offset_saved <= value <= self.offset_asked:
-            raise Broken(f"consumer offset {value}; saved was {self.offset_saved}")
-
-    def settle(self, store: MessageStore, disk: SimDisk) -> None:
-        """After a recovery all that is there is promised, and what is not there is not."""
-        end = store.max_physical_offset
-        self.sent = {key: sent for key, sent in self.sent.items() if sent.end <= end}
-        self.promised = set(self.sent)
-        table = load_json(OFFSETS, disk=disk)
-        self.offset_saved = self.offset_asked = table["offset"] if table else 0
-
-
-def read_all(store: MessageStore, topic: str, queue_id: int) -> list[StoredMessage]:
-    """Every message of a queue; its offsets must be gapless."""
-    offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-    messages: list[StoredMessage] = []
-    while offset < end:
-        result = store.read_queue(topic, queue_id, offset, 32, max_bytes=1 << 20)
-        where = f"{topic}/{queue_id} at {offset} of {end}"
-        if result.status is not ReadStatus.FOUND:
-            raise Broken(f"{where}: {result.status.name}")
-        batch = [message for view in result.views for message in decode_records(bytes(view))]
-        result.release()
-        for message in batch:
-            if (message.topic, message.queue_id, message.queue_offset) != (topic, queue_id, offset):
-                raise Broken(f"{where}: finds {message.topic}/{message.queue_id} {message!r}")
-            offset += 1
-        messages += batch
-    return messages
 
 
 class Life:
@@ -302,83 +200,139 @@ class Life:
 class Report:
     images: int = 0
     lives: int = 0
-    recovery_cuts: int = 0
+    recovery_cuts: int = 0  # starts that the power ended
+    start_kills: int = 0  # starts that a kill ended
+
+    def add(self, other: Report) -> None:
+        self.images += other.images
+        self.lives += other.lives
+        self.recovery_cuts += other.recovery_cuts
+        self.start_kills += other.start_kills
 
 
 def run_seed(seed: int, *, lives: int = 3) -> Report:
     """One chain of lives; Broken (with the seed in its text) when a promise is not kept."""
     report = Report()
-    try:
+    with _named(seed, report):
         _run(random.Random(seed), lives, report)
-    except (Broken, AssertionError) as error:
-        raise Broken(f"seed {seed}, image {report.images}, life {report.lives}: {error}") from error
     return report
 
 
+def run_every_kill(seed: int) -> Report:
+    """One life, then a start that ends at each of its disk calls in turn, by a cut and by a kill;
+    the next one must come to its end and keep every promise."""
+    report = Report(lives=1)
+    rng = random.Random(seed)
+    with _named(seed, report):
+        start = _begin(rng)
+        life = Life(start.disk, start.ledger, start.settings, rng, start.now)
+        _live(life, start.disk, rng, clean=0.2)
+        start.now = life.clock.ms
+        killed = start.disk.copy().stop_process()
+        origin = killed if rng.random() < 0.5 else start.disk.lose_power(rng)
+        for calls in itertools.count():
+            image = origin.copy()
+            if not _is_ended(image, start, calls):
+                return report
+            for after in (image.lose_power(rng), image.copy().stop_process()):
+                report.images += 1
+                _recover_and_check(after, start)
+            report.recovery_cuts += 1
+            report.start_kills += 1
+    return report
+
+
+@contextmanager
+def _named(seed: int, report: Report) -> Iterator[None]:
+    try:
+        yield
+    except (AssertionError, StoreError, OSError) as error:
+        where = f"seed {seed}, image {report.images}, life {report.lives}"
+        raise Broken(f"{where}: {type(error).__name__}: {error}") from error
+
+
+@dataclass
+class _Chain:
+    """What one life leaves to the next."""
+
+    settings: StoreSettings
+    rng: random.Random
+    disk: SimDisk = field(default_factory=SimDisk)
+    ledger: Ledger = field(default_factory=Ledger)
+    now: int = 1_700_000_000_000
+
+
+def _begin(rng: random.Random) -> _Chain:
+    chain = _Chain(sim_settings(rng), rng)
+    make_folder(chain.disk, f"{ROOT}/config")
+    return chain
+
+
 def _run(rng: random.Random, lives: int, report: Report) -> None:
-    settings = sim_settings(rng)
-    disk = SimDisk()
-    make_folder(disk, f"{ROOT}/config")
-    ledger = Ledger()
-    now = 1_700_000_000_000
+    chain = _begin(rng)
     for _ in range(lives):
         report.lives += 1
-        life = Life(disk, ledger, settings, rng, now)
-        ledger.settle(life.store, disk)
-        if rng.random() < 0.15:
-            disk.failing_syncs = {disk.syncs + rng.randint(1, 12)}
-        disk.power_left = rng.randint(1, 120) if rng.random() < 0.8 else None
-        try:
-            life.work(rng.randint(5, 60))
-            disk.power_left = None
-            if rng.random() < 0.4:
-                life.close()
-        except PowerLoss:
-            pass
-        now = life.clock.ms + rng.choice((0, 5, 10_000))
-        image = _next_disk(disk, ledger, settings, rng, now, report)
+        life = Life(chain.disk, chain.ledger, chain.settings, rng, chain.now)
+        chain.ledger.settle(life.store, chain.disk)
+        _live(life, chain.disk, rng, clean=0.4)
+        chain.now = life.clock.ms + rng.choice((0, 5, 10_000))
+        image = _check_images(chain, report)
         # After a SIGKILL the page cache lives on: the next life sees what no disk has yet.
-        disk = disk.stop_process() if rng.random() < 0.3 else image
+        chain.disk = chain.disk.stop_process() if rng.random() < 0.3 else image
 
 
-def _next_disk(
-    disk: SimDisk,
-    ledger: Ledger,
-    settings: StoreSettings,
-    rng: random.Random,
-    now: int,
-    report: Report,
-) -> SimDisk:
+def _live(life: Life, disk: SimDisk, rng: random.Random, *, clean: float) -> None:
+    """Work until the power goes or the work is done; then, sometimes, a clean stop."""
+    if rng.random() < 0.15:
+        disk.failing_syncs = {disk.syncs + rng.randint(1, 12)}
+    disk.power_left = rng.randint(1, 150) if rng.random() < 0.8 else None
+    try:
+        life.work(rng.randint(5, 60))
+        disk.power_left = None
+        if rng.random() < clean:
+            life.close()
+    except PowerLoss:
+        disk.power_left = None
+
+
+def _check_images(chain: _Chain, report: Report) -> SimDisk:
     """Recover and check several images of this moment; the disk to go on with."""
-    for _ in range(IMAGES_PER_CUT):
-        image = disk.lose_power(rng)
-        if rng.random() < 0.3:
-            image = _cut_recovery(image, ledger, settings, rng, now, report)
+    disk, rng = chain.disk, chain.rng
+    for number in range(IMAGES_PER_CUT):
+        image = disk.lose_power(rng) if number else disk.copy().stop_process()
+        if rng.random() < 0.4:
+            image = _interrupt_starts(image, chain, report)
         report.images += 1
-        _recover_and_check(image, ledger, settings, rng, now)
+        _recover_and_check(image, chain)
     return disk.lose_power(rng)
 
 
-def _cut_recovery(
-    image: SimDisk,
-    ledger: Ledger,
-    settings: StoreSettings,
-    rng: random.Random,
-    now: int,
-    report: Report,
-) -> SimDisk:
-    """Lose power once more, in the middle of the recovery."""
-    image.power_left = rng.randint(0, 25)
+def _interrupt_starts(image: SimDisk, chain: _Chain, report: Report) -> SimDisk:
+    """Starts that do not come to their end; the disk after them."""
+    rng = chain.rng
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        _is_ended(image, chain, rng.randint(0, CALLS_OF_A_START))
+        if rng.random() < 0.5:
+            image = image.lose_power(rng)
+            report.recovery_cuts += 1
+        else:
+            image = image.stop_process()
+            report.start_kills += 1
+    return image
+
+
+def _is_ended(image: SimDisk, chain: _Chain, calls: int) -> bool:
+    """Start and end after so many disk calls; False when the start was over before."""
+    image.power_left = calls
     try:
-        Life(image, ledger, settings, rng, now)
+        Life(image, chain.ledger, chain.settings, chain.rng, chain.now)
     except PowerLoss:
-        report.recovery_cuts += 1
-    image.power_left = None
-    return image.lose_power(rng)
+        return True
+    finally:
+        image.power_left = None
+    return False
 
 
-def _recover_and_check(
-    image: SimDisk, ledger: Ledger, settings: StoreSettings, rng: random.Random, now: int
-) -> None:
-    life = Life(image, ledger, settings, rng, now)
-    ledger.check(life.store, image)
+def _recover_and_check(image: SimDisk, chain: _Chain) -> None:
+    life = Life(image, chain.ledger, chain.settings, chain.rng, chain.now)
+    chain.ledger.check(life.store, image)

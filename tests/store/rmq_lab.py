@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from crash.ledger import read_all
 from crash.sim_disk import PowerLoss, SimDisk
-from crash.simulator import SimClock, read_all
+from crash.simulator import SimClock
 from waiting import finish
 
 from aerobee.broker.store.message_store import MessageStore
