@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 
 from aerobee.broker.clock import Clock
+from aerobee.broker.store.disk import Disk, RealDisk
 from aerobee.broker.store.json_file import load_json, save_json
 
 log = structlog.get_logger("aerobee.config")
@@ -74,8 +75,15 @@ def as_bool(value: Any, default: bool) -> bool:
 class ConfigFile:
     """Saves `snapshot()` to `path` when told that something changed."""
 
-    def __init__(self, path: str, clock: Clock, snapshot: Callable[[], dict[Any, Any]]) -> None:
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        snapshot: Callable[[], dict[Any, Any]],
+        disk: Disk | None = None,
+    ) -> None:
         self.path = path
+        self._disk = disk if disk is not None else RealDisk()
         self._clock = clock
         self._snapshot = snapshot
         self._dirty = False
@@ -88,7 +96,7 @@ class ConfigFile:
         self._writing = threading.Lock()
 
     def load(self) -> dict[Any, Any] | None:
-        return load_json(self.path)
+        return load_json(self.path, disk=self._disk)
 
     def changed(self) -> None:
         """Save now, or soon when a save was only just made or the disk refuses."""
@@ -136,7 +144,7 @@ class ConfigFile:
         number, value = taken
         with self._writing:
             if number > self._written:  # else a newer one is there already
-                save_json(self.path, value)
+                save_json(self.path, value, disk=self._disk)
                 self._written = number
 
     async def run(self, pause_s: float = _QUIET_S) -> None:

@@ -1,14 +1,16 @@
 """Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, a queue for each level, until they are due.
 
-A level's queue is in the order of the deliver times, which its entries carry in the place of the
-tags code. How far each level has come is in config/delayOffset.json, never ahead of what the log
-has on disk, and after every step in config/delayProgress, for a restart after a kill.
+A level's queue is in the order of acceptance; its entries carry the deliver times in the place of
+the tags code (`level_times`: what a clock that was set does to them). How far each level has come
+is in config/delayOffset.json, never ahead of what the log has on disk; what was delivered since
+then, a start finds in the log (`origins`).
 """
 
 import asyncio
 import os
 from collections import deque
 from contextlib import suppress
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -16,8 +18,9 @@ import structlog
 from aerobee.broker.clock import Clock, watch_time_of_day
 from aerobee.broker.services import stored
 from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
+from aerobee.broker.services.level_times import LevelTimes
 from aerobee.broker.services.names_check import SCHEDULE_TOPIC
-from aerobee.broker.services.progress_file import ProgressFile
+from aerobee.broker.services.origins import MARK_BYTES, keep_mark_near, origins_since
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.results import Arrival
 from aerobee.broker.store.wake import Wake
@@ -32,6 +35,8 @@ BATCH_MAX: Final = 256  # messages of one level put at once, before the next lev
 IDLE_S: Final = 60.0
 RETRY_MS: Final = 100
 FAILED_RETRY_S: Final = 1.0
+_PLACE: Final = Struct(">12xi4xq")  # of a record: queue id, queue offset
+_MARK: Final = "logOffset"  # of the saved file; Java brokers pass over it
 
 
 class Schedule:
@@ -52,13 +57,14 @@ class Schedule:
         self._delays_ms = settings.delay_levels_ms
         self.data_version = DataVersion(clock.now_ms())
         self.file = ConfigFile(
-            os.path.join(config_folder, "delayOffset.json"), clock, self._snapshot
+            os.path.join(config_folder, "delayOffset.json"), clock, self._snapshot, store.disk
         )
-        self._progress = ProgressFile(os.path.join(config_folder, "delayProgress"))
-        self._levels: list[int] = []
+        self._levels: dict[int, LevelTimes] = {}
         self._next: dict[int, int] = {}  # level -> queue offset of the next message
         self._durable: dict[int, int] = {}  # the same, as far as it is on disk
-        self._unflushed: deque[tuple[int, int, int]] = deque()  # log end, level, next
+        # Log before and after the copies, level, next.
+        self._unflushed: deque[tuple[int, int, int, int]] = deque()
+        self._mark = 0  # copies before this place of the log are counted in the saved file
         self._wake = Wake()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -71,13 +77,34 @@ class Schedule:
         table = content.get("offsetTable")
         for level, queue_offset in (table if isinstance(table, dict) else {}).items():
             self._next[as_int(level, 0)] = as_int(queue_offset, 0)
-        numbers = self._progress.read(self._store.max_physical_offset) or []
-        for level, queue_offset in zip(numbers[::2], numbers[1::2], strict=False):
-            self._next[level] = max(queue_offset, self._next.get(level, 0))
+        mark = as_int(content.get(_MARK), -1)
+        self._pass_delivered(origins_since(self._store, mark if mark >= 0 else None))
         self._durable = dict(self._next)
+        self._mark = max(mark, 0)
+        if mark < 0 and self._store.max_physical_offset >= MARK_BYTES:
+            self.file.changed_lazily()
         # Also levels that the setting does not name any more, when messages were put to them.
         known = {queue_id + 1 for queue_id in self._store.queues().get(SCHEDULE_TOPIC, ())}
-        self._levels = sorted(known.union(range(1, len(self._delays_ms) + 1)))
+        self._levels = {
+            level: LevelTimes(self._clock, self._delay_ms(level))
+            for level in sorted(known.union(range(1, len(self._delays_ms) + 1)))
+        }
+
+    def _pass_delivered(self, origins: set[int]) -> None:
+        """Go on behind the last message of each level that was delivered: none before it waits."""
+        passed = 0
+        for physical_offset in origins:
+            record = self._store.record_at(physical_offset)
+            if record is None:
+                continue
+            queue_id, queue_offset = _PLACE.unpack_from(record)
+            entry = self._store.queue_entry(SCHEDULE_TOPIC, queue_id, queue_offset)
+            if entry is not None and entry[0] == physical_offset:
+                before = self._next.get(queue_id + 1, 0)
+                self._next[queue_id + 1] = max(before, queue_offset + 1)
+                passed += queue_offset >= before
+        if passed:
+            log.info("delayed messages of the last seconds were delivered already", count=passed)
 
     async def start(self) -> None:
         self._store.add_arrival_listener(
@@ -86,6 +113,10 @@ class Schedule:
         self._tasks = [
             asyncio.create_task(self._run(), name="schedule"),
             asyncio.create_task(self.file.run(self._flush_s), name="schedule-offsets"),
+            asyncio.create_task(
+                keep_mark_near(self._store, lambda: self._mark, self.file.changed_lazily),
+                name="schedule-mark",
+            ),
             asyncio.create_task(
                 watch_time_of_day(self._clock, self._wake.set), name="schedule-clock"
             ),
@@ -103,7 +134,6 @@ class Schedule:
     def save(self) -> None:
         """The last word, after the store's stop: nothing that was delivered is delivered again."""
         self.file.save()
-        self._progress.close()
 
     async def _run(self) -> None:
         while True:
@@ -144,6 +174,11 @@ class Schedule:
 
     def _step_level(self, level: int, now_ms: int) -> int | None:
         queue_offset = self._within_queue(level)
+        queue = self._store.queue_table.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return None
+        times = self._levels[level]
+        all_seen = times.follow(queue, queue_offset, now_ms)
         batch: list[tuple[StoredMessage, Message]] = []
         batch_bytes = 0
         due_ms: int | None = None
@@ -152,10 +187,9 @@ class Schedule:
             if entry is None:
                 break
             physical_offset, size, deliver_ms = entry
-            delay_ms = self._delay_ms(level)
-            too_far = delay_ms is not None and deliver_ms > now_ms + delay_ms
-            if deliver_ms > now_ms and not too_far:
-                due_ms = deliver_ms
+            entry_due_ms = times.due_ms(queue_offset, deliver_ms, now_ms)
+            if entry_due_ms > now_ms:
+                due_ms = entry_due_ms
                 break
             message = stored.message_at(self._store, physical_offset, size)
             if message is None:
@@ -167,14 +201,15 @@ class Schedule:
             queue_offset += 1
         else:
             due_ms = now_ms  # there may be more
+        log_start = self._store.max_physical_offset
         if batch:
             done = self._deliver(batch)
             if done is not None:
                 queue_offset = done
                 due_ms = now_ms + RETRY_MS
         if queue_offset != self._next.get(level, 0):
-            self._advance(level, queue_offset)
-        return due_ms
+            self._advance(level, queue_offset, log_start)
+        return due_ms if all_seen else now_ms
 
     def _within_queue(self, level: int) -> int:
         queue_offset = self._next.get(level, 0)
@@ -188,7 +223,7 @@ class Schedule:
                 was=queue_offset,
                 now=inside,
             )
-            self._advance(level, inside)
+            self._advance(level, inside, self._store.max_physical_offset)
         return inside
 
     def _deliver(self, batch: list[tuple[StoredMessage, Message]]) -> int | None:
@@ -203,17 +238,16 @@ class Schedule:
 
     # --- progress
 
-    def _advance(self, level: int, queue_offset: int) -> None:
+    def _advance(self, level: int, queue_offset: int, log_start: int) -> None:
         self._next[level] = queue_offset
         log_end = self._store.max_physical_offset
-        self._unflushed.append((log_end, level, queue_offset))
-        self._progress.write([n for pair in self._next.items() for n in pair], log_end)
+        self._unflushed.append((log_start, log_end, level, queue_offset))
         self.file.changed_lazily()
 
     def _note_flushed(self) -> None:
         flushed = self._store.flushed_offset
-        while self._unflushed and self._unflushed[0][0] <= flushed:
-            _, level, queue_offset = self._unflushed.popleft()
+        while self._unflushed and self._unflushed[0][1] <= flushed:
+            _, _, level, queue_offset = self._unflushed.popleft()
             self._durable[level] = queue_offset
 
     def progress(self, level: int) -> tuple[int, int]:
@@ -232,4 +266,6 @@ class Schedule:
         if self._unflushed:
             self.file.changed_lazily()  # what is not on disk yet is saved the next time
         self.data_version.next(self._clock.now_ms())
-        return self.table_json()
+        flushed = self._store.flushed_offset
+        self._mark = min(flushed, self._unflushed[0][0]) if self._unflushed else flushed
+        return self.table_json() | {_MARK: self._mark}

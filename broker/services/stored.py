@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from aerobee.broker.services import names_check
+from aerobee.broker.services.origins import origin_field
 from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol import properties as props
@@ -109,7 +110,9 @@ def delivered(stored: StoredMessage) -> Message | None:
             real_topic=stored.property(props.REAL_TOPIC),
         )
         return None
-    return again(stored, *place, own_properties(stored))
+    message = again(stored, *place, own_properties(stored))
+    message.prepared_transaction_offset = origin_field(stored.physical_offset)
+    return message
 
 
 def say_failed(reports: Reports, event: str, error: Exception) -> None:

@@ -1,7 +1,8 @@
 """config/timercheck, upstream's page of 4096 bytes: how far the timers had come, for certain.
 
-It never says more than the store has on disk: after a power failure a timer may fire twice, but
-none is lost.
+It never says more than the store has on disk. At byte 256 stands our mark: copies of timers before
+this place of the store's log are counted in the page, the others a start finds (`origins`). A
+checksum binds it to the page: one that a Java broker has written since has no mark.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import os
 from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
 
 import structlog
 
@@ -23,6 +25,8 @@ log = structlog.get_logger("aerobee.timers")
 
 _PAGE: Final = 4096
 _FIELDS: Final = Struct(">7q")
+_MARK: Final = Struct(">qI")  # place in the log, CRC-32 of the fields and of it
+_MARK_AT: Final = 256
 
 
 class TimerCheckpoint(NamedTuple):
@@ -41,6 +45,7 @@ class Reached(NamedTuple):
     """How far the timers have come; true once the store has its log on disk up to `store_end`."""
 
     store_end: int
+    mark: int  # see above
     read_ms: int
     log_end: int
     queue_offset: int
@@ -64,17 +69,24 @@ class Checkpoints:
         self._clock = clock
         self._waiting: Reached | None = None
         self.point = TimerCheckpoint()
+        self.mark: int | None = None
         self.dirty = Wake()
 
     def load(self) -> TimerCheckpoint:
         try:
             with open(self._path, "rb") as file:
-                data = file.read(_FIELDS.size)
+                page = file.read(_PAGE)
         except FileNotFoundError:
-            data = b""
-        if len(data) == _FIELDS.size:
-            self.point = TimerCheckpoint(*_FIELDS.unpack(data))
+            page = b""
+        if len(page) >= _FIELDS.size:
+            self.point = TimerCheckpoint(*_FIELDS.unpack_from(page))
+        if len(page) >= _MARK_AT + _MARK.size:
+            mark, checksum = _MARK.unpack_from(page, _MARK_AT)
+            self.mark = mark if checksum == self._checksum(mark) else None
         return self.point
+
+    def _checksum(self, mark: int) -> int:
+        return crc32(self.encode() + mark.to_bytes(8, "big"))
 
     async def run(self, interval_s: float) -> None:
         """Write within `interval_s` of a change, until cancelled."""
@@ -122,10 +134,12 @@ class Checkpoints:
         try:
             if os.fstat(fd).st_size < _PAGE:
                 os.ftruncate(fd, _PAGE)
-            os.pwrite(fd, self.encode(), 0)
+            fields = self.encode().ljust(_MARK_AT, b"\0")
+            os.pwrite(fd, fields + _MARK.pack(reached.mark, self._checksum(reached.mark)), 0)
             data_sync(fd)
         finally:
             os.close(fd)
+        self.mark = reached.mark
 
     def encode(self) -> bytes:
         """As the file and GET_TIMER_CHECK_POINT have it."""

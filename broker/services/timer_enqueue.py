@@ -60,8 +60,10 @@ class Enqueue:
         self._deliver_due = deliver_due
         self._complete_at = 0
         self._delivered: set[int] = set()  # from `queue_offset` on: to be read again, but out
+        self.log_start: int | None = None  # their copies stand in the store's log from here on
         self.queue_offset = 0
         self.pending = 0
+        self.noted: set[int] = set()  # records that will be read again, but have units
         self.skip_before_ms = 0  # timers due before this were delivered long ago
 
     def start_at(self, queue_offset: int, log_end: int, pending: int) -> None:
@@ -90,12 +92,16 @@ class Enqueue:
             timers = [
                 timer
                 for timer in map(_read, self._records(found))
-                if timer is not None and timer.queue_offset not in self._delivered
+                if timer is not None
+                and timer.queue_offset not in self._delivered
+                and timer.physical_offset not in self.noted
             ]
         finally:
             found.release()
         next_offset = found.next_offset
         due = [timer for timer in timers if self.skip_before_ms < timer.deliver_ms <= now_ms]
+        if due and self.log_start is None:
+            self.log_start = self._store.max_physical_offset
         failed = self._deliver_due(due, now_ms) if due else set()
         self._delivered.update({timer.queue_offset for timer in due} - failed)
         if failed:
@@ -108,7 +114,11 @@ class Enqueue:
         self._note(later, now_ms, live, read_second)
         if found.status is ReadStatus.OFFSET_OVERFLOW_BADLY or next_offset > self.queue_offset:
             self.queue_offset = next_offset
+            if self.noted and self.queue_offset >= self._store.max_offset(TIMER_TOPIC, 0):
+                self.noted = set()
             self._delivered = {offset for offset in self._delivered if offset >= next_offset}
+        if not self._delivered:
+            self.log_start = None
         return not failed
 
     def _records(self, found: ReadResult) -> list[memoryview]:

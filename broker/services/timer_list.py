@@ -69,7 +69,7 @@ def list_timers(
     found = wheel.next_second(second, 2**62)
     while found is not None and found >= second:
         second = found
-        slot = load_slot(store, timer_log, wheel, second, after, 2**62)
+        slot = load_slot(store, timer_log, wheel, second, after)
         while (place := slot.peek()) is not None:
             if len(entries) == count or looked_at >= LOOKED_AT_MAX:
                 return entries, f"{second}.{after[0]}.{after[1]}"

@@ -6,6 +6,7 @@ import structlog
 
 from aerobee.broker.services import stored
 from aerobee.broker.services.names_check import TIMER_TOPIC
+from aerobee.broker.services.origins import origin_field
 from aerobee.broker.services.timer_log import MAGIC_ROLL, Unit
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import CRC_PROPERTY_SIZE, Message, StoredMessage
@@ -99,7 +100,9 @@ def rolled(message: StoredMessage) -> Message:
     text = stored.own_properties(message)
     times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
     text = _told(text, props.TIMER_ROLL_TIMES, times + 1)
-    return stored.again(message, TIMER_TOPIC, 0, text)
+    made = stored.again(message, TIMER_TOPIC, 0, text)
+    made.prepared_transaction_offset = origin_field(message.physical_offset)
+    return made
 
 
 def _told(properties: str, name: str, value: int) -> str:

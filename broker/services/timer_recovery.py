@@ -6,15 +6,14 @@ a timer twice after a kill there. Then the pending units are appended anew, each
 seconds.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
 from aerobee.broker.services.timer_log import MAGIC_DELETE, NONE, TimerLog, Units
-from aerobee.broker.services.timer_slot import Place
 from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
 
 log = structlog.get_logger("aerobee.timers")
@@ -42,27 +41,14 @@ class _Pending:
         )
 
 
-class Progress(NamedTuple):
-    """What config/timerProgress says: exact, if nothing was lost since."""
-
-    fired: Place
-    queue_offset: int
-    log_end: int  # of the timer log
-
-    @property
-    def second(self) -> int:
-        """In which the last timer fired."""
-        return (self.fired[0] - 1) // 1000
-
-
 @dataclass(slots=True)
 class Recovered:
     """What was found."""
 
     timers: int  # that wait
     read_second: int  # the first with timers that may wait
-    progress: Progress | None  # None: not to be believed
-    last_physical_offset: int  # of the record of the log's last unit; -1: no unit
+    noted: set[int]  # records from `unread_from` on that have units all the same
+    last_physical_offset: int  # of the newest record that has a unit; -1: none
 
 
 def recover(
@@ -70,38 +56,43 @@ def recover(
     wheel: TimerWheel,
     *,
     read_second: int,
+    read_end: int,
+    unread_from: int,
     max_physical_offset: int,
-    progress: Progress | None,
+    fired: set[int],
 ) -> Recovered:
-    """Cut the log where its records are not in the store any more; fill the wheel from it."""
-    pieces, last = _scan(timer_log, read_second, max_physical_offset)
+    """Cut the log where its records are not in the store any more; fill the wheel from it.
+
+    `read_second`: those before it had their turn, when the log ended at `read_end`; what follows
+    may be of an earlier second, if the clock was set back. `unread_from`: the first record of the
+    timer topic that will be read again. `fired`: records whose timers have."""
+    noted: set[int] = set()
+    pieces: list[_Pending] = []
+    last = NONE
+    for position, units in _scan(timer_log, max_physical_offset):
+        offsets = units["physical_offset"].astype(np.int64)
+        noted.update(offsets[offsets >= unread_from].tolist())
+        last = max(last, int(offsets.max()))
+        pieces.append(_pending(position, units, read_second, read_end))
     wheel.create()
-    if progress is not None and progress.log_end > timer_log.end:
-        progress = None
-    if progress is not None:
-        read_second = max(read_second, progress.second)
     if not pieces:
-        return Recovered(0, read_second, progress, last)
+        return Recovered(0, read_second, noted, last)
     names = _Pending.__slots__
     found = _Pending(
         *(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names)
     )
-    found = found[np.flatnonzero(found.second >= read_second)]
     found = _once_each(found)
     if _is_chained(found):
         _fill(wheel, found)
     else:
         log.warning("the timers' chains are written anew", timers=len(found.position))
         _rechain(timer_log, wheel, found)
-    return Recovered(_count(found, progress), read_second, progress, last)
+    first = int(found.second.min(initial=read_second))
+    return Recovered(_count(found, fired), first, noted, last)
 
 
-def _scan(
-    timer_log: TimerLog, read_second: int, max_physical_offset: int
-) -> tuple[list[_Pending], int]:
-    """The units of seconds from `read_second` on, and where the last unit's record is."""
-    pieces: list[_Pending] = []
-    last = NONE
+def _scan(timer_log: TimerLog, max_physical_offset: int) -> Iterator[tuple[int, Units]]:
+    """Position and units, in pieces, up to the first whose record is gone; cuts the log there."""
     cut_at: int | None = None
     for position, units in timer_log.scan():
         lost = units["physical_offset"] + units["record_size"] > max_physical_offset
@@ -110,30 +101,26 @@ def _scan(
             cut_at = position + count * units.dtype.itemsize
             units = units[:count]
         if len(units):
-            last = int(units["physical_offset"][-1])
-            pieces.append(_pending(position, units, read_second))
+            yield position, units
         if cut_at is not None:
             break
     timer_log.cut(timer_log.end if cut_at is None else cut_at)
-    return pieces, last
 
 
-def _count(found: _Pending, progress: Progress | None) -> int:
+def _count(found: _Pending, fired: set[int]) -> int:
     """How many timers wait: without recalls, and without those that have fired."""
     waits = found.magic & MAGIC_DELETE == 0
-    if progress is not None:
-        deliver_ms, position = progress.fired
-        earlier = found.deliver_ms < deliver_ms
-        same = (found.deliver_ms == deliver_ms) & (found.position <= position)
-        waits &= ~((found.second == progress.second) & (found.deliver_ms > 0) & (earlier | same))
+    if fired:
+        waits &= ~np.isin(found.physical_offset, np.fromiter(fired, np.int64, len(fired)))
     return int(np.count_nonzero(waits))
 
 
-def _pending(position: int, units: Units, read_second: int) -> _Pending:
+def _pending(position: int, units: Units, read_second: int, read_end: int) -> _Pending:
     seconds = (units["written_ms"] + units["delay_ms"]).astype(np.int64) // 1000
-    index = np.flatnonzero(seconds >= read_second)
+    positions = position + np.arange(len(units), dtype=np.int64) * units.dtype.itemsize
+    index = np.flatnonzero((seconds >= read_second) | (positions >= read_end))
     return _Pending(
-        (position + index * units.dtype.itemsize).astype(np.int64),
+        positions[index],
         seconds[index],
         units["previous"][index].astype(np.int64),
         units["physical_offset"][index].astype(np.int64),

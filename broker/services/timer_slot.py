@@ -2,6 +2,7 @@
 
 import heapq
 from array import array
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
 Place = tuple[int, int]  # deliver time and position in the timer log: the order of firing
-POSITION_MAX: Final = 2**62
+FIRST_PLACE: Final[Place] = (0, -1)
 
 
 class TimerSlot:
@@ -23,6 +24,8 @@ class TimerSlot:
     def __init__(self, second: int) -> None:
         self.second = second
         self.recalled: set[str] = set()  # "topic+unique key"
+        self.has_fired = False  # a part of it, before the start
+        self.log_start = 0  # what fires of it stands in the store's log from here on
         self._deliver = array("q")
         self._position = array("q")
         self._order = array("q")
@@ -65,11 +68,11 @@ def load_slot(
     timer_log: TimerLog,
     wheel: TimerWheel,
     second: int,
-    fired: Place,
-    fired_before: int,
+    after: Place = FIRST_PLACE,
+    fired: Collection[int] = (),
 ) -> TimerSlot:
-    """The second's timers, and which of them are recalled. Left out: those up to `fired`, among
-    the units before position `fired_before`."""
+    """The second's timers after a place, and which of them are recalled. Left out are those of
+    records that have `fired`."""
     slot = TimerSlot(second)
     deliver, positions = array("q"), array("q")
     position = wheel.get(second).last
@@ -77,12 +80,14 @@ def load_slot(
         unit = timer_log.read(position)
         if unit is None or unit.slot_ms // 1000 != second:
             break
-        if unit.magic & MAGIC_DELETE and not unit.magic & MAGIC_ROLL:
+        if unit.physical_offset in fired:
+            slot.has_fired = True
+        elif unit.magic & MAGIC_DELETE and not unit.magic & MAGIC_ROLL:
             if key := unit_recalls(store, unit):
                 slot.recalled.add(key)
         else:
             deliver_ms = unit_deliver_ms(store, unit)
-            if position >= fired_before or (deliver_ms, position) > fired:
+            if (deliver_ms, position) > after:
                 deliver.append(deliver_ms)
                 positions.append(position)
         position = unit.previous

@@ -19,7 +19,7 @@ import structlog
 from aerobee.broker.clock import Clock, watch_time_of_day
 from aerobee.broker.services import stored, timer_recovery
 from aerobee.broker.services.names_check import TIMER_TOPIC
-from aerobee.broker.services.progress_file import ProgressFile
+from aerobee.broker.services.origins import MARK_BYTES, keep_mark_near, origins_since
 from aerobee.broker.services.timer_checkpoint import Checkpoints, Reached
 from aerobee.broker.services.timer_enqueue import Enqueue, Timer
 from aerobee.broker.services.timer_list import TimerEntry, list_timers, parse_cursor
@@ -31,8 +31,7 @@ from aerobee.broker.services.timer_messages import (
     message_of,
     rolled,
 )
-from aerobee.broker.services.timer_recovery import Progress
-from aerobee.broker.services.timer_slot import POSITION_MAX, Place, TimerSlot, load_slot
+from aerobee.broker.services.timer_slot import FIRST_PLACE, Place, TimerSlot, load_slot
 from aerobee.broker.services.timer_wheel import SLOTS, TimerWheel
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.results import Arrival, PutResult
@@ -76,7 +75,6 @@ class Timers:
         self._count_put = count_put
         self._settings = settings
         self._clock = clock
-        self._progress = ProgressFile(os.path.join(root, "config", "timerProgress"))
         self.log = TimerLog(os.path.join(root, "timerlog"), settings.mapped_file_size_timer_log)
         self.wheel = TimerWheel(os.path.join(root, "timerwheel"))
         self._enqueue = Enqueue(
@@ -86,8 +84,9 @@ class Timers:
             os.path.join(root, "config", "timercheck"), store, self._sync, self._point_now, clock
         )
         self._read_second = 0  # seconds before this one have had their turn
-        self._fired: Place = (0, 0)  # the last that has had its turn
-        self._loaded_end = 0  # of the timer log at the start: units before it may have fired
+        self._fired = FIRST_PLACE  # the last that has had its turn
+        self._delivered: set[int] = set()  # records whose timers fired before the start ...
+        self._loaded_mark = 0  # ... their copies stand in the store's log from here on
         self._slot: TimerSlot | None = None
         self._begun: dict[int, TimerSlot] = {}  # seconds that ran when the clock was set back
         self._wake = Wake()
@@ -133,40 +132,51 @@ class Timers:
         """Find what is pending; the store must be loaded."""
         point = self.checkpoints.load()
         end = self._store.max_physical_offset
-        numbers = self._progress.read(end)
-        told = None if numbers is None else Progress((numbers[0], numbers[1]), *numbers[2:4])
+        self._delivered = origins_since(self._store, self.checkpoints.mark)
+        self._loaded_mark = self.checkpoints.mark or 0
         self.log.load()
+        queue_offset = max(point.queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
+        unread = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
         found = timer_recovery.recover(
             self.log,
             self.wheel,
             read_second=point.read_ms // 1000,
+            read_end=point.log_end,
+            unread_from=end if unread is None else unread[0],
             max_physical_offset=end,
-            progress=told,
+            fired=self._delivered,
         )
         # Not behind the running second: it may get new timers yet.
         self._read_second = min(found.read_second, self._clock.now_ms() // 1000)
-        queue_offset = point.queue_offset
+        self._enqueue.noted = found.noted
         if self.log.end < point.log_end:
             log.warning(
                 "the timer log is gone or damaged: timers are read anew from the store",
                 sound_up_to=self.log.end,
                 was=point.log_end,
             )
-            queue_offset = 0
+            queue_offset = self._behind(found.last_physical_offset)
             self._enqueue.skip_before_ms = point.read_ms
-        if found.last_physical_offset >= 0:
-            last = stored.message_at(self._store, found.last_physical_offset)
-            if last is not None and last.topic == TIMER_TOPIC:
-                queue_offset = max(queue_offset, last.queue_offset + 1)
-        if found.progress is not None:
-            self._fired = found.progress.fired
-            queue_offset = max(queue_offset, found.progress.queue_offset)
-        self._loaded_end = self.log.end
         self._enqueue.start_at(queue_offset, end, found.timers)
         if found.timers:
             log.info("timers are pending", timers=found.timers)
         else:
             self._read_second = max(self._read_second, self._clock.now_ms() // 1000)
+        if self.checkpoints.mark is None and end >= MARK_BYTES:
+            self._save_point()
+
+    def _behind(self, physical_offset: int) -> int:
+        """The queue offset behind the record there; 0 when none of the timer topic is."""
+        record = stored.message_at(self._store, physical_offset)
+        return record.queue_offset + 1 if record and record.topic == TIMER_TOPIC else 0
+
+    def _save_point(self) -> None:
+        """Write the checkpoint now; when the disk refuses, by and by."""
+        try:
+            self.checkpoints.step()
+        except OSError as error:
+            log.error("timers cannot be written to disk; trying again", error=str(error))
+            self.checkpoints.dirty.set()
 
     async def start(self) -> None:
         self._store.add_arrival_listener(
@@ -177,6 +187,12 @@ class Timers:
             asyncio.create_task(
                 self.checkpoints.run(self._settings.timer_flush_interval_ms / 1000),
                 name="timers-checkpoints",
+            ),
+            asyncio.create_task(
+                keep_mark_near(
+                    self._store, lambda: self.checkpoints.mark or 0, self.checkpoints.dirty.set
+                ),
+                name="timers-mark",
             ),
             asyncio.create_task(
                 watch_time_of_day(self._clock, self._wake.set), name="timers-clock"
@@ -218,7 +234,6 @@ class Timers:
         """Leave the files as they are."""
         self.log.close()
         self.wheel.close()
-        self._progress.close()
 
     async def _run(self) -> None:
         tick_ms = self._settings.timer_precision_ms
@@ -256,7 +271,7 @@ class Timers:
         if self._enqueue.has_more and not behind:
             running = {} if self._slot is None else {self._slot.second: self._slot}
             delivered = self._enqueue.step(now_ms, self._begun | running, self._read_second)
-            self._note_progress()
+            self.checkpoints.dirty.set()
             if not delivered:
                 return now_ms + RETRY_MS
         due_ms = self._fire(now_ms)
@@ -271,13 +286,16 @@ class Timers:
             self._begun[self._slot.second] = self._slot
             self._slot = None
         self._read_second = now_ms // 1000
-        self._fired = (now_ms, POSITION_MAX)
-        self._note_progress()
+        self._fired = FIRST_PLACE
+        self.checkpoints.dirty.set()
 
     def _deliver_due(self, timers: list[Timer], now_ms: int) -> set[int]:
         """Deliver timers that were due when they were read; those that could not be."""
         ready = []
         for timer in sorted(timers, key=lambda timer: timer.deliver_ms):
+            if timer.physical_offset in self._delivered:
+                self._enqueue.log_start = self._loaded_mark
+                continue
             message = stored.message_at(self._store, timer.physical_offset, timer.record_size)
             made = message and fired(message, NEVER_ENQUEUED, now_ms, NOTHING_RECALLED)
             if message is not None and made is not None:
@@ -299,9 +317,7 @@ class Timers:
                 end = now_s + SLOTS
                 following = self.wheel.next_second(self._read_second, end, end)
                 return None if following is None else following * 1000 + 1
-            self._slot = self._begun.pop(second, None) or load_slot(
-                self._store, self.log, self.wheel, second, self._fired, self._loaded_end
-            )
+            self._slot = self._begun.pop(second, None) or self._load_slot(second)
         more = self._fire_slot(self._slot, now_ms)
         if more is not None:
             return more
@@ -313,6 +329,11 @@ class Timers:
         self.log.drop_before(self._store.min_physical_offset)
         self.checkpoints.dirty.set()
         return now_ms  # for the next second
+
+    def _load_slot(self, second: int) -> TimerSlot:
+        slot = load_slot(self._store, self.log, self.wheel, second, fired=self._delivered)
+        slot.log_start = self._loaded_mark if slot.has_fired else self._store.max_physical_offset
+        return slot
 
     def _fire_slot(self, slot: TimerSlot, now_ms: int) -> int | None:
         """Fire what is due; when to look again, None when the slot is empty."""
@@ -333,7 +354,7 @@ class Timers:
             for place in places[done:]:
                 slot.add(*place)
         if places:
-            self._note_progress()
+            self.checkpoints.dirty.set()
         if done < len(places):
             return now_ms + RETRY_MS
         following = slot.peek()
@@ -374,16 +395,16 @@ class Timers:
 
     # --- progress
 
-    def _note_progress(self) -> None:
-        """After every step that put something: exact after a kill."""
-        numbers = [*self._fired, self._enqueue.queue_offset, self.log.end]
-        self._progress.write(numbers, self._store.max_physical_offset)
-        self.checkpoints.dirty.set()
-
     def _point_now(self) -> Reached:
         """How far it has come; what was delivered lies before the log's end."""
+        end = self._store.max_physical_offset
+        slots = [*self._begun.values(), *([] if self._slot is None else [self._slot])]
+        starts = [slot.log_start for slot in slots]
+        if self._enqueue.log_start is not None:
+            starts.append(self._enqueue.log_start)
         return Reached(
-            self._store.max_physical_offset,
+            end,
+            min(starts, default=end),
             self._second * 1000,
             self.log.end,
             self._enqueue.queue_offset,

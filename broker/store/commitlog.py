@@ -118,7 +118,10 @@ class CommitLog:
 
         One long loop without calls of ours: this is where a put spends its time.
         """
-        now_ms = self.last_store_timestamp = max(now_ms, self.last_store_timestamp)
+        if now_ms < self.last_store_timestamp:  # the clock was set back
+            rows = _up_to_first_timed(rows)
+            now_ms = self.last_store_timestamp
+        self.last_store_timestamp = now_ms
         file = self._file_with_room(0)
         base = file.start
         start = position = file.wrote
@@ -213,7 +216,7 @@ class CommitLog:
                 for _, queue_offset, offset, size, time_ms, _, _ in appended:
                     results.append(PutResult(ok, offset, size, queue_offset, time_ms))
                 if len(results) < len(messages):
-                    results.append(self._append_slowly(messages[len(results)], facts))
+                    results.append(self._append_slowly(messages[len(results)], now_ms, facts))
             except LogFull as error:
                 status = PutStatus.CREATE_MAPEDFILE_FAILED
                 results += [RefusedPut(status, str(error)) for _ in messages[len(results) :]]
@@ -275,7 +278,7 @@ class CommitLog:
             )
         return rows
 
-    def _append_slowly(self, message: Message, facts: list[Fact]) -> PutResult:
+    def _append_slowly(self, message: Message, now_ms: int, facts: list[Fact]) -> PutResult:
         """Append one message of any kind: the first of a queue, IPv6, V2, a half, a copy with its
         old checksum, one that needs the next file, one that cannot be stored."""
         try:
@@ -290,7 +293,9 @@ class CommitLog:
             file = self._file_with_room(record_size_max(message))
             in_queue = not message.sys_flag & NOT_IN_QUEUE
             queue_offset = queue.assigned if in_queue else 0
-            offset, now_ms = file.start + file.wrote, self.last_store_timestamp
+            offset = file.start + file.wrote
+            if not queue.is_timed:
+                now_ms = self.last_store_timestamp
             record = encode_record(
                 message, queue_offset, offset, now_ms, append_crc=self.append_crc
             )
@@ -366,6 +371,16 @@ class CommitLog:
         if file is None or physical_offset - file.start >= file.readable:
             return None
         return file
+
+
+def _up_to_first_timed(rows: Sequence[Row]) -> Sequence[Row]:
+    """Store times never go back, so that they can be searched. Those of delayed messages follow
+    the clock all the same, in `_append_slowly`: when they are due counts from there, also for a
+    queue that is rebuilt and for a Java broker."""
+    for number, row in enumerate(rows):
+        if row[0].is_timed:
+            return rows[:number]
+    return rows
 
 
 def _take_numbers_back(facts: list[Fact]) -> None:

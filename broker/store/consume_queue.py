@@ -20,6 +20,7 @@ from aerobee.broker.store.consume_queue_ext import ConsumeQueueExt, is_address, 
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.mapped_file import PAGE, MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
+from aerobee.broker.store.settings import TIMED_TOPICS
 from aerobee.protocol.java_hash import java_hash
 
 log = structlog.get_logger("aerobee.store")
@@ -40,6 +41,7 @@ class ConsumeQueue:
         "files",
         "flushed_bytes",
         "is_schedule",
+        "is_timed",
         "key_hash",
         "listened",
         "max_offset",
@@ -72,6 +74,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.is_schedule = is_schedule
+        self.is_timed = topic in TIMED_TOPICS
         self.listened = False  # whether somebody wants to be told of what arrives here
         self.ext = ext
         self.ext_writable = ext_writable

@@ -119,7 +119,8 @@ class QueueFlush:
         claim = replace(
             self._checkpoint.value,
             physic_msg_timestamp=self._log_flush.flushed_timestamp,
-            logics_msg_timestamp=self._reput.dispatched_timestamp,
+            # Not ahead of the clock: a delayed message may begin a file with an earlier time.
+            logics_msg_timestamp=min(self._reput.dispatched_timestamp, self._clock.now_ms()),
             dispatched_offset=min(self._reput.dispatched_offset, self._log.flushed_offset),
             confirm_physical_offset=self._log.flushed_offset,
         )

@@ -160,7 +160,7 @@ class IndexFile:
             self._add_many(np.asarray(hashes, np.int64), offsets, times)
         self.count += amount
         self.end_offset = int(offsets[-1])
-        self.end_timestamp = int(times[-1])
+        self.end_timestamp = max(self.end_timestamp, int(times[-1]))
         self._write_header()
 
     def _add_one_by_one(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:

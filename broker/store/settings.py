@@ -11,6 +11,8 @@ from aerobee.broker.store.layout import Layout
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+# Their messages wait for a time: their store times are the clock's, even after it was set back.
+TIMED_TOPICS = frozenset({SCHEDULE_TOPIC, "rmq_sys_wheel_timer"})
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

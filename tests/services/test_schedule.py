@@ -124,7 +124,6 @@ def test_upstreams_file_is_taken_over(world: World) -> None:
     world.stop()
     path = world.root / "config" / "delayOffset.json"
     path.write_text('{\n\t"offsetTable":{1:3,2:0\n\t}\n}')
-    (world.root / "config" / "delayProgress").unlink(missing_ok=True)
     world.open()
     world.advance(1)
     world.run_schedule()

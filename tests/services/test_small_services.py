@@ -25,7 +25,6 @@ from aerobee.broker.services.filters import (
     record_properties,
 )
 from aerobee.broker.services.order_locks import OrderLocks
-from aerobee.broker.services.progress_file import ProgressFile
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.subscription import by_expression, by_heartbeat
 from aerobee.broker.services.subscriptions import build_subscription
@@ -156,24 +155,6 @@ def test_the_properties_of_a_record_are_found_without_decoding_it(ipv6: bool, to
     assert properties_matcher(compile_filter("a = 7"))("a\x017\x02")
 
 
-def test_progress_is_believed_only_if_whole_and_of_a_log_that_is_still_there(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "p"
-    progress = ProgressFile(str(path))
-    assert progress.read(100) is None
-    progress.write([1, 2, 3], 100)
-    progress.write([4, 5], 200)
-    assert progress.read(200) == [4, 5] and progress.read(199) is None
-    progress.close()
-    data = bytearray(path.read_bytes())
-    data[20] ^= 1
-    path.write_bytes(data)
-    assert progress.read(200) is None
-    path.write_bytes(data[:10])
-    assert progress.read(200) is None
-
-
 def test_a_recall_handle_is_upstreams() -> None:
     handle = recall_handle.encode("T", "broker-a", "1700000000000", "7F0001")
     assert handle == "djEgVCBicm9rZXItYSAxNzAwMDAwMDAwMDAwIDdGMDAwMQ=="
@@ -277,7 +258,7 @@ async def test_a_change_that_the_disk_refused_is_saved_by_the_stop(
     path = tmp_path / "table.json"
     file = ConfigFile(str(path), Clock(), lambda: {"a": 1})
 
-    def refuse(path: str, value: object) -> None:
+    def refuse(path: str, value: object, **_: object) -> None:
         refused.set()
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -206,7 +206,6 @@ def test_a_lost_timer_log_is_read_anew_from_the_topic(world: World) -> None:
     world.stop()
     for path in (world.root / "timerlog").iterdir():
         path.unlink()
-    (world.root / "config" / "timerProgress").unlink()
     world.open()
     assert run_until(world, START_MS + 51_000) == {b"pending": START_MS + 50_000}
 
@@ -263,7 +262,6 @@ def test_chains_of_another_precision_are_written_anew_once(world: World) -> None
     world.run_timers()
     world.stop()
     unchain(world.root, 50)
-    (world.root / "config" / "timerProgress").unlink()
     world.open()
     end = world.timers.log.end
     assert world.timers.pending == 50 and end == 100 * 52
