@@ -237,7 +237,7 @@ class Pulls:
             pull.topic,
             pull.queue_id,
             pull.queue_offset,
-            min(fields.max_msg_nums, count_max),
+            max(1, min(fields.max_msg_nums, count_max)),  # Go's Poll asks for 0, and gets one
             max_bytes=_bytes_max(fields, bytes_max),
             matches=selection.matches,
             matches_record=selection.matches_record,

@@ -49,11 +49,6 @@ def selection_of(broker: Broker, fields: PullRequest, *, is_lite: bool) -> Selec
         or broker.groups.is_forbidden(group, fields.topic)
     ):
         _refuse_topic(broker, fields)
-    if fields.max_msg_nums < 1:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"maxMsgNums is {fields.max_msg_nums}; a pull asks for at least one message",
-        )
     if fields.sys_flag & PULL_SUBSCRIPTION:
         _check_expression_type(broker, fields.expression_type)
         selection = by_expression(fields.subscription, fields.expression_type)

@@ -95,6 +95,17 @@ def test_two_go_consumers_share_the_queues_and_keep_their_place(
     }
 
 
+def test_a_go_pull_consumer_polls_all_messages(broker: Broker, go: GoClient, name: str) -> None:
+    """Its Poll asks for 0 messages at once, and gets one."""
+    producer = go.producer(broker.namesrv, f"p-{name}")
+    go.send(producer, name, 12)
+    poller = f"c-{name}"
+    go.call("puller", name=poller, namesrv=broker.namesrv, group=f"g-{name}", topic=name)
+    messages = go.call("pull", name=poller, n=12, wait=20000)["messages"]
+    go.stop(producer, poller)
+    assert bodies(messages) == Counter(f"m-{n}" for n in range(12))
+
+
 def test_delay_and_retry_work_for_go(broker: Broker, go: GoClient, name: str) -> None:
     producer = go.producer(broker.namesrv, f"p-{name}")
     go.send(producer, name, 1, prefix="first", tags="first")
