@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
-from aerobee.broker.handlers.common import bound, known_group, known_topic, read_body, success
+from aerobee.broker.handlers.common import bound, known_topic, read_body, success
+from aerobee.broker.services import names_check
 from aerobee.broker.services.heartbeats import BROADCASTING
 from aerobee.broker.services.names_check import is_retry_topic
 from aerobee.broker.services.refused import Refused
@@ -41,19 +42,19 @@ STRATEGIES: Final[dict[str, Callable[[int, int, int], list[int]]]] = {
 def query_assignment(broker: Broker, request: Request) -> Command:
     """The queues of a topic that this client shall read."""
     body = read_body(request)
-    topic = known_topic(broker, _text(body, "topic"))
-    group = _text(body, "consumerGroup")
+    name, group = _text(body, "topic"), _text(body, "consumerGroup")
     if broker.settings.namesrv_addr:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
             "queues of several brokers are shared by the clients themselves (clientRebalance)",
         )
-    numbers = list(range(topic.read_queue_nums))
+    topic = broker.topics.get(name)
+    numbers = list(range(topic.read_queue_nums if topic is not None else 0))
     if body.get("messageModel") not in (BROADCASTING, 0):
         numbers = _share(broker, group, _text(body, "clientId"), body, numbers)
     assignments = [
         {
-            "messageQueue": MessageQueue(topic.name, broker.settings.broker_name, number),
+            "messageQueue": MessageQueue(name, broker.settings.broker_name, number),
             "mode": "PULL",
         }
         for number in numbers
@@ -64,26 +65,23 @@ def query_assignment(broker: Broker, request: Request) -> Command:
 def _share(
     broker: Broker, group: str, client_id: str, body: dict[Any, Any], queues: list[int]
 ) -> list[int]:
+    """This client's share; nothing by a strategy that is not known, as from RocketMQ."""
     strategy = STRATEGIES.get(str(body.get("strategyName") or "AVG"))
-    if strategy is None:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"strategy {body.get('strategyName')} is unknown; use {' or '.join(STRATEGIES)}",
-        )
     members = broker.clients.client_ids(group)
-    if client_id not in members:
+    if strategy is None or client_id not in members:
         return []
     return strategy(members.index(client_id), len(members), len(queues))
 
 
 def set_request_mode(broker: Broker, request: Request) -> Command:
-    """PULL is what every group has; POP cannot be had."""
+    """PULL is what every group has, one that is not there yet as well; POP cannot be had."""
     body = read_body(request)
     topic = _text(body, "topic")
     if is_retry_topic(topic):
         raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     known_topic(broker, topic)
-    known_group(broker, _text(body, "consumerGroup"))
+    if problem := names_check.group_problem(_text(body, "consumerGroup")):
+        raise Refused(ResponseCode.INVALID_PARAMETER, problem)
     if body.get("mode") not in ("PULL", 0, "0", None):
         raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_POP)
     return success(request)

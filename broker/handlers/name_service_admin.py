@@ -20,23 +20,22 @@ from aerobee.protocol.headers import Header, decode_ext
 log = structlog.get_logger("aerobee.names")
 
 _FIXED_KEYS = {"configBlackList", "configStorePath", "kvConfigPath"}
+# All that RocketMQ's name servers (4.9.7, 5.5.0) print, by their names.
 NAME_SERVICE_KEYS = {
     *_FIXED_KEYS,
-    "bindAddress",
-    "clusterTest",
-    "deleteTopicWithBrokerRegistration",
-    "enableAllTopicList",
-    "enableTopicList",
-    "namesrvListenPort",
-    "needWaitForService",
-    "orderMessageEnable",
-    "productEnvName",
-    "returnOrderTopicConfigToBroker",
-    "rocketmqHome",
-    "scanNotActiveBrokerInterval",
-    "serverChannelMaxIdleTimeSeconds",
-    "supportActingMaster",
-    "waitSecondsForService",
+    *("bindAddress", "clientRequestThreadPoolNums", "clientRequestThreadPoolQueueCapacity"),
+    *("clusterTest", "defaultThreadPoolNums", "defaultThreadPoolQueueCapacity"),
+    *("deleteTopicWithBrokerRegistration", "enableAllTopicList", "enableControllerInNamesrv"),
+    *("enableShutdownGracefully", "enableTopicList", "listenPort", "needWaitForService"),
+    *("notifyMinBrokerIdChanged", "orderMessageEnable", "productEnvName"),
+    *("returnOrderTopicConfigToBroker", "rocketmqHome", "scanNotActiveBrokerInterval"),
+    *("serverAsyncSemaphoreValue", "serverCallbackExecutorThreads"),
+    *("serverChannelMaxIdleTimeSeconds", "serverNettyWorkerGroupEnable"),
+    *("serverOnewaySemaphoreValue", "serverPooledByteBufAllocatorEnable"),
+    *("serverSelectorThreads", "serverSocketBacklog", "serverSocketRcvBufSize"),
+    *("serverSocketSndBufSize", "serverWorkerThreads", "shutdownWaitTimeSeconds"),
+    *("supportActingMaster", "unRegisterBrokerQueueCapacity", "useEpollNativeSelector"),
+    *("waitSecondsForService", "writeBufferHighWaterMark", "writeBufferLowWaterMark"),
 }
 
 
@@ -202,10 +201,16 @@ def broker_member_group(service: NameService, request: Request) -> Command:
 
 
 def get_settings(service: NameService, request: Request) -> Command:
-    """Those of the settings that concern a name server."""
-    lines = render_settings(service.settings).splitlines(keepends=True)
-    wanted = [line for line in lines if line.partition("=")[0] in NAME_SERVICE_KEYS]
-    return request.command.answer(ResponseCode.SUCCESS, body="".join(wanted).encode())
+    """Those of the settings that concern a name server, under RocketMQ's names for them."""
+    settings = service.settings
+    lines = (line.partition("=") for line in render_settings(settings).splitlines())
+    shown = {key: value for key, _, value in lines if key in NAME_SERVICE_KEYS}
+    port = settings.namesrv_listen_port
+    shown["listenPort"] = str(port if port >= 0 else settings.listen_port)
+    shown["configBlackList"] = ";".join(sorted(_FIXED_KEYS))
+    shown["kvConfigPath"] = str(service.kv.file.path)
+    text = "".join(f"{key}={shown[key]}\n" for key in sorted(shown))
+    return request.command.answer(ResponseCode.SUCCESS, body=text.encode())
 
 
 def update_settings(service: NameService, request: Request) -> Command:

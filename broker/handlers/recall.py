@@ -39,6 +39,17 @@ def handlers(broker: Broker) -> dict[int, Handler]:
 
 def recall(broker: Broker, request: Request) -> Command | None:
     header = decode_ext(request.command.ext, _RecallRequest)
+    ext = {props.MSG_REGION: broker.settings.region_id}  # without it Java traces no recall
+    try:
+        message = _recalling(broker, request, header)
+    except Refused as refused:
+        return request.command.answer(refused.code, ext, remark=refused.remark)
+    ext["msgId"] = message.property(props.UNIQ_KEY) or ""
+    return answer_when_durable(broker, request, broker.store.put([message])[0], ext)
+
+
+def _recalling(broker: Broker, request: Request, header: _RecallRequest) -> Message:
+    """The message that takes the timer back, as it is to be stored; Refused says why not."""
     if not broker.settings.recall_message_enable:
         raise Refused(
             ResponseCode.NO_PERMISSION,
@@ -66,8 +77,7 @@ def recall(broker: Broker, request: Request) -> Command | None:
         store_host=broker.addresses.store_host(connection.peer, connection.local),
     )
     assert broker.put_hooks is not None
-    result = broker.store.put([broker.put_hooks.schedule(message)])[0]
-    return answer_when_durable(broker, request, result, {"msgId": handle.unique_key})
+    return broker.put_hooks.schedule(message)
 
 
 def _checked_handle(broker: Broker, header: _RecallRequest) -> RecallHandle:

@@ -18,6 +18,7 @@ from waiting import until
 
 from aerobee.broker.addresses import Addresses
 from aerobee.broker.clock import VirtualClock
+from aerobee.broker.handlers.name_service_admin import NAME_SERVICE_KEYS
 from aerobee.broker.listening import StartError
 from aerobee.broker.name_server_link import NameServerLink
 from aerobee.broker.namesrv import AppNameServer
@@ -348,7 +349,11 @@ async def test_settings_are_shown_and_changed_within_their_bounds(
     server: AppNameServer, ask: Ask
 ) -> None:
     shown = bytes((await ask(RequestCode.GET_NAMESRV_CONFIG)).body).decode()
-    assert "\norderMessageEnable=false\n" in shown
+    values = dict(line.split("=", 1) for line in shown.splitlines())
+    assert set(values) == NAME_SERVICE_KEYS  # as the real ones print; see test_odd_requests
+    assert values["orderMessageEnable"] == "false"
+    assert values["listenPort"] == str(server.settings.namesrv_listen_port)
+    assert values["kvConfigPath"].endswith("kvConfig.json")
     changed = await ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"enableAllTopicList=false\n")
     assert changed.code == 0
     refused = await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

@@ -38,8 +38,10 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
 def java(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaClient]:
-    """A JVM with the Java client of each version."""
-    with JavaClient(request.param, tmp_path_factory.mktemp(f"java-{request.param}")) as java:
+    """A JVM with the Java client of each version; recalls are traced, too."""
+    folder = tmp_path_factory.mktemp(f"java-{request.param}")
+    traced = {"com__rocketmq__recall__default__trace__enable": "true"}
+    with JavaClient(request.param, folder, **traced) as java:
         yield java
 
 

@@ -240,6 +240,18 @@ def test_compressed_bodies_arrive_as_they_were(broker: Broker, java: JavaClient,
     }
 
 
+def _traced(java: JavaClient, reader: str, message_id: str, wanted: set[str]) -> set[str]:
+    """The kinds of traces of a message, once the wanted ones are among them."""
+    kinds: set[str] = set()
+    deadline = time.monotonic() + 15
+    while not wanted <= kinds and time.monotonic() < deadline:
+        time.sleep(0.3)  # tracers send in batches, a while later
+        with suppress(ClientError):  # none found yet
+            found = java.call("byKey", name=reader, topic="RMQ_SYS_TRACE_TOPIC", key=message_id)
+            kinds = {message["body"].split("\x01")[0] for message in found["messages"]}
+    return kinds
+
+
 def test_the_trace_of_a_message_is_kept(broker: Broker, java: JavaClient, name: str) -> None:
     producer = java.producer(broker.namesrv, f"p-{name}", trace=True)
     (sent,) = java.send(producer, name, 1, keys="traced")
@@ -247,12 +259,20 @@ def test_the_trace_of_a_message_is_kept(broker: Broker, java: JavaClient, name: 
     java.wait_messages(consumer, 1)
     reader = f"r-{name}"
     java.call("puller", name=reader, namesrv=broker.namesrv)
-    kinds: set[str] = set()
-    deadline = time.monotonic() + 15
-    while not {"Pub", "SubBefore"} <= kinds and time.monotonic() < deadline:
-        time.sleep(0.3)  # tracers send in batches, a while later
-        with suppress(ClientError):  # none found yet
-            found = java.call("byKey", name=reader, topic="RMQ_SYS_TRACE_TOPIC", key=sent["id"])
-            kinds = {message["body"].split("\x01")[0] for message in found["messages"]}
+    kinds = _traced(java, reader, sent["id"], {"Pub", "SubBefore"})
     java.stop(producer, consumer, reader)
     assert {"Pub", "SubBefore"} <= kinds
+
+
+def test_the_trace_of_a_recall_is_kept(broker: Broker, java: JavaClient, name: str) -> None:
+    if java.version.startswith("4."):
+        pytest.skip("clients of 4.9 cannot recall")
+    producer = java.producer(broker.namesrv, f"p-{name}")
+    (sent,) = java.send(producer, name, 1, prop__TIMER_DELAY_SEC="60")
+    traced = java.producer(broker.namesrv, f"t-{name}", trace=True)
+    java.call("recall", name=traced, topic=name, handle=sent["recall"])
+    reader = f"r-{name}"
+    java.call("puller", name=reader, namesrv=broker.namesrv)
+    kinds = _traced(java, reader, sent["id"], {"Recall"})
+    java.stop(producer, traced, reader)
+    assert kinds == {"Recall"}

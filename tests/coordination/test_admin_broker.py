@@ -213,10 +213,13 @@ async def test_the_broker_shares_queues_when_it_is_asked_to(serving: Serving) ->
         assert await numbers(first, clientId="c1") == [0, 1]
         assert await numbers(first, clientId="stranger") == []
         assert await numbers(first, messageModel="BROADCASTING") == [0, 1, 2, 3]
-        assert (await first.ask(400, body=body | {"strategyName": "MAGIC"})).code == 29
-        assert (await first.ask(400, body=body | {"topic": "nope"})).code == 17
+        assert await numbers(first, strategyName="MAGIC") == []
+        assert await numbers(first, topic="nope") == []
         assert (await first.ask(400, body=b"")).code == 29
         mode = {"topic": "T", "consumerGroup": "g", "mode": "PULL", "popShareQueueNum": 0}
         assert (await first.ask(401, body=mode)).code == 0
+        assert (await first.ask(401, body=mode | {"consumerGroup": "later"})).code == 0
+        assert serving.broker.groups.find("later") is None
+        assert (await first.ask(401, body=mode | {"topic": "nope"})).code == 17
         assert (await first.ask(401, body=mode | {"mode": "POP"})).code == 3
         assert json.loads(bytes((await first.ask(402)).body)) == {"messageRequestModeMap": {}}

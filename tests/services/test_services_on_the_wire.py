@@ -200,6 +200,7 @@ async def test_a_recalled_timer_never_comes_and_the_list_does_not_show_it(
         {"topic": "T", "recallHandle": handles[2], "producerGroup": "p"},
     )
     assert (answer.code, answer.ext["msgId"]) == (ResponseCode.SUCCESS, "u2")
+    assert answer.ext["MSG_REGION"] == "DefaultRegion"  # without it the Java client traces nothing
     await broker.advance(seconds=1)
     shown, cursor, pages = [], "", 0
     while pages == 0 or cursor:
@@ -224,6 +225,7 @@ async def test_a_handle_that_is_none_is_refused(client: WireClient, handle: str,
         RequestCode.RECALL_MESSAGE, {"topic": "T", "recallHandle": handle, "producerGroup": "p"}
     )
     assert answer.code == code and "recall failed" in str(answer.remark)
+    assert answer.ext["MSG_REGION"] == "DefaultRegion"
 
 
 async def test_a_timer_that_was_delivered_cannot_be_recalled(
