@@ -8,6 +8,7 @@ transaction is open as long as its root is in `_open`, whichever copy a producer
 and a second word for it finds it closed: it is delivered once.
 """
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -89,6 +90,8 @@ class Transactions:
     def load(self) -> None:
         """The store is loaded; its queues may still be catching up with its log."""
         self._prepared_at = self._store.max_physical_offset
+        if not self._store.was_stopped:
+            self.prepare()  # a commit that lacks its op gets it before anything else is stored
 
     @property
     def open_count(self) -> int:
@@ -192,18 +195,29 @@ class Transactions:
         return True
 
     def _mend_last_end(self) -> None:
-        """A kill between a committed message and its op leaves the message last in the log."""
-        end = self._store.max_physical_offset
+        """A crash between a committed message and its op left the message last in the log."""
         for topic, queue_ids in self._store.queues().items():
             for queue_id in queue_ids:
-                last = self._store.max_offset(topic, queue_id) - 1
-                entry = self._store.queue_entry(topic, queue_id, last)
-                if entry is None or entry[0] + entry[1] != end:
+                entry = self._last_entry(topic, queue_id)
+                if entry is None or entry[0] + entry[1] != self._prepared_at:
                     continue
                 message = stored.message_at(self._store, entry[0], entry[1])
                 if message is not None:
                     self._end_if_delivered(message)
                 return
+
+    def _last_entry(self, topic: str, queue_id: int) -> tuple[int, int, int] | None:
+        """The last of a queue that was there at the start."""
+        offsets = range(
+            self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        )
+
+        def is_newer(queue_offset: int) -> bool:
+            entry = self._store.queue_entry(topic, queue_id, queue_offset)
+            return entry is not None and entry[0] >= self._prepared_at
+
+        last = offsets.start + bisect(offsets, False, key=is_newer) - 1
+        return self._store.queue_entry(topic, queue_id, last)
 
     def _end_if_delivered(self, message: StoredMessage) -> None:
         if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:

@@ -9,7 +9,7 @@ from aerobee.broker.services import transaction_checks
 from aerobee.broker.services.names_check import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.transaction_ops import op_offsets
-from aerobee.broker.services.transactions import GROUP, EndRequest
+from aerobee.broker.services.transactions import GROUP, EndRequest, Transactions
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
@@ -108,17 +108,47 @@ def test_a_kill_at_any_moment_leaves_one_delivery(world: World, killed_after: st
     assert len(world.read("T", 1)) == 1 and world.transactions.open_count == 0
 
 
-def test_a_kill_between_the_message_and_its_op_is_mended(world: World) -> None:
-    sent = half(world)
+def reopen_unprepared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill, with queues that are still catching up at first."""
+    with monkeypatch.context() as catching_up:
+        catching_up.setattr(Transactions, "prepare", lambda _: False)
+        world.reopen_after_kill()
+
+
+def commit_without_op(world: World, sent: PutResult) -> None:
+    """The message of a commit is stored; its op is lost with the process."""
     delivered = world.message("T", b"x", queue_id=1, PGROUP="p", UNIQ_KEY="78")
     delivered.sys_flag = TRANSACTION_COMMIT
     delivered.prepared_transaction_offset = sent.physical_offset
-    assert world.store.put([delivered])[0].ok  # and then the process was gone
+    assert world.store.put([delivered])[0].ok
     world.dispatch()
+
+
+@pytest.mark.parametrize("before_the_end", ["nothing", "a send", "a send and a kill"])
+def test_a_kill_between_the_message_and_its_op_is_mended(world: World, before_the_end: str) -> None:
+    sent = half(world)
+    commit_without_op(world, sent)
     world.reopen_after_kill()
+    if before_the_end != "nothing":
+        world.send("T", b"other", queue_id=1)
+        world.send("Other")
+    if before_the_end == "a send and a kill":
+        world.reopen_after_kill()
     with pytest.raises(Refused, match="not open any more"):
         end(world, sent)
-    assert len(world.read("T", 1)) == 1
+    assert [bytes(message.body) for message in world.read("T", 1)].count(b"x") == 1
+
+
+def test_a_kill_between_the_message_and_its_op_is_mended_once_the_queues_are_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = half(world)
+    commit_without_op(world, sent)
+    reopen_unprepared(world, monkeypatch)
+    world.send("T", b"other", queue_id=1)
+    with pytest.raises(Refused, match="not open any more"):
+        end(world, sent)
+    assert [bytes(message.body) for message in world.read("T", 1)].count(b"x") == 1
 
 
 def test_ops_of_a_java_broker_count(world: World) -> None:
@@ -238,11 +268,13 @@ def test_one_that_nobody_can_be_asked_about_holds_up_neither_progress_nor_memory
 
 
 @pytest.mark.parametrize("topic", [TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC])
-def test_a_damaged_record_hides_none_behind_it(world: World, topic: str) -> None:
+def test_a_damaged_record_hides_none_behind_it(
+    world: World, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent = [half(world, b"%d" % number) for number in range(6)]
     for number in range(3):
         end(world, sent[number])
-    world.reopen_after_kill()
+    reopen_unprepared(world, monkeypatch)
     entry = world.store.queue_entry(topic, 0, 1)
     assert entry is not None
     world.damage(entry[0], 4, b"\xff\xff\xff\xff")
