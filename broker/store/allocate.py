@@ -1,7 +1,8 @@
 """Commitlog files made ahead of need, in one thread beside the loop.
 
 To create a file and allocate all its blocks can take a while; a put must not wait for that. So
-while one file is written the next one is made here.
+while one file is written the next one is made here. In SYNC_FLUSH its first blocks are written,
+not only allocated: see `prewrite`, which goes on from there.
 Without a thread (`ahead=False`, a simulated disk) a file is made at the moment it is needed.
 """
 
@@ -14,15 +15,19 @@ import structlog
 
 from aerobee.broker.store.disk import Disk, DiskFile, make_folder
 from aerobee.broker.store.layout import offset_name
+from aerobee.broker.store.prewrite import FIRST_BYTES
 
 log = structlog.get_logger("aerobee.store")
 
 
 class FileMaker:
-    def __init__(self, disk: Disk, folder: str, size: int, *, ahead: bool) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, size: int, *, ahead: bool, prewrite: bool = False
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._size = size
+        self._prewritten = min(size, FIRST_BYTES) if prewrite else 0
         self._stopping = False
         self._thread = ThreadPoolExecutor(1, "aerobee-allocate") if ahead else None
         self._next: tuple[int, Future[DiskFile]] | None = None
@@ -30,7 +35,7 @@ class FileMaker:
     def prepare(self, start: int) -> None:
         """Begin to make the file that starts here, if nothing is in the making."""
         if self._thread is not None and self._next is None and not self._stopping:
-            self._next = start, self._thread.submit(self._make, start)
+            self._next = start, self._thread.submit(self._make_ahead, start)
 
     def take(self, start: int) -> DiskFile:
         """The file that starts here, made ahead or made now. OSError when the disk refuses."""
@@ -40,6 +45,15 @@ class FileMaker:
             return self._make(start)
         self._next = None
         return made[1].result()
+
+    def _make_ahead(self, start: int) -> DiskFile:
+        file = self._make(start)
+        if self._prewritten:
+            try:
+                file.prewrite(0, self._prewritten)
+            except OSError:
+                log.debug("a file was not written ahead", path=file.path)  # `prewrite` says why
+        return file
 
     def _make(self, start: int) -> DiskFile:
         path = os.path.join(self._folder, offset_name(start))

@@ -20,7 +20,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aerobee.broker.store import page_cache
-from aerobee.broker.store.system_calls import allocate_blocks, data_sync, is_empty_from, map_file
+from aerobee.broker.store.system_calls import (
+    allocate_blocks,
+    data_sync,
+    is_empty_from,
+    map_file,
+    rewrite_blocks,
+)
 
 HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # what a lock is refused with
 LOST_AND_FOUND: Final = "lost+found"  # mkfs makes it, and closes it to all but root
@@ -43,6 +49,7 @@ class DiskFile(Protocol):
 
     path: str
     size: int
+    prewritten: int  # blocks before this position were written by `prewrite`
 
     def view(self) -> memoryview:
         """The whole file as writable shared memory; the same object every time."""
@@ -53,6 +60,12 @@ class DiskFile(Protocol):
 
     def allocate(self, start: int, length: int) -> None:
         """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
+
+    def prewrite(self, start: int, length: int) -> None:
+        """Write the blocks of a range of whole pages to disk, as they are. Blocks that are only
+        allocated have to be marked as written by the first sync of each, which costs a commit of
+        the file system's journal, and is not reported when that fails. Others may write to the
+        range meanwhile. OSError where the system has no such call."""
 
     def sync(self) -> None:
         """Return when all that was written to the file is on disk."""
@@ -135,11 +148,21 @@ def make_folder(disk: Disk, path: str) -> None:
 class RealFile:
     """A file that is opened when it is first used: a store has more files than are ever read."""
 
-    __slots__ = ("_closed", "_closing", "_descriptor", "_random", "_view", "path", "size")
+    __slots__ = (
+        "_closed",
+        "_closing",
+        "_descriptor",
+        "_random",
+        "_view",
+        "path",
+        "prewritten",
+        "size",
+    )
 
     def __init__(self, path: str, size: int, descriptor: int = -1) -> None:
         self.path = path
         self.size = size
+        self.prewritten = 0
         self._descriptor = descriptor
         self._closed = False
         self._random = False
@@ -173,6 +196,17 @@ class RealFile:
         if length > 0:
             allocate_blocks(self._open(), start, length)
 
+    def prewrite(self, start: int, length: int) -> None:
+        with self._closing:
+            if self._closed:
+                return
+            descriptor = os.dup(self._open())  # no sync shall wait for this, nor a close
+        try:
+            rewrite_blocks(descriptor, start, length)
+        finally:
+            os.close(descriptor)
+        self.prewritten = max(self.prewritten, start + length)
+
     def sync(self) -> None:
         with self._closing:
             if self._closed:
@@ -184,6 +218,7 @@ class RealFile:
             data_sync(descriptor)
 
     def truncate(self, length: int) -> None:
+        self.prewritten = min(self.prewritten, length)
         os.ftruncate(self._open(), length)
 
     def extend(self, size: int) -> None:

@@ -20,6 +20,7 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.group_commit import GroupCommit
 from aerobee.broker.store.mapped_file import PAGE, MappedFile
+from aerobee.broker.store.prewrite import Prewriter
 from aerobee.broker.store.results import DurableCallback, PutStatus, StoreStats
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.wake import Wake
@@ -52,6 +53,7 @@ class LogFlush:
         stats: StoreStats,
         on_flushed: Callable[[], None],
         fence: Callable[[str], None],
+        prewriter: Prewriter,
     ) -> None:
         self._settings = settings
         self._log = commit_log
@@ -59,6 +61,7 @@ class LogFlush:
         self._stats = stats
         self._on_flushed = on_flushed
         self._fence = fence
+        self._prewriter = prewriter
         self.flushed_timestamp = 0
         self.failed = False
         self._waiting: deque[tuple[int, float, DurableCallback]] = deque()
@@ -166,6 +169,8 @@ class LogFlush:
             self._log.flushed_offset = end
         if job.timestamp > self.flushed_timestamp:
             self.flushed_timestamp = job.timestamp
+        if end > self._prewriter.wake_at:
+            self._prewriter.wake()
         self._on_flushed()
         waiting = self._waiting
         while waiting and waiting[0][0] <= end:

@@ -23,6 +23,7 @@ from aerobee.broker.store.errors import StoreError, StoreLocked, is_no_space, re
 from aerobee.broker.store.flush import LogFlush, QueueFlush
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappingCounters
+from aerobee.broker.store.prewrite import Prewriter
 from aerobee.broker.store.queue_table import QueueTable
 from aerobee.broker.store.read import Reader
 from aerobee.broker.store.recovery import Progress, Recovery, gather_facts
@@ -73,11 +74,14 @@ class StoreLifecycle:
             if settings.pool_enabled
             else None
         )
+        ahead = isinstance(self.disk, RealDisk) if ahead is None else ahead
+        self._prewrites = ahead and settings.prewrites
         self._maker = FileMaker(
             self.disk,
             settings.layout.commitlog,
             settings.mapped_file_size_commit_log,
-            ahead=isinstance(self.disk, RealDisk) if ahead is None else ahead,
+            ahead=ahead,
+            prewrite=self._prewrites,
         )
         self.commit_log = CommitLog(
             settings, self.disk, self.counters, self.queue_table, self._maker, self._pool
@@ -94,8 +98,15 @@ class StoreLifecycle:
         self.reput.on_refusal = lambda reason: self.refusals.set(Cause.DISPATCH_FAILED, reason)
         self.reput.on_recovery = lambda: self.refusals.clear(Cause.DISPATCH_FAILED)
         fence = self._fence
+        self._prewriter = Prewriter(self.commit_log.files)
         self.flush = LogFlush(
-            settings, self.commit_log, clock, self.stats, self.reput.flushed, fence
+            settings,
+            self.commit_log,
+            clock,
+            self.stats,
+            self.reput.flushed,
+            fence,
+            self._prewriter,
         )
         self.checkpoint = CheckpointFile(self.disk, settings.layout.checkpoint)
         self.queue_flush = QueueFlush(
@@ -313,6 +324,8 @@ class StoreLifecycle:
     async def start(self) -> None:
         """Run the coroutines."""
         self.commit_log.prepare_first_file()
+        if self._prewrites:
+            self._prewriter.start()
         self.clean.measure()
         self.reput.wake.set()
         runs = {
@@ -346,6 +359,7 @@ class StoreLifecycle:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        self._prewriter.stop()
         self._maker.stop()
         if self.commit is not None:
             self.commit.try_step()

@@ -51,6 +51,7 @@ class StoreSettings:
     # flush, milliseconds and 4 KB pages
     flush_disk_type: str = "ASYNC_FLUSH"
     sync_flush_timeout: int = 5000
+    warm_maped_file_enable: bool = True
     flush_interval_commit_log: int = 500
     flush_commit_log_timed: bool = True
     flush_commit_log_least_pages: int = 4
@@ -105,6 +106,11 @@ class StoreSettings:
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def prewrites(self) -> bool:
+        """Blocks of the log are written before they are needed."""
+        return self.warm_maped_file_enable and self.sync_flush
 
     @property
     def pool_enabled(self) -> bool:

@@ -1,5 +1,5 @@
-"""System calls that Python has not: a map without a descriptor of its own, and what stands in on
-macOS for those that only Linux has."""
+"""System calls that Python has not: a map without a descriptor of its own, blocks written without a
+change, and what stands in on macOS for those that only Linux has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import errno
 import fcntl
 import mmap
 import os
+import sys
 import weakref
+from typing import Final
 
 import numpy as np
 
@@ -32,6 +34,11 @@ _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _advise = _libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _FAILED = ctypes.c_void_p(-1).value
+_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_WRITE_AND_WAIT: Final = 7  # of sync_file_range
+if sys.platform == "linux":
+    _sync_range = _libc.sync_file_range
+    _sync_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
@@ -41,13 +48,35 @@ def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
     access = mmap.PROT_READ | mmap.PROT_WRITE
     address = _map(None, size, access, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _last_error()
     if random:
         _advise(address, size, mmap.MADV_RANDOM)  # advice only: a refusal changes nothing
     memory = (ctypes.c_ubyte * size).from_address(address)
     weakref.finalize(memory, _unmap, address, size).atexit = False
     return np.frombuffer(memoryview(memory), np.uint8).data  # plain bytes, unlike those of ctypes
+
+
+def rewrite_blocks(descriptor: int, start: int, length: int) -> None:
+    """Write the pages of a range to disk as they are, whoever writes to them meanwhile: they are
+    made dirty without a change. OSError EINVAL from a kernel before 5.14."""
+    if sys.platform != "linux":
+        return  # macOS: `touch_blocks` has written them when they were allocated
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _map(None, length, access, mmap.MAP_SHARED, descriptor, start)
+    if address is None or address == _FAILED:
+        raise _last_error()
+    try:
+        if _advise(address, length, _POPULATE_WRITE):
+            raise _last_error()
+    finally:
+        _unmap(address, length)
+    if _sync_range(descriptor, start, length, _WRITE_AND_WAIT):
+        raise _last_error()
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 def full_sync(descriptor: int) -> None:

@@ -43,10 +43,15 @@ class SimFile:
         self._inode = inode
         self.path = path
         self.size = inode.length
+        self.prewritten = 0
         self._view: memoryview | None = None
 
     def use_randomly(self) -> None:
         """Memory has no read-ahead."""
+
+    def prewrite(self, start: int, length: int) -> None:
+        """All blocks are alike here."""
+        self.prewritten = max(self.prewritten, start + length)
 
     def view(self) -> memoryview:
         if self._view is None:
