@@ -1,10 +1,12 @@
-# Power cuts on a simulated disk, kills of a real process, a disk that is full.
+# Power cuts on a simulated disk and on real file systems, kills of a real process, a full disk.
 IMAGES ?= 20000
 N      ?= 200
 SEED   ?= 1
+FS     ?= ext4 xfs
+FLUSH  ?= SYNC_FLUSH
 CRASH  := cd tests && ../$(V)/bin/python -m
 
-.PHONY: crashsim crashsim-quick killtest test-full-disk test-exchange
+.PHONY: crashsim crashsim-quick killtest powercut powercut-kernel test-full-disk test-exchange
 crashsim: $(OK) ## the real store on a disk that loses power, IMAGES=20000; and every planted bug
 	$(CRASH) crash.run $(IMAGES)
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
@@ -15,6 +17,12 @@ crashsim-quick: $(OK) ## the share of crashsim for every change: some images, ev
 
 killtest: $(OK) ## SIGKILLs of a writing broker, N=200, half of them in each flush mode
 	$(CRASH) crash.killer $(N) $(SEED)
+
+powercut: $(OK) ## power cuts of ext4 and xfs under a broker, N=200 of each (root; FS=ext4 FLUSH="SYNC_FLUSH ASYNC_FLUSH")
+	$(CRASH) crash.powercut $(N) --fs $(FS) --flush $(FLUSH) --seed $(SEED) $(ARGS)
+
+powercut-kernel: $(OK) ## what fdatasync promises while a file system goes down, without a broker (root, cc)
+	$(CRASH) crash.sync_at_shutdown $(N) $(SEED)
 
 test-full-disk: $(OK) ## a 64 MB disk filled up (needs root for a loop mount)
 	$(V)/bin/pytest -q tests/crash/test_full_disk.py -m root $(ARGS)

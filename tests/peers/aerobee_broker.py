@@ -45,8 +45,27 @@ class AerobeeBroker:
         assert self._process is not None, "the broker is not running"
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Started, and neither stopped nor killed by us; it may have ended by itself."""
+        return self._process is not None
+
+    def exit_code(self) -> int | None:
+        """With what it ended by itself; None while it lives."""
+        assert self._process is not None, "the broker was not started"
+        return self._process.poll()
+
     def start(self) -> None:
         """Starts the process and waits for its ready line."""
+        self.launch()
+        ready = _READY.match(self._first_line())
+        if ready is None:
+            self.kill()
+            raise AssertionError(f"the broker gave no ready line; its log:\n{self.log()[-4000:]}")
+        self.broker, self.namesrv = ready["broker"], ready["namesrv"]
+
+    def launch(self) -> None:
+        """Starts the process and does not wait for it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = {"storePathRootDir": str(self.store), **self._ports, **self.settings}
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -58,11 +77,6 @@ class AerobeeBroker:
                 stderr=log,
                 text=True,
             )
-        ready = _READY.match(self._first_line())
-        if ready is None:
-            self.kill()
-            raise AssertionError(f"the broker gave no ready line; its log:\n{self.log()[-4000:]}")
-        self.broker, self.namesrv = ready["broker"], ready["namesrv"]
 
     def _first_line(self) -> str:
         assert self._process is not None and self._process.stdout is not None

@@ -1,0 +1,82 @@
+"""What was sent to one disk over all its lives, and what the clients were told about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from crash.powercut.disk import Cut
+
+NEVER: Final = float("inf")
+PLAIN, LEVEL, TIMER, HALF = "plain", "level", "timer", "half"
+COMMIT, ROLLBACK = 8, 12
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message. Times are monotonic; NEVER: not answered with OK."""
+
+    key: str
+    kind: str
+    body: bytes
+    due_ms: int = 0  # delivered no earlier
+    acked: float = NEVER
+    place: tuple[int, int] | None = None  # of a plain one: queue and offset as answered
+    end: dict[str, str] | None = None  # of a half one: the request that ends it
+    outcome: int = 0  # ... COMMIT or ROLLBACK once that was asked for
+    end_acked: float = NEVER
+    firm: bool = False  # it was answered before a cut began: it must be there
+    end_firm: bool = False  # ... so was its end
+    life: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Over all disks of one run."""
+
+    cuts: Counter[str] = field(default_factory=Counter)
+    violations: Counter[str] = field(default_factory=Counter)
+    disks: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
+    acked: int = 0
+    late: int = 0  # answered with OK after the cut had begun
+    late_lost: int = 0
+    seen: int = 0
+    starts: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class History:
+    """One disk."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)
+    # What consumers were given: queue and offset -> key, when.
+    seen: dict[tuple[int, int], tuple[str, float]] = field(default_factory=dict)
+    offered: Counter[int] = field(default_factory=Counter)  # by queue: the offset committed last
+    known: dict[int, list[str]] = field(default_factory=dict)  # by queue: what was there after cuts
+    copies: Counter[str] = field(default_factory=Counter)  # by key: how many too many
+    late: list[Sent] = field(default_factory=list)  # answered after the last cut had begun
+    life: int = 0
+
+    def note_cut(self, cut: Cut, promised_until: float, totals: Totals) -> None:
+        """From now on, what was answered before `promised_until` must be there."""
+        self.late = []
+        for sent in self.sent.values():
+            if sent.life != self.life:
+                continue
+            if sent.acked <= promised_until:
+                sent.firm = True
+            elif cut.before < sent.acked < NEVER:
+                self.late.append(sent)
+        for sent in self.sent.values():
+            if sent.end_acked <= promised_until:
+                sent.end_firm = True
+        for place, (_, when) in list(self.seen.items()):
+            if when > promised_until:
+                del self.seen[place]
+        totals.late += len(self.late)
+        totals.acked += sum(
+            1 for sent in self.sent.values() if sent.life == self.life and sent.acked < NEVER
+        )
+        self.life += 1
