@@ -80,7 +80,7 @@ class StorageSettings:
     )
     warm_maped_file_enable: bool = setting(
         True,
-        "SYNC_FLUSH: write the log's blocks, 16 MiB ahead of the messages, not only allocate them.",
+        "SYNC_FLUSH: write the log's blocks, 8 MiB ahead of the messages, not only allocate them.",
         upstream="false",
         why="syncs are faster, and none succeeds for what a file system that goes down has lost",
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.store")
 
 PAGE: Final = 4096
-WINDOW: Final = 16 << 20  # bytes that are written ahead
+WINDOW: Final = 8 << 20  # bytes that are written ahead; a recovery has to read them
 CHUNK: Final = 256 << 10  # ... at a time: a sync of the log waits for no more than this
 FIRST_BYTES: Final = 4 << 20  # of the next file, before anybody needs it
 BYTES_PER_S: Final = 32 << 20  # at most: more would take the disk from the messages
