@@ -33,6 +33,7 @@ from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.clients import Clients
 from aerobee.broker.services.filters import Filters
 from aerobee.broker.services.groups import Groups
+from aerobee.broker.services.keepers import add_keepers
 from aerobee.broker.services.kv_config import KvConfig
 from aerobee.broker.services.long_polling import LongPolling
 from aerobee.broker.services.name_service import NameService, kv_config_path
@@ -103,6 +104,7 @@ def make_broker(settings: Settings, clock: Clock) -> Broker:
     )
     broker.schedule = Schedule(broker.store, settings, clock, folder, count_put)
     broker.timers = Timers(broker.store, settings, clock, settings.store_path_root_dir, count_put)
+    add_keepers(broker.store, settings, clock, broker.schedule, broker.timers, broker.transactions)
     broker.order_locks = OrderLocks(clock)
     broker.batch_ledger = BatchLedger(folder, broker.store, clock, count_put)
     broker.escape = lambda message: broker.store.put([message])[0]

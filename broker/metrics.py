@@ -262,6 +262,15 @@ class Collector:
             at, end = broker.schedule.progress(level)
             self._add(waiting, (str(level),), max(0, end - at))
         yield waiting
+        keepers = broker.store.clean.keepers
+        for name, text, counts in (
+            ("aerobee_pending_carried", "Pending messages stored again", keepers.carried),
+            ("aerobee_pending_lost", "Pending messages removed with their file", keepers.lost),
+        ):
+            family = self._counter(name, text, ("kind",))
+            for kind, count in counts.items():
+                self._add(family, (kind,), count)
+            yield family
 
     # --- helpers
 

@@ -70,6 +70,7 @@ def end_transaction(broker: Broker, request: Request) -> Command | None:
                 header.tran_state_table_offset,
                 header.commit_log_offset,
                 header.commit_or_rollback == TRANSACTION_COMMIT,
+                header.transaction_id,
             )
         )
     except Refused as refused:

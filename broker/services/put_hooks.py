@@ -25,6 +25,8 @@ _MARKS: Final = (props.DELAY + "\x01", "TIMER_", props.TRAN_MSG + "\x01")
 _TIMER_NAMES: Final = (props.TIMER_DELIVER_MS, props.TIMER_DELAY_MS, props.TIMER_DELAY_SEC)
 # Written by the check of transactions, not by clients.
 _KEPT_BY_CHECKS: Final = (props.TRANSACTION_CHECK_TIMES, props.TRAN_PREPARED_QUEUE_OFFSET)
+# Written when a file is to be removed, not by clients.
+_KEPT_BY_KEEPERS: Final = (props.TIMER_CARRIED_FROM, props.TIMER_CARRIED_LEVEL)
 _TIME_MAX: Final = 2**63 - 1
 
 
@@ -125,7 +127,10 @@ class PutHooks:
         # As upstream writes it: the tick before the one at which it is due.
         tick_ms = settings.timer_precision_ms
         out_ms = (deliver_ms - 1) // tick_ms * tick_ms
-        text = props.put(message.properties, props.TIMER_DELIVER_MS, str(deliver_ms))
+        text = message.properties
+        if "TIMER_CARRIED_" in text:
+            text = props.remove(text, *_KEPT_BY_KEEPERS)
+        text = props.put(text, props.TIMER_DELIVER_MS, str(deliver_ms))
         message.properties = props.put(text, props.TIMER_OUT_MS, str(out_ms))
         return _redirect(message, TIMER_TOPIC, 0)
 

@@ -51,7 +51,7 @@ class Schedule:
         count_put: stored.CountPut = stored.not_counted,
     ) -> None:
         self._store = store
-        self._count_put = count_put
+        self.count_put = count_put
         self._clock = clock
         self._flush_s = settings.flush_delay_offset_interval / 1000
         self._delays_ms = settings.delay_levels_ms
@@ -233,7 +233,7 @@ class Schedule:
             if not stored.is_done(result, message, self._store.reports):
                 return message.queue_offset
             if result.ok:
-                self._count_put(ready.topic, 1, result.size)
+                self.count_put(ready.topic, 1, result.size)
         return None
 
     # --- progress
@@ -249,6 +249,22 @@ class Schedule:
         while self._unflushed and self._unflushed[0][1] <= flushed:
             _, _, level, queue_offset = self._unflushed.popleft()
             self._durable[level] = queue_offset
+
+    @property
+    def levels(self) -> list[int]:
+        return list(self._levels)
+
+    def due_ms(self, level: int, queue_offset: int, deliver_ms: int, now_ms: int) -> int:
+        """When a message that waits is due, in the time of day of now."""
+        queue = self._store.queue_table.get(SCHEDULE_TOPIC, level - 1)
+        if queue is not None:
+            self._levels[level].follow(queue, self._next.get(level, 0), now_ms)
+        return self._levels[level].due_ms(queue_offset, deliver_ms, now_ms)
+
+    def set_progress(self, level: int, queue_offset: int, log_start: int) -> None:
+        """The messages before this one need no delivery any more; what was put for them stands in
+        the log from `log_start` on."""
+        self._advance(level, queue_offset, log_start)
 
     def progress(self, level: int) -> tuple[int, int]:
         """The queue offset that a level has come to, and the end of its queue."""

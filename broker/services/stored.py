@@ -56,6 +56,22 @@ def sound_messages(
             yield message
 
 
+def first_at_or_after(
+    store: "MessageStore", topic: str, queue_id: int, physical_offset: int
+) -> int:
+    """The queue offset of the first message that is stored there or later; the queue's end when
+    there is none."""
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    while low < high:
+        middle = (low + high) // 2
+        entry = store.queue_entry(topic, queue_id, middle)
+        if entry is not None and entry[0] >= physical_offset:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
 def say_damaged(topic: str, queue_id: int, queue_offset: int) -> None:
     log.error(
         "a message cannot be read from the log: left out",

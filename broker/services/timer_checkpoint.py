@@ -71,6 +71,8 @@ class Checkpoints:
         self.point = TimerCheckpoint()
         self.mark: int | None = None
         self.dirty = Wake()
+        self.rounds_begun = 0  # of syncs
+        self.rounds_done = 0  # the last one that has ended: all written before it is on disk
 
     def load(self) -> TimerCheckpoint:
         try:
@@ -94,8 +96,10 @@ class Checkpoints:
             await self.dirty.wait()
             await self._clock.sleep(interval_s)
             reached = self._reached()
+            self.rounds_begun += 1
             try:
                 await asyncio.to_thread(self._sync)
+                self.rounds_done = self.rounds_begun
                 self._write(reached)
             except OSError as error:
                 log.error("timers cannot be written to disk; trying again", error=str(error))
@@ -104,7 +108,9 @@ class Checkpoints:
     def step(self) -> None:
         """One round of `run`, at once."""
         reached = self._reached()
+        self.rounds_begun += 1
         self._sync()
+        self.rounds_done = self.rounds_begun
         self._write(reached)
 
     def _write(self, reached: Reached) -> None:

@@ -9,8 +9,15 @@ import structlog
 from aerobee.broker.services import stored
 from aerobee.broker.services.filters import record_properties
 from aerobee.broker.services.names_check import TIMER_TOPIC
-from aerobee.broker.services.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog
-from aerobee.broker.services.timer_messages import deliver_time, recalled_key
+from aerobee.broker.services.timer_log import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_NOTED,
+    MAGIC_ROLL,
+    NONE,
+    TimerLog,
+)
+from aerobee.broker.services.timer_messages import carried_from, deliver_time, recalled_key
 from aerobee.broker.services.timer_slot import TimerSlot
 from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
 from aerobee.broker.store.results import ReadResult, ReadStatus
@@ -25,6 +32,7 @@ log = structlog.get_logger("aerobee.timers")
 
 READ_MAX: Final = 512
 READ_BYTES_MAX: Final = 4 << 20
+_LONG_OVER_MS: Final = 3_600_000
 _HEAD: Final = Struct(">i16xqq")  # size, then queue offset and physical offset
 
 
@@ -36,6 +44,7 @@ class Timer(NamedTuple):
     record_size: int
     deliver_ms: int
     properties: str
+    is_copy: bool = False  # a unit points to it, or will: see `timer_keeper`
 
 
 # Delivers timers that are due; the queue offsets of those that could not be.
@@ -72,6 +81,13 @@ class Enqueue:
         self._complete_at = log_end
         self.pending = pending
 
+    def has_read(self, physical_offset: int) -> bool:
+        """Whether the timers before this are noted."""
+        if self._store.dispatched_offset < self._complete_at:
+            return False
+        entry = self._store.queue_entry(TIMER_TOPIC, 0, self.queue_offset)
+        return entry is None or entry[0] >= physical_offset
+
     @property
     def has_more(self) -> bool:
         """Whether there are messages to read."""
@@ -91,7 +107,7 @@ class Enqueue:
         try:
             timers = [
                 timer
-                for timer in map(_read, self._records(found))
+                for timer in map(self._read, self._records(found))
                 if timer is not None
                 and timer.queue_offset not in self._delivered
                 and timer.physical_offset not in self.noted
@@ -99,6 +115,8 @@ class Enqueue:
         finally:
             found.release()
         next_offset = found.next_offset
+        copies = [timer for timer in timers if timer.is_copy]
+        timers = [timer for timer in timers if not timer.is_copy]
         due = [timer for timer in timers if self.skip_before_ms < timer.deliver_ms <= now_ms]
         if due and self.log_start is None:
             self.log_start = self._store.max_physical_offset
@@ -111,6 +129,8 @@ class Enqueue:
             for timer in timers
             if timer.deliver_ms > now_ms and timer.queue_offset < next_offset
         ]
+        if copies and copies[-1].queue_offset == next_offset - 1:
+            later.append(copies[-1])  # the log's last unit says how far the queue was read
         self._note(later, now_ms, live, read_second)
         if found.status is ReadStatus.OFFSET_OVERFLOW_BADLY or next_offset > self.queue_offset:
             self.queue_offset = next_offset
@@ -120,6 +140,32 @@ class Enqueue:
         if not self._delivered:
             self.log_start = None
         return not failed
+
+    def _read(self, record: memoryview) -> Timer | None:
+        size, queue_offset, physical_offset = _HEAD.unpack_from(record)
+        text = record_properties(record)
+        deliver_ms = deliver_time(text)
+        if deliver_ms is None:
+            log.error("a message of the timer topic is no timer: left out", offset=physical_offset)
+            return None
+        return Timer(queue_offset, physical_offset, size, deliver_ms, text, self._is_copy(text))
+
+    def _is_copy(self, properties: str) -> bool:
+        if props.TIMER_CARRIED_FROM not in properties:
+            return False
+        origin = carried_from(properties)
+        if origin is None:
+            return False
+        # When timers are read anew, no unit points to it: it is the timer, unless the one that it
+        # comes from is there and was read as that.
+        anew = self.skip_before_ms > 0
+        return not anew or origin >= self._store.min_physical_offset
+
+    def _add_noted(self, timer: Timer, now_ms: int) -> None:
+        """A unit in no second's chain, and of a time that is over, also for upstream."""
+        slot_ms = now_ms - _LONG_OVER_MS
+        offset, size = timer.physical_offset, timer.record_size
+        self._log.add(NONE, MAGIC_NOTED, now_ms, slot_ms, offset, size, 0, 0)
 
     def _records(self, found: ReadResult) -> list[memoryview]:
         try:
@@ -148,7 +194,9 @@ class Enqueue:
                 slot.recalled.add(recall)
             else:
                 slot.add(deliver_ms, position)
-        self.pending += sum(1 for timer in timers if recalled_key(timer.properties) is None)
+        self.pending += sum(
+            1 for each in timers if not each.is_copy and recalled_key(each.properties) is None
+        )
 
     def _write_units(
         self, timers: list[Timer], now_ms: int, read_second: int
@@ -158,6 +206,9 @@ class Enqueue:
         noted: list[tuple[int, int, int, str | None]] = []
         window_ms = self._roll_window_ms()
         for timer in timers:
+            if timer.is_copy:
+                self._add_noted(timer, now_ms)
+                continue
             recall = recalled_key(timer.properties)
             magic, deliver_ms = _leg(timer.deliver_ms, now_ms, window_ms)
             second = max((deliver_ms - 1) // 1000, read_second)
@@ -178,16 +229,6 @@ class Enqueue:
         self._log.write()
         self._wheel.put_all(slots)
         return noted
-
-
-def _read(record: memoryview) -> Timer | None:
-    size, queue_offset, physical_offset = _HEAD.unpack_from(record)
-    text = record_properties(record)
-    deliver_ms = deliver_time(text)
-    if deliver_ms is None:
-        log.error("a message of the timer topic is no timer: left out", offset=physical_offset)
-        return None
-    return Timer(queue_offset, physical_offset, size, deliver_ms, text)
 
 
 def _leg(deliver_ms: int, now_ms: int, window_ms: int) -> tuple[int, int]:

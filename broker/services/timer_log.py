@@ -26,14 +26,20 @@ UNIT_SIZE: Final = UNIT.size
 MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2  # to be put anew, not delivered: its time is far
 MAGIC_DELETE: Final = 4  # recalls another timer of the same second
+MAGIC_CARRIED: Final = 8  # points to a record that its own was stored again as
+MAGIC_NOTED: Final = 12  # no timer: says only how far the topic's queue was read
 NONE: Final = -1
 
 _MAGIC_MASK: Final = 0xF
 _BLANK: Final = Struct(">iqi")
 _BLANK_MAGIC: Final = -875286124
 _BLOCK: Final = 1 << 12
+_RECORD: Final = Struct(">qi")  # offset and size of the record, at byte 28 of a unit
+_RECORD_AT: Final = 28
+_MAGIC_AT: Final = 15  # its last byte
 _CHUNK: Final = 1 << 16  # allocated at once
 _SCAN_UNITS: Final = 100_000
+_PIECE_UNITS: Final = 20_000  # read in a few milliseconds
 _DTYPE: Final = np.dtype(
     [
         ("size", ">i4"),
@@ -75,6 +81,7 @@ class TimerLog:
         self._pending_at = 0
         self._block: tuple[int, bytes] = (NONE, b"")
         self._allocated = 0  # there are blocks up to this position
+        self._kept: tuple[int, int] = (NONE, 0)  # start of a file, and until which second
         self.end = 0
 
     # --- files
@@ -125,8 +132,9 @@ class TimerLog:
                 self._unsynced.add(start)
                 raise
 
-    def drop_before(self, min_physical_offset: int) -> int:
-        """Remove files all of whose records are gone from the store; how many."""
+    def drop_before(self, min_physical_offset: int, read_second: int) -> int:
+        """Remove files all of whose records are gone from the store, but for those of seconds
+        before `read_second`; how many."""
         dropped = 0
         while len(self._fds) > 1:
             start, fd = next(iter(self._fds.items()))
@@ -134,10 +142,25 @@ class TimerLog:
             last = os.pread(fd, UNIT_SIZE, (units - 1) * UNIT_SIZE)
             if UNIT.unpack(last)[5] >= min_physical_offset:
                 break
+            if self._needed_until(start, min_physical_offset, read_second) >= read_second:
+                break  # units of it point to records that were stored again
             os.close(self._fds.pop(start))
             os.unlink(self._path(start))
             dropped += 1
         return dropped
+
+    def _needed_until(self, start: int, min_physical_offset: int, read_second: int) -> int:
+        """The last second for which a file is needed; it is read again only when that is over."""
+        if self._kept[0] != start or self._kept[1] < read_second:
+            seconds = [NONE]
+            position = start
+            while position < start + self._file_size:
+                units, position = self.piece(position)
+                there = units[units["physical_offset"] >= min_physical_offset]
+                if len(there):
+                    seconds.append(int((there["written_ms"] + there["delay_ms"]).max()) // 1000)
+            self._kept = (start, max(seconds))
+        return self._kept[1]
 
     def close(self) -> None:
         for fd in self._fds.values():
@@ -217,7 +240,32 @@ class TimerLog:
             allocate_blocks(fd, begin - start, end - begin)
             self._allocated = end
 
+    def repoint(self, unit: Unit, physical_offset: int, size: int) -> None:
+        """Let a unit point to another record; OSError when that fails."""
+        start = unit.position // self._file_size * self._file_size
+        at = unit.position - start
+        self._block = (NONE, b"")
+        self._unsynced.add(start)
+        os.pwrite(self._fds[start], _RECORD.pack(physical_offset, size), at + _RECORD_AT)
+        os.pwrite(self._fds[start], bytes([unit.magic | MAGIC_CARRIED]), at + _MAGIC_AT)
+
     # --- reading
+
+    @property
+    def start(self) -> int:
+        """Where the first file begins."""
+        return next(iter(self._fds), self.end)
+
+    def piece(self, position: int) -> tuple[Units, int]:
+        """Units from a position on, and where the next piece begins."""
+        start = position // self._file_size * self._file_size
+        whole = start + (self._file_size - _BLANK.size) // UNIT_SIZE * UNIT_SIZE
+        stop = min(whole, self.end, position + _PIECE_UNITS * UNIT_SIZE)
+        fd = self._fds.get(start)
+        data = os.pread(fd, max(0, stop - position), position - start) if fd is not None else b""
+        units = np.frombuffer(data, _DTYPE, count=len(data) // UNIT_SIZE)
+        ended = stop == whole or not len(units)
+        return units, start + self._file_size if ended else position + len(units) * UNIT_SIZE
 
     def read(self, position: int) -> Unit | None:
         """The unit there; None when its file is gone."""

@@ -19,6 +19,13 @@ log = structlog.get_logger("aerobee.timers")
 APACHE_PRECISION_MS: Final = 1000
 PRECISION_MAX_MS: Final = 60_000
 NEVER_ENQUEUED: Final = 2**63 - 1  # as upstream marks one that was due when it was set
+_OF_CARRIED_LEVEL: Final = (
+    props.TIMER_CARRIED_LEVEL,
+    props.TIMER_CARRIED_FROM,
+    props.TIMER_DELIVER_MS,
+    props.TIMER_OUT_MS,
+    props.TIMER_ROLL_TIMES,
+)
 NOTHING_RECALLED: Final[frozenset[str]] = frozenset()
 
 
@@ -89,20 +96,61 @@ def fired(
     if recalled and timer_key(message) in recalled:
         return None
     made = stored.delivered(message)
-    if made is not None:
-        made.properties = _told(made.properties, props.TIMER_ENQUEUE_MS, written_ms)
-        made.properties = _told(made.properties, props.TIMER_DEQUEUE_MS, now_ms)
+    if made is None:
+        return None
+    level = message.property(props.TIMER_CARRIED_LEVEL)
+    if level is not None:  # as its level would have delivered it
+        text = props.remove(made.properties, *_OF_CARRIED_LEVEL)
+        made.properties = props.put(text, props.DELAY, level)
+        return made
+    made.properties = _not_carried(made.properties)
+    made.properties = _told(made.properties, props.TIMER_ENQUEUE_MS, written_ms)
+    made.properties = _told(made.properties, props.TIMER_DEQUEUE_MS, now_ms)
     return made
 
 
 def rolled(message: StoredMessage) -> Message:
     """The message for the timer topic again, with one roll more."""
-    text = stored.own_properties(message)
+    text = _not_carried(stored.own_properties(message))
     times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
     text = _told(text, props.TIMER_ROLL_TIMES, times + 1)
     made = stored.again(message, TIMER_TOPIC, 0, text)
     made.prepared_transaction_offset = origin_field(message.physical_offset)
     return made
+
+
+def as_timer(message: StoredMessage, deliver_ms: int, tick_ms: int) -> Message:
+    """A delayed message, which says where it is meant for, as a timer of this time. Its level gets
+    another name: a Java broker would delay it once more when it fires."""
+    text = stored.own_properties(message)
+    level = props.get(text, props.DELAY) or ""
+    text = props.remove(text, props.DELAY, props.TIMER_DEL_UNIQKEY, props.TIMER_CARRIED_FROM)
+    text = props.put(text, props.TIMER_CARRIED_LEVEL, level)
+    text = props.put(text, props.TIMER_DELIVER_MS, str(deliver_ms))
+    # As upstream writes it: the tick before the one at which it is due.
+    text = props.put(text, props.TIMER_OUT_MS, str((deliver_ms - 1) // tick_ms * tick_ms))
+    made = stored.again(message, TIMER_TOPIC, 0, text)
+    made.prepared_transaction_offset = origin_field(message.physical_offset)
+    return made
+
+
+def carried(message: StoredMessage) -> Message:
+    """The message for the timer topic again because its file is to go, with the place that it had.
+    It is no timer of its own: a unit will point to it."""
+    text = stored.own_properties(message)
+    text = props.put(text, props.TIMER_CARRIED_FROM, str(message.physical_offset))
+    return stored.again(message, TIMER_TOPIC, 0, text)
+
+
+def carried_from(properties: str) -> int | None:
+    """The physical offset that a carried message had before; None: it is not carried."""
+    return _number(props.get(properties, props.TIMER_CARRIED_FROM))
+
+
+def _not_carried(properties: str) -> str:
+    if props.TIMER_CARRIED_FROM not in properties:
+        return properties
+    return props.remove(properties, props.TIMER_CARRIED_FROM)
 
 
 def _told(properties: str, name: str, value: int) -> str:

@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from aerobee.broker.services.timer_log import MAGIC_DELETE, NONE, TimerLog, Units
+from aerobee.broker.services.timer_log import (
+    MAGIC_CARRIED,
+    MAGIC_DELETE,
+    MAGIC_NOTED,
+    NONE,
+    TimerLog,
+    Units,
+)
 from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
 
 log = structlog.get_logger("aerobee.timers")
@@ -48,7 +55,7 @@ class Recovered:
     timers: int  # that wait
     read_second: int  # the first with timers that may wait
     noted: set[int]  # records from `unread_from` on that have units all the same
-    last_physical_offset: int  # of the newest record that has a unit; -1: none
+    last_physical_offset: int  # of the newest record that was read from the topic; -1: none
 
 
 def recover(
@@ -72,7 +79,9 @@ def recover(
     for position, units in _scan(timer_log, max_physical_offset):
         offsets = units["physical_offset"].astype(np.int64)
         noted.update(offsets[offsets >= unread_from].tolist())
-        last = max(last, int(offsets.max()))
+        # A carried unit was read as another record; a noted one's was passed over as it is.
+        read = (units["magic"] & MAGIC_CARRIED == 0) | (units["magic"] == MAGIC_NOTED)
+        last = max(last, int(offsets[read].max(initial=NONE)))
         pieces.append(_pending(position, units, read_second, read_end))
     wheel.create()
     if not pieces:
@@ -118,7 +127,8 @@ def _count(found: _Pending, fired: set[int]) -> int:
 def _pending(position: int, units: Units, read_second: int, read_end: int) -> _Pending:
     seconds = (units["written_ms"] + units["delay_ms"]).astype(np.int64) // 1000
     positions = position + np.arange(len(units), dtype=np.int64) * units.dtype.itemsize
-    index = np.flatnonzero((seconds >= read_second) | (positions >= read_end))
+    waits = (seconds >= read_second) | (positions >= read_end)
+    index = np.flatnonzero(waits & (units["magic"] != MAGIC_NOTED))
     return _Pending(
         positions[index],
         seconds[index],

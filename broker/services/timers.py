@@ -22,6 +22,7 @@ from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.origins import MARK_BYTES, keep_mark_near, origins_since
 from aerobee.broker.services.timer_checkpoint import Checkpoints, Reached
 from aerobee.broker.services.timer_enqueue import Enqueue, Timer
+from aerobee.broker.services.timer_keeper import TimerKeeper
 from aerobee.broker.services.timer_list import TimerEntry, list_timers, parse_cursor
 from aerobee.broker.services.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog
 from aerobee.broker.services.timer_messages import (
@@ -83,6 +84,15 @@ class Timers:
         self.checkpoints = Checkpoints(
             os.path.join(root, "config", "timercheck"), store, self._sync, self._point_now, clock
         )
+        self.keeper = TimerKeeper(
+            store,
+            self.log,
+            self._enqueue,
+            self.checkpoints,
+            lambda: self._second,
+            os.path.join(root, "config", "timerMoves"),
+            clock,
+        )
         self._read_second = 0  # seconds before this one have had their turn
         self._fired = FIRST_PLACE  # the last that has had its turn
         self._delivered: set[int] = set()  # records whose timers fired before the start ...
@@ -135,6 +145,7 @@ class Timers:
         self._delivered = origins_since(self._store, self.checkpoints.mark)
         self._loaded_mark = self.checkpoints.mark or 0
         self.log.load()
+        self._delivered |= self.keeper.load(self._delivered)
         queue_offset = max(point.queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
         unread = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
         found = timer_recovery.recover(
@@ -223,10 +234,12 @@ class Timers:
             self._read_second, self._slot = self._slot.second + 1, None
         self._sync()
         self.checkpoints.save(self._point_now())
+        self.keeper.save()
         self.close()
 
     def _sync(self) -> None:
         """Put the files on disk; from any thread."""
+        self.keeper.sync()
         self.log.sync()
         self.wheel.sync()
 
@@ -326,7 +339,7 @@ class Timers:
         self.wheel.forget(self._slot.second)
         self._read_second = self._slot.second + 1
         self._slot = None
-        self.log.drop_before(self._store.min_physical_offset)
+        self.log.drop_before(self._store.min_physical_offset, self._read_second)
         self.checkpoints.dirty.set()
         return now_ms  # for the next second
 
@@ -387,7 +400,8 @@ class Timers:
         return len(batch)
 
     def _put(self, messages: list[Message]) -> list[PutResult]:
-        results = self._store.put(messages) if messages else []
+        put = self._store.put_again if self.keeper.is_held_up else self._store.put
+        results = put(messages) if messages else []
         for message, result in zip(messages, results, strict=True):
             if result.ok:
                 self._count_put(message.topic, 1, result.size)

@@ -24,7 +24,6 @@ log = structlog.get_logger("aerobee.transactions")
 
 BEHIND_MAX: Final = 10_000  # half messages that ended after an open one, then it is brought up
 _BREATH: Final = 64  # half messages looked at before the event loop has its turn
-_HOUR_MS: Final = 3600 * 1000
 
 
 class TransactionChecks:
@@ -87,8 +86,7 @@ class TransactionChecks:
         settings = self._settings
         age_ms = now_ms - half.born_timestamp
         checks = _number(half, props.TRANSACTION_CHECK_TIMES) or 0
-        too_old = age_ms > settings.file_reserved_time * _HOUR_MS
-        if checks >= settings.transaction_check_max or too_old:
+        if checks >= settings.transaction_check_max:
             self._transactions.give_up(root, half)
             return
         immunity_s = _number(half, props.CHECK_IMMUNITY_TIME)

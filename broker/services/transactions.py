@@ -10,7 +10,8 @@ and a second word for it finds it closed: it is delivered once.
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -46,6 +47,7 @@ log = structlog.get_logger("aerobee.transactions")
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 _READ_COUNT: Final = 512
 _READ_BYTES: Final = 4 << 20
+Put = Callable[[Sequence[Message]], list[PutResult]]
 
 
 class EndRequest(NamedTuple):
@@ -55,6 +57,7 @@ class EndRequest(NamedTuple):
     queue_offset: int
     physical_offset: int
     commit: bool
+    transaction_id: str = ""  # the message's unique key, if the producer says it
 
 
 class _Progress(NamedTuple):
@@ -80,6 +83,7 @@ class Transactions:
         self._offsets = offsets
         self._hooks = hooks
         self._open: dict[int, int] = {}  # root -> queue offset of its newest copy
+        self._left: dict[int, int] = {}  # queue offset of a copy whose file has gone -> root
         self._read = -1  # half messages before this queue offset are known; -1: none yet
         self._done: set[int] = set()  # not yet read, but ended already
         self._ops: deque[tuple[int, int]] = deque()  # op queue offset, half queue offset
@@ -130,16 +134,23 @@ class Transactions:
         self._close(root, newest, noted)
         return noted if noted.ok else first
 
-    def _put_both(self, message: Message, op: Message) -> tuple[PutResult, PutResult]:
+    def _put_both(
+        self, message: Message, op: Message, put: Put | None = None
+    ) -> tuple[PutResult, PutResult]:
         """A message, and the op that ends its half; without the message, no op either."""
-        first = self._store.put([message])[0]
-        return first, self._store.put([op])[0] if first.ok else first
+        put = put or self._store.put
+        first = put([message])[0]
+        return first, put([op])[0] if first.ok else first
 
     def _half(self, request: EndRequest) -> StoredMessage:
         commit = self._store.commit
         if commit is not None and request.physical_offset >= self._store.committed_offset:
             commit.step()  # sent a moment ago, it is still in the transient store pool
         half = stored.message_at(self._store, request.physical_offset)
+        wanted_offset = request.queue_offset
+        if half is None and request.physical_offset < self._store.readable_from:
+            half = self._carried_half(request)
+            wanted_offset = half.queue_offset if half is not None else 0
         if half is None or half.topic != TRANSACTION_HALF_TOPIC:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -148,9 +159,17 @@ class Transactions:
             )
         if half.property(props.PGROUP) != request.group:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-        if half.queue_offset != request.queue_offset:
+        if half.queue_offset != wanted_offset:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         return half
+
+    def _carried_half(self, request: EndRequest) -> StoredMessage | None:
+        """The newest copy of a half message that the producer knows by a place that is gone."""
+        root = self._left.get(request.queue_offset, request.queue_offset)
+        newest = self._open.get(root)
+        half = None if newest is None else self.half_at(root, newest)
+        unique_key = half.property(props.UNIQ_KEY) if half is not None else None
+        return half if request.transaction_id in ("", unique_key) else None
 
     def _committed(self, half: StoredMessage) -> Message:
         place = stored.real_place(half)
@@ -269,14 +288,30 @@ class Transactions:
             )
         return half
 
-    def copy(self, root: int, half: StoredMessage, checks: int) -> PutResult | None:
+    def open_before(self, queue_offset: int, count: int) -> list[tuple[int, int]]:
+        """Root and newest copy of open transactions whose newest copy is before this one."""
+        self._left = {at: root for at, root in self._left.items() if root in self._open}
+        found = [pair for pair in self._open.items() if pair[1] < queue_offset]
+        return nsmallest(count, found, key=lambda pair: pair[1])
+
+    def carry(self, root: int, half: StoredMessage) -> PutResult | None:
+        """Append the half message anew because its file is to go; None when that failed."""
+        checks = half.property(props.TRANSACTION_CHECK_TIMES) or "0"
+        copied = self.copy(root, half, checks, self._store.put_again)
+        if copied is not None:
+            self._left[half.queue_offset] = root
+        return copied
+
+    def copy(
+        self, root: int, half: StoredMessage, checks: int | str, put: Put | None = None
+    ) -> PutResult | None:
         """Append the half message anew, with its count of checks; None when that failed."""
         text = props.put(stored.own_properties(half), props.TRANSACTION_CHECK_TIMES, str(checks))
         text = props.put(text, props.TRAN_PREPARED_QUEUE_OFFSET, str(root))
         message = stored.again(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
-        copied, op = self._put_both(message, op_message(half.queue_offset, half))
+        copied, op = self._put_both(message, op_message(half.queue_offset, half), put)
         if not copied.ok:
-            log.warning("a half message cannot be checked now", reason=copied.reason)
+            log.warning("a half message cannot be stored again now", reason=copied.reason)
             return None
         self._close(root, half.queue_offset, op)
         self._open[root] = copied.queue_offset

@@ -7,7 +7,8 @@
 
 The ratios count only while less than diskReservedBytes is free as well; 0 lets them act alone.
 Queue and index files go after the log files that they point to; the file that is written is never
-removed.
+removed. What waits in a file (timers, delayed and half messages) is stored again before it goes:
+see `keepers`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.disk import Disk, DiskSpace
 from aerobee.broker.store.index_service import IndexService
+from aerobee.broker.store.keepers import Keepers
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.refusals import Cause, Refusals
@@ -38,6 +40,7 @@ log = structlog.get_logger("aerobee.store")
 FIRST_DELAY_S: Final = 60.0
 MANUAL_ROUNDS: Final = 20
 HOUR_MS: Final = 3_600_000
+CARRY_PAUSE_S: Final = 0.02  # between two pieces of what is stored again
 TURN: Final = 32  # queues looked at before the loop gets its turn
 
 Chosen = tuple[MappedFileQueue, MappedFile]
@@ -60,6 +63,7 @@ class Clean:
         index: IndexService | None,
         refusals: Refusals,
         clock: Clock,
+        dispatched_offset: Callable[[], int],
     ) -> None:
         self.settings = settings  # replaced whole when an operator changes what may change
         self._disk = disk
@@ -67,6 +71,8 @@ class Clean:
         self._index = index
         self._refusals = refusals
         self._clock = clock
+        self._dispatched_offset = dispatched_offset
+        self.keepers = Keepers(refusals, clock)
         self._manual = 0
         self._unmeasurable: set[str] = set()
         self._removed_in_round = 0
@@ -142,6 +148,9 @@ class Clean:
         """The next file to remove, taken out of its stream; None when none may go."""
         state = self.measure()
         files = self._log.files
+        self.keepers.busy = False
+        if not state.force:
+            self.keepers.relax()
         begun = bool(files.files) and not files.files[0].usable  # nobody may read it any more
         if not (state.reclaim or state.force or begun or self._manual > 0 or self._is_time()):
             return None
@@ -156,8 +165,12 @@ class Clean:
             except FileNotFoundError:  # somebody else was quicker
                 return True
 
-        limit = self._log.flushed_offset
+        limit = min(self._log.flushed_offset, self._dispatched_offset())
         if files.files and files.files[0].end > limit:
+            return None
+        first = files.files[0] if len(files.files) > 1 else None  # the last is being written
+        asked = first is not None and first.usable and is_expired(first)
+        if first is not None and asked and not self.keepers.is_clear(first, state.force):
             return None
         force_after_ms = self.settings.destroy_maped_file_interval_forcibly
         file = files.expired(is_expired, now_ms, force_after_ms)
@@ -174,6 +187,8 @@ class Clean:
     def choose_derived(self) -> Iterator[Chosen | None]:
         """Queue files that point only to what the log no longer has, each taken out when it is its
         turn; index files of that kind are removed here. None now and then: queues may be many."""
+        if self.keepers.busy:
+            return  # nothing was removed, and it is called again soon
         low = self._log.files.min_offset
         for number, queue in enumerate(self._log.queues):
             if number % TURN == TURN - 1:
@@ -216,6 +231,8 @@ class Clean:
 
     def pause(self, removed: bool) -> float:
         """How long to wait: a little between two files, the interval between two rounds."""
+        if self.keepers.busy:
+            return CARRY_PAUSE_S
         self._removed_in_round += removed
         if removed and self._removed_in_round < self.settings.delete_file_batch_max:
             return self.settings.delete_commit_log_files_interval / 1000

@@ -129,7 +129,15 @@ class StoreLifecycle:
             if self._pool is not None
             else None
         )
-        self.clean = Clean(settings, self.disk, self.commit_log, self.index, self.refusals, clock)
+        self.clean = Clean(
+            settings,
+            self.disk,
+            self.commit_log,
+            self.index,
+            self.refusals,
+            clock,
+            lambda: self.reput.dispatched_offset,
+        )
         self.self_check = SelfCheck(self.disk, self.commit_log, clock)
         self._reader = Reader(
             self.commit_log,

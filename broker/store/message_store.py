@@ -13,9 +13,11 @@ import structlog
 from aerobee.broker.store.commitlog import Fact, LogFull, Row
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.disk import DiskSpace
+from aerobee.broker.store.keepers import Keeper
 from aerobee.broker.store.key_search import Search, search_key
 from aerobee.broker.store.lifecycle import StoreLifecycle
 from aerobee.broker.store.plain_read import PlainRead
+from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import (
     ArrivalListener,
     Boundary,
@@ -23,6 +25,7 @@ from aerobee.broker.store.results import (
     PutResult,
     PutStatus,
     ReadResult,
+    Refusal,
     RefusedPut,
 )
 from aerobee.broker.store.settings import StoreSettings
@@ -40,7 +43,14 @@ class MessageStore(StoreLifecycle):
 
     def put(self, messages: Sequence[Message]) -> list[PutResult]:
         """Append independent messages: one lock and one clock read for all."""
-        refusal = self.refusals.current
+        return self._put(messages, self.refusals.current)
+
+    def put_again(self, messages: Sequence[Message]) -> list[PutResult]:
+        """The same for messages that were acknowledged and wait in a file that is to be removed:
+        also while sends are refused because the disk fills up, for it makes room."""
+        return self._put(messages, self.refusals.besides(Cause.DISK_FULL))
+
+    def _put(self, messages: Sequence[Message], refusal: Refusal | None) -> list[PutResult]:
         if refusal is not None:
             self.stats.put_failures += len(messages)
             return [RefusedPut(refusal.status, refusal.reason) for _ in messages]
@@ -266,6 +276,10 @@ class MessageStore(StoreLifecycle):
 
     # -- keeping
 
+    def add_keeper(self, keeper: Keeper) -> None:
+        """Ask it before a log file is removed: it stores again what of its own waits there."""
+        self.clean.keepers.add(keeper)
+
     def queues(self) -> dict[str, list[int]]:
         """The queue ids of each topic."""
         table: dict[str, list[int]] = {}
@@ -295,14 +309,21 @@ class MessageStore(StoreLifecycle):
         if manual:
             self.clean.trigger()
         for _ in range(self.settings.delete_file_batch_max):
-            if self.clean.step() >= self.settings.clean_resource_interval / 1000:
-                break
+            wait_s = self.clean.step()
+            if self.clean.keepers.busy or wait_s >= self.settings.clean_resource_interval / 1000:
+                break  # `run` goes on with it
 
     # -- positions and figures
 
     @property
     def min_physical_offset(self) -> int:
         return self.commit_log.files.min_offset
+
+    @property
+    def readable_from(self) -> int:
+        """Records before this are gone, or about to."""
+        files = self.commit_log.files.files
+        return next((file.start for file in files if file.usable), 0)
 
     @property
     def max_physical_offset(self) -> int:

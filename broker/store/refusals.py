@@ -45,8 +45,13 @@ class Refusals:
     def __contains__(self, cause: Cause) -> bool:
         return cause in self._reasons
 
+    def besides(self, cause: Cause) -> Refusal | None:
+        """Why puts are refused if this cause does not count."""
+        others = [other for other in self._reasons if other is not cause]
+        return self._refusal(min(others)) if others else None
+
     def _choose(self) -> None:
-        self.current = None
-        if self._reasons:
-            reason = self._reasons[min(self._reasons)]
-            self.current = Refusal(PutStatus.SERVICE_NOT_AVAILABLE, reason)
+        self.current = self._refusal(min(self._reasons)) if self._reasons else None
+
+    def _refusal(self, cause: Cause) -> Refusal:
+        return Refusal(PutStatus.SERVICE_NOT_AVAILABLE, self._reasons[cause])

@@ -107,6 +107,9 @@ def test_sizes_and_times_are_histograms(scraped: tuple[Daemon, str]) -> None:
 
 def test_clients_store_and_process_are_there(scraped: tuple[Daemon, str]) -> None:
     text = scraped[1]
+    for kind in ("timer", "delayed", "half"):
+        assert values(text, "aerobee_pending_carried_total", kind=kind) == [0]
+        assert values(text, "aerobee_pending_lost_total", kind=kind) == [0]
     client = {"language": "cpp", "version": "63", "protocol_type": "remoting"}
     assert values(text, "rocketmq_producer_connections", **client) == [1]
     assert values(text, "rocketmq_consumer_connections", **client, consumer_group="readers") == [1]

@@ -10,6 +10,7 @@ from typing import Any
 from aerobee.broker.clock import Clock
 from aerobee.broker.services.clients import Clients
 from aerobee.broker.services.groups import Groups
+from aerobee.broker.services.keepers import add_keepers
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.services.put_hooks import PutHooks
@@ -22,6 +23,7 @@ from aerobee.broker.services.transaction_checks import TransactionChecks
 from aerobee.broker.services.transactions import Transactions
 from aerobee.broker.settings import Settings
 from aerobee.broker.settings.for_store import store_settings
+from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol import properties as props
@@ -59,8 +61,18 @@ class SetClock(Clock):
 class World:
     """Open, work with, abandon as a kill would, open again."""
 
-    def __init__(self, root: Path, clock: Clock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        clock: Clock | None = None,
+        *,
+        log_file_size: int = 8 << 20,
+        disk: Disk | None = None,
+        **settings: Any,
+    ) -> None:
         self.root = root
+        self._log_file_size = log_file_size
+        self._disk = disk  # one with a guard against filling up
         self.clock = clock or HandClock()
         self.settings = Settings(store_path_root_dir=str(root), broker_name="broker-a", **settings)
         self.open()
@@ -69,13 +81,13 @@ class World:
         config = str(self.root / "config")
         wanted = replace(
             store_settings(self.settings),
-            mapped_file_size_commit_log=8 << 20,
+            mapped_file_size_commit_log=self._log_file_size,
             mapped_file_size_consume_queue=20 * 20_000,
             max_hash_slot_num=1000,
             max_index_num=4000,
-            disk_guard_enable=False,
+            disk_guard_enable=self._disk is not None,
         )
-        self.store = MessageStore(wanted, clock=self.clock, ahead=False)
+        self.store = MessageStore(wanted, clock=self.clock, ahead=False, disk=self._disk)
         self.store.load()
         settings, clock = self.settings, self.clock
         self.topics = Topics(os.path.join(config, "topics.json"), settings, clock)
@@ -91,6 +103,7 @@ class World:
         self.timers = Timers(self.store, settings, clock, str(self.root))
         self.transactions = Transactions(self.store, self.topics, self.offsets, self.hooks)
         self.checks = TransactionChecks(self.transactions, self.clients, settings, clock)
+        add_keepers(self.store, settings, clock, self.schedule, self.timers, self.transactions)
         self.dispatch()
         self.schedule.load()
         self.timers.load()
