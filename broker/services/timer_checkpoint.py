@@ -1,8 +1,10 @@
 """config/timercheck, upstream's page of 4096 bytes: how far the timers had come, for certain.
 
 It never says more than the store has on disk. At byte 256 stands our mark: copies of timers before
-this place of the store's log are counted in the page, the others a start finds (`origins`). A
-checksum binds it to the page: one that a Java broker has written since has no mark.
+this place of the store's log are counted in the page, the others a start finds (`origins`). Behind
+it, what a clock showed that was far ahead (`timer_far`), and what was passed before it was set
+back: a count, then for each the first second, the one after the last, a place in the timer log. A
+checksum binds all of it to the page: one that a Java broker has written since has no mark.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from zlib import crc32
 import structlog
 
 from aerobee.broker.clock import Clock
+from aerobee.broker.services.timer_recovery import Passed
 from aerobee.broker.store.system_calls import data_sync
 from aerobee.broker.store.wake import Wake
 
@@ -25,8 +28,11 @@ log = structlog.get_logger("aerobee.timers")
 
 _PAGE: Final = 4096
 _FIELDS: Final = Struct(">7q")
-_MARK: Final = Struct(">qI")  # place in the log, CRC-32 of the fields and of it
 _MARK_AT: Final = 256
+_MARK: Final = Struct(">qqi")  # place in the log, the old clock, number of ranges
+_RANGE: Final = Struct(">qqq")
+_CRC_SIZE: Final = 4  # of the fields, the mark and the ranges
+_RANGES_MAX: Final = 8  # all of it in one sector
 
 
 class TimerCheckpoint(NamedTuple):
@@ -46,6 +52,8 @@ class Reached(NamedTuple):
 
     store_end: int
     mark: int  # see above
+    old_clock_ms: int
+    passed: tuple[Passed, ...]
     read_ms: int
     log_end: int
     queue_offset: int
@@ -70,6 +78,8 @@ class Checkpoints:
         self._waiting: Reached | None = None
         self.point = TimerCheckpoint()
         self.mark: int | None = None
+        self.old_clock_ms = 0
+        self.passed: tuple[Passed, ...] = ()
         self.dirty = Wake()
         self.rounds_begun = 0  # of syncs
         self.rounds_done = 0  # the last one that has ended: all written before it is on disk
@@ -82,13 +92,14 @@ class Checkpoints:
             page = b""
         if len(page) >= _FIELDS.size:
             self.point = TimerCheckpoint(*_FIELDS.unpack_from(page))
-        if len(page) >= _MARK_AT + _MARK.size:
-            mark, checksum = _MARK.unpack_from(page, _MARK_AT)
-            self.mark = mark if checksum == self._checksum(mark) else None
+        if len(page) == _PAGE:
+            mark, old_clock_ms, count = _MARK.unpack_from(page, _MARK_AT)
+            ranges_at = _MARK_AT + _MARK.size
+            end = ranges_at + _RANGE.size * count
+            if 0 <= count <= _RANGES_MAX and page[end : end + _CRC_SIZE] == _checksum(page[:end]):
+                self.mark, self.old_clock_ms = mark, old_clock_ms
+                self.passed = tuple(map(Passed._make, _RANGE.iter_unpack(page[ranges_at:end])))
         return self.point
-
-    def _checksum(self, mark: int) -> int:
-        return crc32(self.encode() + mark.to_bytes(8, "big"))
 
     async def run(self, interval_s: float) -> None:
         """Write within `interval_s` of a change, until cancelled."""
@@ -140,13 +151,19 @@ class Checkpoints:
         try:
             if os.fstat(fd).st_size < _PAGE:
                 os.ftruncate(fd, _PAGE)
-            fields = self.encode().ljust(_MARK_AT, b"\0")
-            os.pwrite(fd, fields + _MARK.pack(reached.mark, self._checksum(reached.mark)), 0)
+            ranges = [_RANGE.pack(*each) for each in reached.passed[-_RANGES_MAX:]]
+            mark = _MARK.pack(reached.mark, reached.old_clock_ms, len(ranges))
+            page = self.encode().ljust(_MARK_AT, b"\0") + mark + b"".join(ranges)
+            os.pwrite(fd, page + _checksum(page), 0)
             data_sync(fd)
         finally:
             os.close(fd)
-        self.mark = reached.mark
+        self.mark, self.passed = reached.mark, reached.passed
 
     def encode(self) -> bytes:
         """As the file and GET_TIMER_CHECK_POINT have it."""
         return _FIELDS.pack(*self.point)
+
+
+def _checksum(page: bytes) -> bytes:
+    return crc32(page).to_bytes(_CRC_SIZE, "big")

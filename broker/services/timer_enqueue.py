@@ -9,15 +9,15 @@ import structlog
 from aerobee.broker.services import stored
 from aerobee.broker.services.filters import record_properties
 from aerobee.broker.services.names_check import TIMER_TOPIC
+from aerobee.broker.services.timer_far import REACH_MS, FarTimers
 from aerobee.broker.services.timer_log import (
-    MAGIC_DEFAULT,
     MAGIC_DELETE,
     MAGIC_NOTED,
     MAGIC_ROLL,
     NONE,
     TimerLog,
 )
-from aerobee.broker.services.timer_messages import carried_from, deliver_time, recalled_key
+from aerobee.broker.services.timer_messages import carried_from, deliver_time, leg, recalled_key
 from aerobee.broker.services.timer_slot import TimerSlot
 from aerobee.broker.services.timer_wheel import EMPTY_SLOT, Slot, TimerWheel
 from aerobee.broker.store.results import ReadResult, ReadStatus
@@ -59,14 +59,20 @@ class Enqueue:
         store: "MessageStore",
         timer_log: TimerLog,
         wheel: TimerWheel,
+        far: FarTimers,
         roll_window_ms: Callable[[], int],
         deliver_due: DeliverDue,
+        copies_from: Callable[[list[Timer]], int],
     ) -> None:
+        """`copies_from`: where in the store's log the copies of some timers begin at the earliest,
+        when they are delivered next."""
         self._store = store
         self._log = timer_log
         self._wheel = wheel
+        self._far = far
         self._roll_window_ms = roll_window_ms
         self._deliver_due = deliver_due
+        self._copies_from = copies_from
         self._complete_at = 0
         self._delivered: set[int] = set()  # from `queue_offset` on: to be read again, but out
         self.log_start: int | None = None  # their copies stand in the store's log from here on
@@ -119,7 +125,7 @@ class Enqueue:
         timers = [timer for timer in timers if not timer.is_copy]
         due = [timer for timer in timers if self.skip_before_ms < timer.deliver_ms <= now_ms]
         if due and self.log_start is None:
-            self.log_start = self._store.max_physical_offset
+            self.log_start = self._copies_from(due)
         failed = self._deliver_due(due, now_ms) if due else set()
         self._delivered.update({timer.queue_offset for timer in due} - failed)
         if failed:
@@ -210,13 +216,14 @@ class Enqueue:
                 self._add_noted(timer, now_ms)
                 continue
             recall = recalled_key(timer.properties)
-            magic, deliver_ms = _leg(timer.deliver_ms, now_ms, window_ms)
+            written_ms = self._clock_of(timer, now_ms)
+            magic, deliver_ms = leg(timer.deliver_ms, written_ms, window_ms)
             second = max((deliver_ms - 1) // 1000, read_second)
             chain = slots.get(second) or self._wheel.get(second)
             position = self._log.add(
                 chain.last,
                 magic | (MAGIC_DELETE if recall else 0),
-                now_ms,
+                written_ms,
                 max(deliver_ms - 1, second * 1000),
                 timer.physical_offset,
                 timer.record_size,
@@ -230,12 +237,8 @@ class Enqueue:
         self._wheel.put_all(slots)
         return noted
 
-
-def _leg(deliver_ms: int, now_ms: int, window_ms: int) -> tuple[int, int]:
-    """Magic and time of the unit: the timer's own, or that of its next roll when it is far."""
-    left_ms = deliver_ms - now_ms
-    if left_ms < window_ms:
-        return MAGIC_DEFAULT, deliver_ms
-    # Not to the very end of what is left: the last leg shall not be a short one.
-    short = left_ms - window_ms < window_ms // 3
-    return MAGIC_DEFAULT | MAGIC_ROLL, now_ms + (window_ms // 2 if short else window_ms)
+    def _clock_of(self, timer: Timer, now_ms: int) -> int:
+        if timer.deliver_ms - now_ms <= REACH_MS:
+            return now_ms
+        message = stored.message_at(self._store, timer.physical_offset, timer.record_size)
+        return now_ms if message is None else self._far.noting_ms(message, timer.deliver_ms, now_ms)

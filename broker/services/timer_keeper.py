@@ -13,7 +13,7 @@ in step 3 may tear a unit, or lose its change after it has fired: the journal te
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,6 +32,7 @@ from aerobee.broker.services.timer_log import (
     Units,
 )
 from aerobee.broker.services.timer_messages import carried, message_of
+from aerobee.broker.services.timer_recovery import Passed, has_passed
 from aerobee.broker.store.keepers import Standing
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import Message, StoredMessage
@@ -59,6 +60,7 @@ class TimerKeeper:
         enqueue: Enqueue,
         checkpoints: Checkpoints,
         first_second: Callable[[], int],
+        passed: Callable[[], Sequence[Passed]],
         journal_path: str,
         clock: Clock,
     ) -> None:
@@ -67,6 +69,7 @@ class TimerKeeper:
         self._enqueue = enqueue
         self._checkpoints = checkpoints
         self._first_second = first_second  # timers of the seconds before have had their turn
+        self._passed = passed  # others that have
         self._journal = Journal(journal_path)
         self._clock = clock
         self._end = -1  # the offset that it was last asked about
@@ -162,8 +165,9 @@ class TimerKeeper:
         at = self._scan_at
         units, self._scan_at = self._log.piece(at)
         second = self._first_second()
-        later = self._waiting(units, self._end, second + 1)
-        self._firing = self._firing or len(self._waiting(units, self._end, second)) > len(later)
+        later = self._waiting(at, units, self._end, second + 1)
+        firing = len(self._waiting(at, units, self._end, second)) > len(later)
+        self._firing = self._firing or firing
         self._todo.extend(at + number * UNIT_SIZE for number in later)
 
     def _put_some(self) -> Standing:
@@ -232,7 +236,7 @@ class TimerKeeper:
         while position < self._log.end:
             at = position
             units, position = self._log.piece(at)
-            for number in self._waiting(units, end, self._first_second()):
+            for number in self._waiting(at, units, end, self._first_second()):
                 unit = self._log.read(at + number * UNIT_SIZE)
                 message = message_of(self._store, unit) if unit is not None else None
                 if message is not None and message.property(props.TIMER_DEL_UNIQKEY) is None:
@@ -241,11 +245,14 @@ class TimerKeeper:
         offsets = range(self._enqueue.queue_offset, stop)
         yield from stored.sound_messages(self._store, TIMER_TOPIC, 0, offsets)
 
-    def _waiting(self, units: Units, end: int, first_second: int) -> list[int]:
+    def _waiting(self, at: int, units: Units, end: int, first_second: int) -> list[int]:
         """Which units are of timers, or recalls, from a second on whose record is before `end`."""
         seconds = (units["written_ms"] + units["delay_ms"]) // 1000
         records = units["physical_offset"]
         there = (records >= self._store.min_physical_offset) & (records < end)
         waits = (seconds >= first_second) & (units["magic"] != MAGIC_NOTED)
+        if passed := self._passed():
+            positions = at + np.arange(len(units), dtype=np.int64) * UNIT_SIZE
+            waits &= ~has_passed(seconds.astype(np.int64), positions, passed)
         found: list[int] = np.flatnonzero(there & waits).tolist()
         return found

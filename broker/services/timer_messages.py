@@ -7,7 +7,7 @@ import structlog
 from aerobee.broker.services import stored
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.origins import origin_field
-from aerobee.broker.services.timer_log import MAGIC_ROLL, Unit
+from aerobee.broker.services.timer_log import MAGIC_DEFAULT, MAGIC_ROLL, Unit
 from aerobee.protocol import properties as props
 from aerobee.protocol.record import CRC_PROPERTY_SIZE, Message, StoredMessage
 
@@ -39,6 +39,24 @@ def deliver_time(properties: str) -> int | None:
         return deliver_ms
     # A Java broker's, with a delay: it says only the second, whose end is never too early.
     return out_ms + APACHE_PRECISION_MS
+
+
+def delay_of(properties: str) -> int | None:
+    """The delay in ms with which a timer was set; None when it was set with a time of day."""
+    seconds = _number(props.get(properties, props.TIMER_DELAY_SEC))
+    if seconds is not None:
+        return seconds * 1000
+    return _number(props.get(properties, props.TIMER_DELAY_MS))
+
+
+def leg(deliver_ms: int, now_ms: int, window_ms: int) -> tuple[int, int]:
+    """Magic and time of the unit: the timer's own, or that of its next roll when it is far."""
+    left_ms = deliver_ms - now_ms
+    if left_ms < window_ms:
+        return MAGIC_DEFAULT, deliver_ms
+    # Not to the very end of what is left: the last leg shall not be a short one.
+    short = left_ms - window_ms < window_ms // 3
+    return MAGIC_DEFAULT | MAGIC_ROLL, now_ms + (window_ms // 2 if short else window_ms)
 
 
 def _number(text: str | None) -> int | None:

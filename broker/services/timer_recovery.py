@@ -6,8 +6,9 @@ a timer twice after a kill there. Then the pending units are appended anew, each
 seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ class _Pending:
     previous: Numbers
     physical_offset: Numbers
     magic: Numbers
-    deliver_ms: Numbers
+    written_ms: Numbers
 
     def __getitem__(self, index: npt.NDArray[np.intp]) -> "_Pending":
         return _Pending(
@@ -44,8 +45,16 @@ class _Pending:
             self.previous[index],
             self.physical_offset[index],
             self.magic[index],
-            self.deliver_ms[index],
+            self.written_ms[index],
         )
+
+
+class Passed(NamedTuple):
+    """Units before a place of the timer log, of these seconds, have had their turn."""
+
+    first: int
+    end: int  # the second after the last
+    log_end: int
 
 
 @dataclass(slots=True)
@@ -55,6 +64,7 @@ class Recovered:
     timers: int  # that wait
     read_second: int  # the first with timers that may wait
     noted: set[int]  # records from `unread_from` on that have units all the same
+    far_clock_ms: int  # when the newest unit was written that the wheel does not reach; 0: none
     last_physical_offset: int  # of the newest record that was read from the topic; -1: none
 
 
@@ -62,17 +72,16 @@ def recover(
     timer_log: TimerLog,
     wheel: TimerWheel,
     *,
-    read_second: int,
-    read_end: int,
+    passed: Sequence[Passed],
     unread_from: int,
     max_physical_offset: int,
     fired: set[int],
 ) -> Recovered:
     """Cut the log where its records are not in the store any more; fill the wheel from it.
 
-    `read_second`: those before it had their turn, when the log ended at `read_end`; what follows
-    may be of an earlier second, if the clock was set back. `unread_from`: the first record of the
-    timer topic that will be read again. `fired`: records whose timers have."""
+    `passed`: the checkpoint's first, then those of clocks that were set back since. `unread_from`:
+    the first record of the timer topic that will be read again. `fired`: records whose timers
+    have."""
     noted: set[int] = set()
     pieces: list[_Pending] = []
     last = NONE
@@ -82,10 +91,10 @@ def recover(
         # A carried unit was read as another record; a noted one's was passed over as it is.
         read = (units["magic"] & MAGIC_CARRIED == 0) | (units["magic"] == MAGIC_NOTED)
         last = max(last, int(offsets[read].max(initial=NONE)))
-        pieces.append(_pending(position, units, read_second, read_end))
+        pieces.append(_pending(position, units, passed))
     wheel.create()
     if not pieces:
-        return Recovered(0, read_second, noted, last)
+        return Recovered(0, passed[0].end, noted, 0, last)
     names = _Pending.__slots__
     found = _Pending(
         *(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names)
@@ -96,8 +105,9 @@ def recover(
     else:
         log.warning("the timers' chains are written anew", timers=len(found.position))
         _rechain(timer_log, wheel, found)
-    first = int(found.second.min(initial=read_second))
-    return Recovered(_count(found, fired), first, noted, last)
+    first = int(found.second.min(initial=passed[0].end))
+    far = found.written_ms[found.second >= wheel.far_from]
+    return Recovered(_count(found, fired), first, noted, int(far.max(initial=0)), last)
 
 
 def _scan(timer_log: TimerLog, max_physical_offset: int) -> Iterator[tuple[int, Units]]:
@@ -124,19 +134,29 @@ def _count(found: _Pending, fired: set[int]) -> int:
     return int(np.count_nonzero(waits))
 
 
-def _pending(position: int, units: Units, read_second: int, read_end: int) -> _Pending:
+def _pending(position: int, units: Units, passed: Sequence[Passed]) -> _Pending:
     seconds = (units["written_ms"] + units["delay_ms"]).astype(np.int64) // 1000
     positions = position + np.arange(len(units), dtype=np.int64) * units.dtype.itemsize
-    waits = (seconds >= read_second) | (positions >= read_end)
-    index = np.flatnonzero(waits & (units["magic"] != MAGIC_NOTED))
+    waits = ~has_passed(seconds, positions, passed) & (units["magic"] != MAGIC_NOTED)
+    index = np.flatnonzero(waits)
     return _Pending(
         positions[index],
         seconds[index],
         units["previous"][index].astype(np.int64),
         units["physical_offset"][index].astype(np.int64),
         units["magic"][index].astype(np.int64),
-        units["deliver_ms"][index].astype(np.int64),
+        units["written_ms"][index].astype(np.int64),
     )
+
+
+def has_passed(
+    seconds: Numbers, positions: Numbers, passed: Sequence[Passed]
+) -> npt.NDArray[np.bool_]:
+    """Which units have had their turn, by their seconds and places in the timer log."""
+    over = np.zeros(len(seconds), bool)
+    for first, end, log_end in passed:
+        over |= (seconds >= first) & (seconds < end) & (positions < log_end)
+    return over
 
 
 def _once_each(found: _Pending) -> _Pending:

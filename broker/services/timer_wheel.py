@@ -8,15 +8,19 @@ that a full disk refuses stays in memory until a sync can write it.
 """
 
 import os
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.system_calls import data_sync
 
 SLOTS: Final = 2 * 7 * 24 * 3600
 SLOT: Final = Struct(">qqqii")
+REACH_S: Final = SLOTS - 24 * 3600  # a day for those that are overdue
 SECOND_MAX: Final = 2**62
 _EMPTY: Final = -1
 
@@ -38,6 +42,9 @@ class TimerWheel:
         self._fd = -1
         self._marks = bytearray(SLOTS)
         self._unwritten: dict[int, bytes] = {}  # by index, for want of room on the disk
+        self._far: dict[int, Slot] = {}
+        self.far_seconds: list[int] = []  # in order
+        self.far_from = SECOND_MAX  # the first second that the wheel does not reach
 
     def create(self) -> None:
         """Begin with no timers at all."""
@@ -48,6 +55,8 @@ class TimerWheel:
         self._unwritten.clear()
 
     def get(self, second: int) -> Slot:
+        if second in self._far:
+            return self._far[second]
         index = second % SLOTS
         if not self._marks[index]:
             return EMPTY_SLOT
@@ -55,6 +64,11 @@ class TimerWheel:
         return Slot(first, last, number) if stored == second else EMPTY_SLOT
 
     def put(self, second: int, slot: Slot) -> None:
+        if second >= self.far_from or second in self._far:
+            if second not in self._far:
+                insort(self.far_seconds, second)
+            self._far[second] = slot
+            return
         index = second % SLOTS
         content = SLOT.pack(second, *slot, 0)
         self._unwritten.pop(index, None)
@@ -86,18 +100,40 @@ class TimerWheel:
 
     def forget(self, second: int) -> None:
         """The second's timers have had their turn."""
-        self._marks[second % SLOTS] = 0
+        if second in self._far:
+            del self._far[second]
+            self.far_seconds.remove(second)
+        else:
+            self._marks[second % SLOTS] = 0
 
-    def next_second(self, start: int, end: int, left_out_from: int = SECOND_MAX) -> int | None:
-        """The first second with timers that is before `end`, going round from `start`; without
-        those of a later round, which the clock has left behind when it was set back."""
+    def follow_clock_back(self, now_s: int) -> None:
+        """Take what the wheel does not reach any more out of it."""
+        self.far_from = now_s + REACH_S
+        data = os.pread(self._fd, SLOTS * SLOT.size, 0)
+        seconds = np.frombuffer(data, ">i8")[:: SLOT.size // 8]
+        far = (seconds >= self.far_from) & (np.frombuffer(self._marks, np.uint8) != 0)
+        for index in {*np.flatnonzero(far).tolist(), *self._unwritten}:
+            second, first, last, number, _ = SLOT.unpack(self._read(index))
+            if not self._marks[index] or second < self.far_from:
+                continue
+            self._marks[index] = 0
+            self.put(second, Slot(first, last, number))
+
+    def next_second(self, start: int, end: int) -> int | None:
+        """The first second with timers that is before `end`, going round from `start`."""
+        found = self._next_in_wheel(start)
+        far = bisect_left(self.far_seconds, start)
+        if far < len(self.far_seconds):
+            second = self.far_seconds[far]
+            found = second if found is None else min(found, second)
+        return found if found is not None and found < end else None
+
+    def _next_in_wheel(self, start: int) -> int | None:
         at = start % SLOTS
         for begin, stop in ((at, SLOTS), (0, at)):
-            while (found := self._marks.find(1, begin, stop)) >= 0:
-                second = int.from_bytes(self._read(found)[:8], "big")
-                if second < left_out_from:
-                    return second if second < end else None
-                begin = found + 1
+            found = self._marks.find(1, begin, stop)
+            if found >= 0:
+                return int.from_bytes(self._read(found)[:8], "big")
         return None
 
     def sync(self) -> None:

@@ -12,7 +12,7 @@ Far timers roll: before their records are removed by age they are put anew, with
 import asyncio
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,44 +21,29 @@ from aerobee.broker.services import stored, timer_recovery
 from aerobee.broker.services.names_check import TIMER_TOPIC
 from aerobee.broker.services.origins import MARK_BYTES, keep_mark_near, origins_since
 from aerobee.broker.services.timer_checkpoint import Checkpoints, Reached
-from aerobee.broker.services.timer_enqueue import Enqueue, Timer
+from aerobee.broker.services.timer_delivery import RETRY_MS, TimerDelivery
+from aerobee.broker.services.timer_enqueue import Enqueue
+from aerobee.broker.services.timer_far import FarTimers
 from aerobee.broker.services.timer_keeper import TimerKeeper
 from aerobee.broker.services.timer_list import TimerEntry, list_timers, parse_cursor
-from aerobee.broker.services.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog
-from aerobee.broker.services.timer_messages import (
-    NEVER_ENQUEUED,
-    NOTHING_RECALLED,
-    fired,
-    message_of,
-    rolled,
-)
-from aerobee.broker.services.timer_slot import FIRST_PLACE, Place, TimerSlot, load_slot
-from aerobee.broker.services.timer_wheel import SLOTS, TimerWheel
+from aerobee.broker.services.timer_log import TimerLog
+from aerobee.broker.services.timer_recovery import Passed
+from aerobee.broker.services.timer_slot import FIRST_PLACE, TimerSlot, load_slot
+from aerobee.broker.services.timer_wheel import REACH_S, SECOND_MAX, TimerWheel
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.results import Arrival, PutResult
 from aerobee.broker.store.wake import Wake
-from aerobee.protocol.record import Message, StoredMessage
+from aerobee.protocol.record import Message
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
 log = structlog.get_logger("aerobee.timers")
 
-BATCH_MAX: Final = 256  # messages put at once, before the event loop has its turn
 IDLE_S: Final = 60.0
-RETRY_MS: Final = 100
 FAILED_RETRY_S: Final = 1.0
 _BEHIND_S: Final = 3600
 _ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
-
-
-class _Fired(NamedTuple):
-    """A timer that has its turn."""
-
-    place: Place
-    counts: bool  # among those that wait
-    message: StoredMessage | None
-    made: Message | None  # what is put; None: it is recalled, or cannot be used
 
 
 class Timers:
@@ -73,13 +58,30 @@ class Timers:
         count_put: stored.CountPut = stored.not_counted,
     ) -> None:
         self._store = store
-        self._count_put = count_put
         self._settings = settings
         self._clock = clock
         self.log = TimerLog(os.path.join(root, "timerlog"), settings.mapped_file_size_timer_log)
         self.wheel = TimerWheel(os.path.join(root, "timerwheel"))
+        self._far = FarTimers(
+            store,
+            self.log,
+            self.wheel,
+            clock,
+            settings.timer_max_delay_sec * 1000,
+            self._roll_window_ms,
+            self._take_slot,
+            self._note_far_passed,
+            self._note_dropped,
+        )
+        self._delivery = TimerDelivery(store, self.log, self._put, count_put)
         self._enqueue = Enqueue(
-            store, self.log, self.wheel, self._roll_window_ms, self._deliver_due
+            store,
+            self.log,
+            self.wheel,
+            self._far,
+            self._roll_window_ms,
+            self._delivery.deliver_due,
+            self._delivery.copies_from,
         )
         self.checkpoints = Checkpoints(
             os.path.join(root, "config", "timercheck"), store, self._sync, self._point_now, clock
@@ -90,14 +92,14 @@ class Timers:
             self._enqueue,
             self.checkpoints,
             lambda: self._second,
+            lambda: self._passed,
             os.path.join(root, "config", "timerMoves"),
             clock,
         )
         self._read_second = 0  # seconds before this one have had their turn
-        self._fired = FIRST_PLACE  # the last that has had its turn
-        self._delivered: set[int] = set()  # records whose timers fired before the start ...
-        self._loaded_mark = 0  # ... their copies stand in the store's log from here on
         self._slot: TimerSlot | None = None
+        self._passed: list[Passed] = []  # before the clock was set back
+        self._seen = (0, 0.0)  # the time of the last round, by both clocks
         self._begun: dict[int, TimerSlot] = {}  # seconds that ran when the clock was set back
         self._wake = Wake()
         self._tasks: list[asyncio.Task[None]] = []
@@ -123,7 +125,7 @@ class Timers:
         self, cursor: str, count: int, topic: str | None = None
     ) -> tuple[list[TimerEntry], str]:
         """A page of the timers that wait, of one topic or of all, and the next page's cursor."""
-        start = parse_cursor(cursor) if cursor else (self._second, self._fired)
+        start = parse_cursor(cursor) if cursor else (self._second, self._delivery.last)
         return list_timers(self._store, self.log, self.wheel, start, count, topic)
 
     @property
@@ -142,24 +144,31 @@ class Timers:
         """Find what is pending; the store must be loaded."""
         point = self.checkpoints.load()
         end = self._store.max_physical_offset
-        self._delivered = origins_since(self._store, self.checkpoints.mark)
-        self._loaded_mark = self.checkpoints.mark or 0
+        self._delivery.known = origins_since(self._store, self.checkpoints.mark)
+        self._delivery.known_from = self.checkpoints.mark or 0
         self.log.load()
-        self._delivered |= self.keeper.load(self._delivered)
+        self._delivery.known |= self.keeper.load(self._delivery.known)
         queue_offset = max(point.queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
         unread = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
+        now_s = self._clock.now_ms() // 1000
+        self.wheel.far_from = now_s + REACH_S
+        reached = Passed(0, point.read_ms // 1000, point.log_end)
+        self._passed = list(self.checkpoints.passed)
+        if reached.end > now_s:  # the clock was set back
+            self._passed.append(reached)
         found = timer_recovery.recover(
             self.log,
             self.wheel,
-            read_second=point.read_ms // 1000,
-            read_end=point.log_end,
+            passed=[reached, *self.checkpoints.passed],
             unread_from=end if unread is None else unread[0],
             max_physical_offset=end,
-            fired=self._delivered,
+            fired=self._delivery.known,
         )
         # Not behind the running second: it may get new timers yet.
-        self._read_second = min(found.read_second, self._clock.now_ms() // 1000)
+        self._read_second = min(found.read_second, now_s)
         self._enqueue.noted = found.noted
+        if found.far_clock_ms:
+            self._far.note_clock(max(found.far_clock_ms, self.checkpoints.old_clock_ms))
         if self.log.end < point.log_end:
             log.warning(
                 "the timer log is gone or damaged: timers are read anew from the store",
@@ -224,7 +233,7 @@ class Timers:
     def _is_half_fired(self) -> bool:
         """Whether a part of the second that runs has fired: a Java broker knows whole ones only."""
         slot = self._slot
-        if slot is None or not slot.waiting or self._fired[0] <= slot.second * 1000:
+        if slot is None or not slot.waiting or self._delivery.last[0] <= slot.second * 1000:
             return False
         return self._clock.now_ms() < (slot.second + 1) * 1000
 
@@ -278,60 +287,58 @@ class Timers:
 
     def step(self, now_ms: int) -> int | None:
         """Set new timers, fire those that are due; returns when to look again, None: no timer."""
-        if now_ms // 1000 < self._second or now_ms < self._fired[0]:
+        if now_ms // 1000 < self._second or now_ms < self._delivery.last[0]:
             self._follow_clock_back(now_ms)
+        self._seen = (now_ms, self._clock.monotonic())
+        self.wheel.far_from = now_ms // 1000 + REACH_S
         behind = self._second < now_ms // 1000 - _BEHIND_S  # those that wait go first then
+        running = {} if self._slot is None else {self._slot.second: self._slot}
+        live = self._begun | running | self._far.live
         if self._enqueue.has_more and not behind:
-            running = {} if self._slot is None else {self._slot.second: self._slot}
-            delivered = self._enqueue.step(now_ms, self._begun | running, self._read_second)
+            delivered = self._enqueue.step(now_ms, live, self._read_second)
             self.checkpoints.dirty.set()
             if not delivered:
                 return now_ms + RETRY_MS
+        moved = self._far.move_due(now_ms, max(self._second, (now_ms - 1) // 1000), live)
         due_ms = self._fire(now_ms)
-        return now_ms if self._enqueue.has_more else due_ms
+        if moved or self._enqueue.has_more:
+            return now_ms
+        if not self._far.waits:
+            return due_ms
+        self.checkpoints.dirty.set()  # the old clock goes on
+        far_ms = self._far.due_ms(now_ms)
+        return far_ms if due_ms is None else min(due_ms, far_ms)
 
     def _follow_clock_back(self, now_ms: int) -> None:
-        """Seconds that have had their turn come once more; timers set from now on fire in them.
-
-        What has fired in them may fire again after a restart, until they have passed."""
+        """Seconds that have had their turn come once more; timers set from now on fire in them."""
         log.warning("the clock was set back: timers follow it", second=self._second, now_ms=now_ms)
+        self._passed.append(Passed(0, self._second, self.log.end))
         if self._slot is not None:
             self._begun[self._slot.second] = self._slot
             self._slot = None
         self._read_second = now_ms // 1000
-        self._fired = FIRST_PLACE
+        self._delivery.last = FIRST_PLACE
+        self.wheel.follow_clock_back(now_ms // 1000)
+        if self._far.waits:
+            seen_ms, seen_at = self._seen
+            self._far.note_clock(seen_ms + round((self._clock.monotonic() - seen_at) * 1000))
         self.checkpoints.dirty.set()
-
-    def _deliver_due(self, timers: list[Timer], now_ms: int) -> set[int]:
-        """Deliver timers that were due when they were read; those that could not be."""
-        ready = []
-        for timer in sorted(timers, key=lambda timer: timer.deliver_ms):
-            if timer.physical_offset in self._delivered:
-                self._enqueue.log_start = self._loaded_mark
-                continue
-            message = stored.message_at(self._store, timer.physical_offset, timer.record_size)
-            made = message and fired(message, NEVER_ENQUEUED, now_ms, NOTHING_RECALLED)
-            if message is not None and made is not None:
-                ready.append((message, made))
-        results = self._put([made for _, made in ready])
-        return {
-            message.queue_offset
-            for (message, _), result in zip(ready, results, strict=True)
-            if not stored.is_done(result, message, self._store.reports)
-        }
 
     def _fire(self, now_ms: int) -> int | None:
         """Fire what is due of one second: after a long stop there may be very many of them."""
         if self._slot is None:
             now_s = now_ms // 1000
-            second = self.wheel.next_second(self._read_second, now_s + 1, now_s + SLOTS)
+            second = self.wheel.next_second(self._read_second, now_s + 1)
             if second is None or second * 1000 >= now_ms:
                 self._read_second = max(self._read_second, now_s)
-                end = now_s + SLOTS
-                following = self.wheel.next_second(self._read_second, end, end)
+                following = self.wheel.next_second(self._read_second, SECOND_MAX)
                 return None if following is None else following * 1000 + 1
-            self._slot = self._begun.pop(second, None) or self._load_slot(second)
-        more = self._fire_slot(self._slot, now_ms)
+            self._slot = self._take_slot(second)
+        last, count = self._delivery.last, self._delivery.count
+        more = self._delivery.fire(self._slot, now_ms)
+        self._enqueue.pending -= self._delivery.count - count
+        if self._delivery.last != last:
+            self.checkpoints.dirty.set()
         if more is not None:
             return more
         if now_ms < (self._slot.second + 1) * 1000:
@@ -343,82 +350,46 @@ class Timers:
         self.checkpoints.dirty.set()
         return now_ms  # for the next second
 
-    def _load_slot(self, second: int) -> TimerSlot:
-        slot = load_slot(self._store, self.log, self.wheel, second, fired=self._delivered)
-        slot.log_start = self._loaded_mark if slot.has_fired else self._store.max_physical_offset
-        return slot
-
-    def _fire_slot(self, slot: TimerSlot, now_ms: int) -> int | None:
-        """Fire what is due; when to look again, None when the slot is empty."""
-        places: list[Place] = []
-        batch: list[_Fired] = []
-        batch_bytes = done = 0
-        try:
-            while (place := slot.peek()) is not None and place[0] <= now_ms:
-                if len(batch) == BATCH_MAX or batch_bytes >= stored.BATCH_BYTES_MAX:
-                    break
-                places.append(place)
-                slot.pop()
-                entry = self._taken_up(place, slot, now_ms)
-                batch.append(entry)
-                batch_bytes += 0 if entry.message is None else entry.message.size
-            done = self._put_batch(batch)
-        finally:
-            for place in places[done:]:
-                slot.add(*place)
-        if places:
-            self.checkpoints.dirty.set()
-        if done < len(places):
-            return now_ms + RETRY_MS
-        following = slot.peek()
-        return None if following is None else max(following[0], now_ms)
-
-    def _taken_up(self, place: Place, slot: TimerSlot, now_ms: int) -> _Fired:
-        unit = self.log.read(place[1])
-        message = message_of(self._store, unit) if unit else None
-        if unit is None or message is None:
-            return _Fired(place, True, None, None)
-        if unit.magic & MAGIC_ROLL:
-            made: Message | None = rolled(message)
+    def _note_far_passed(self, second: int) -> None:
+        """Its units stay in the log, for a time that may never come."""
+        last = self._passed[-1] if self._passed else None
+        if last is not None and 0 < last.first <= second:
+            self._passed[-1] = Passed(last.first, second + 1, self.log.end)
         else:
-            made = fired(message, unit.written_ms, now_ms, slot.recalled)
-        return _Fired(place, not unit.magic & MAGIC_DELETE, message, made)
+            self._passed.append(Passed(second, second + 1, self.log.end))
 
-    def _put_batch(self, batch: list[_Fired]) -> int:
-        """Put them in order; how many, before the first that failed, have had their turn."""
-        made = [entry.made for entry in batch if entry.made is not None]
-        results = iter(self._put(made))
-        for number, entry in enumerate(batch):
-            if (
-                entry.message is not None
-                and entry.made is not None
-                and not stored.is_done(next(results), entry.message, self._store.reports)
-            ):
-                return number
-            self._fired = entry.place
-            self._enqueue.pending -= 1 if entry.counts else 0
-        return len(batch)
+    def _note_dropped(self, count: int) -> None:
+        self._enqueue.pending -= count
+
+    def _take_slot(self, second: int) -> TimerSlot:
+        if begun := self._begun.pop(second, None):
+            return begun
+        slot = load_slot(self._store, self.log, self.wheel, second, fired=self._delivery.known)
+        slot.log_start = (
+            self._delivery.known_from if slot.has_fired else self._store.max_physical_offset
+        )
+        return slot
 
     def _put(self, messages: list[Message]) -> list[PutResult]:
         put = self._store.put_again if self.keeper.is_held_up else self._store.put
-        results = put(messages) if messages else []
-        for message, result in zip(messages, results, strict=True):
-            if result.ok:
-                self._count_put(message.topic, 1, result.size)
-        return results
+        return put(messages)
 
     # --- progress
 
     def _point_now(self) -> Reached:
         """How far it has come; what was delivered lies before the log's end."""
         end = self._store.max_physical_offset
-        slots = [*self._begun.values(), *([] if self._slot is None else [self._slot])]
+        slots = [*self._begun.values(), *self._far.live.values()]
+        slots += [] if self._slot is None else [self._slot]
+        self._passed = [pair for pair in self._passed if pair.end > self._second]
         starts = [slot.log_start for slot in slots]
         if self._enqueue.log_start is not None:
             starts.append(self._enqueue.log_start)
         return Reached(
             end,
             min(starts, default=end),
+            self._far.clock_ms,
+            tuple(self._passed),
             self._second * 1000,
             self.log.end,
             self._enqueue.queue_offset,

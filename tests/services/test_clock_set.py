@@ -1,6 +1,7 @@
 """The time of day is set, forward and back: when a delayed message is due is decided by the clock
 at its acceptance, whatever the store times of others are."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,179 @@ def test_a_level_whose_time_was_shortened_delivers_nothing_before_its_new_time(
     world = World(tmp_path / "store", world.clock, message_delay_level="1s 10m")
     assert came_at(world, b"x", 3600) == 600_000
     world.close_quietly()
+
+
+TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
+ROUND_MS = 14 * 24 * HOUR_MS  # of the timer wheel
+
+
+@pytest.mark.parametrize("how", ["on", "stop", "kill", "no timer log"])
+@pytest.mark.parametrize("kind", ["delay", "time"])
+@pytest.mark.parametrize("ahead_ms", [TEN_YEARS_MS, 40 * ROUND_MS])
+def test_a_timer_set_by_a_clock_years_ahead_comes_after_its_delay(
+    world: World, how: str, kind: str, ahead_ms: int
+) -> None:
+    set_by(world, ahead_ms)
+    at_ms = world.clock.now_ms() + 5_000
+    for number in range(3):
+        told = {"TIMER_DELAY_SEC": "5"} if kind == "delay" else {"TIMER_DELIVER_MS": str(at_ms)}
+        world.send("T", b"%d" % number, UNIQ_KEY=str(number), **told)
+    world.send("T", b"recalled", UNIQ_KEY="r", TIMER_DELIVER_MS=str(at_ms))
+    world.send("T", b"", TIMER_DEL_UNIQKEY="T+r", TIMER_DELIVER_MS=str(at_ms))
+    if how != "kill":
+        world.run_timers()
+    set_by(world, 0)
+    if how == "no timer log":
+        world.stop()
+        shutil.rmtree(world.root / "timerlog")
+        world.open()
+    else:
+        restart(world, how)
+    # In the same place of the wheel, and others.
+    for body, wait_ms in ((b"near", 5_000), (b"next", 6_000), (b"soon", 600)):
+        world.send("T", body, TIMER_DELIVER_MS=str(START_MS + wait_ms))
+    world.run_timers()
+    assert world.bodies("T") == []
+    assert came_at(world, b"soon", 2, 0.1) == 600
+    for number in range(3):
+        assert 5_000 <= came_at(world, b"%d" % number, 10, 0.1) <= 6_100
+    assert came_at(world, b"near", 0) <= came_at(world, b"next", 10, 0.1) == 6_000
+    restart(world, "kill")
+    for _ in range(100):
+        world.advance(1)
+        world.run_timers()
+    assert sorted(world.bodies("T")) == sorted([b"0", b"1", b"2", b"near", b"next", b"soon"])
+
+
+def test_a_far_timer_set_by_a_clock_years_ahead_comes_after_its_delay(world: World) -> None:
+    set_by(world, TEN_YEARS_MS)
+    days = 9
+    world.send("T", b"x", TIMER_DELAY_SEC=str(days * 86_400))
+    world.run_timers()
+    set_by(world, 0)
+    for step in range(days * 48):
+        world.run_timers()
+        assert world.bodies("T") == [], step
+        if step % 100 == 50:
+            world.store.flush.step()
+            world.timers.checkpoints.step()
+            restart(world, "kill" if step % 200 == 50 else "stop")
+        world.advance(1800)
+    assert came_at(world, b"x", 3600, 600) >= days * 86_400_000
+
+
+def test_a_time_of_day_is_waited_for_though_the_clock_was_days_ahead(world: World) -> None:
+    """A clock eight days ahead, a client whose clock is right: its time is in nine days."""
+    set_by(world, 20 * 24 * HOUR_MS)
+    world.send("T", b"x", TIMER_DELIVER_MS=str(START_MS + 21 * 24 * HOUR_MS))
+    world.run_timers()
+    set_by(world, 0)
+    world.run_timers()
+    for hour in range(21 * 24):
+        world.run_timers()
+        assert world.bodies("T") == [], hour
+        world.advance(3600)
+    world.run_timers()
+    assert world.bodies("T") == [b"x"]
+
+
+def test_a_machine_that_begins_in_1970_makes_no_timer_early_and_loses_none(world: World) -> None:
+    for number in range(50):
+        world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(START_MS + 3_600_000 + number * 1000))
+    world.send("T", b"delay", TIMER_DELAY_SEC="3600")
+    world.send("T", b"soon", TIMER_DELAY_SEC="20")
+    world.run_timers()
+    world.stop()
+    set_by(world, 1_000_000 - START_MS)
+    world.open()
+    for _ in range(10):  # until NTP has told it the time
+        world.run_timers()
+        world.advance(1)
+    world.send("T", b"early bird", TIMER_DELAY_SEC="60")
+    world.run_timers()
+    assert world.bodies("T") == []
+    set_by(world, 0)
+    world.run_timers()
+    restart(world, "kill")
+    world.run_timers()
+    assert world.bodies("T") == [b"early bird"]  # by a clock that says that its time has passed
+    assert came_at(world, b"soon", 30) == 20_000
+    world.advance(3_570)
+    assert world.bodies("T") == [b"early bird", b"soon"]
+    assert came_at(world, b"delay", 30) == 3_600_000
+    assert came_at(world, b"49", 60) == 3_600_000 + 49_000
+    assert len(world.bodies("T")) == 53 and world.timers.pending == 0
+
+
+@pytest.mark.parametrize("how", ["on", "kill"])
+def test_a_timer_set_after_the_clock_was_set_back_survives_a_kill(world: World, how: str) -> None:
+    """The last checkpoint is of a time that is still to come."""
+    world.advance(7200)
+    world.send("T", b"x", TIMER_DELAY_SEC="1")
+    world.run_timers()
+    world.advance(5)
+    world.run_timers()
+    world.store.flush.step()
+    world.timers.checkpoints.step()
+    set_by(world, -HOUR_MS)
+    if how == "kill":
+        restart(world, "kill")
+    world.send("T", b"after", TIMER_DELAY_SEC="5")
+    world.run_timers()
+    restart(world, "kill")
+    for _ in range(8):
+        world.advance(1)
+        world.run_timers()
+    assert world.bodies("T") == [b"x", b"after"]
+
+
+def test_a_legal_timer_is_not_taken_for_one_of_a_clock_that_was_ahead(world: World) -> None:
+    set_by(world, TEN_YEARS_MS)
+    world.send("T", b"old", TIMER_DELAY_SEC="5")
+    world.run_timers()
+    set_by(world, 0)
+    world.run_timers()
+    days = {b"delay": 20, b"time": 300}
+    world.send("T", b"delay", TIMER_DELAY_SEC=str(20 * 86_400))
+    world.send("T", b"time", TIMER_DELIVER_MS=str(START_MS + 300 * 86_400_000))
+    came: dict[bytes, int] = {}
+    for day in range(302):
+        for _ in range(4):
+            world.run_timers()
+            for body in set(world.bodies("T")) - came.keys():
+                came[body] = day
+            world.advance(6 * 3600)
+    assert came == {b"old": 0, **days}
+    assert len(world.bodies("T")) == 3
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("ahead_ms", [HOUR_MS, TEN_YEARS_MS])
+def test_what_fired_while_the_clock_was_ahead_does_not_fire_again_when_it_is_set_right(
+    world: World, ahead_ms: int, how: str
+) -> None:
+    set_by(world, ahead_ms)
+    for number in range(20):
+        at_ms = world.clock.now_ms() + 300 + number * 100
+        world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(at_ms))
+    for _ in range(14):
+        world.run_timers()
+        world.advance(0.1)
+    world.store.flush.step()
+    world.timers.checkpoints.step()
+    fired = len(world.bodies("T"))
+    assert 5 < fired < 15
+    set_by(world, 0)
+    world.run_timers()
+    for _ in range(5):
+        restart(world, how)
+        world.run_timers()
+        world.advance(1)
+        world.send("Other", bytes(1000))
+    end_ms = START_MS + HOUR_MS + 60_000
+    world.advance((end_ms - world.clock.now_ms()) / 1000)
+    world.run_timers()
+    restart(world, how)
+    world.advance(1)
+    world.run_timers()
+    assert sorted(world.bodies("T")) == sorted(b"%d" % number for number in range(20))
