@@ -245,21 +245,18 @@ class IndexFile:
         return 1 + int(beyond[0]) if beyond.size else count
 
     def cut(self, count: int) -> None:
-        """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros."""
+        """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros. The
+        header goes first: slots that lead behind its count are empty for whoever reads them."""
         self.file.allocate_to(self._position(count), ALLOCATION_CHUNK)
-        view = self.file.view
-        start = self._position(1)
-        kept = np.frombuffer(view, _ENTRY_TYPE, count - 1, start) if count > 1 else None
-        slot_values = self._slot_array()
-        slot_values[:] = 0
-        self.used_slots = 0
-        if kept is not None:
+        kept = np.frombuffer(self.file.view, _ENTRY_TYPE, count - 1, self._position(1))
+        slot_values = np.zeros(self.slots, ">i4")
+        if count > 1:
             slot_values[kept["hash"].astype(np.int64) % self.slots] = np.arange(1, count)
-            self.used_slots = int(np.count_nonzero(slot_values))
             self.end_offset = int(kept["offset"][-1])
             self.end_timestamp = self.begin_timestamp + int(kept["seconds"][-1]) * 1000
-        del kept, slot_values
+        self.used_slots = int(np.count_nonzero(slot_values))
         self.count = count
         self.flushed_count = 0
-        self.file.cut(self._position(count))
         self._write_header()
+        self._slot_array()[:] = slot_values
+        self.file.cut(self._position(count))
