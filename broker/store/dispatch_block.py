@@ -27,10 +27,16 @@ ENTRY_TYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8"
 
 
 def dispatch_block(
-    queues: QueueTable, index: IndexService | None, view: memoryview, base: int, block: Block
+    queues: QueueTable,
+    index: IndexService | None,
+    view: memoryview,
+    base: int,
+    block: Block,
+    opened_max: int | None = None,
 ) -> bool:
     """Write the block's queue entries and keys; False, and nothing written, if it is not one for
-    columns. OSError when the disk refuses."""
+    columns, or if more than `opened_max` queues would need their first file. OSError when the disk
+    refuses."""
     lanes = []
     for topic, queue_id, which in _by_queue(view, block):
         queue = queues.of_record(topic, queue_id)
@@ -38,6 +44,8 @@ def dispatch_block(
         if lane is None:
             return False
         lanes.append(lane)
+    if opened_max is not None and sum(lane[0].writing is None for lane in lanes) > opened_max:
+        return False
     codes, keys = read_properties(view, block.props_at, block.end - block.props_at)
     entries = np.empty(len(block), ENTRY_TYPE)
     entries["offset"] = block.start + base
