@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Collection
-from typing import Final
+from time import perf_counter
+from typing import Any, Final
 
 import structlog
 
@@ -14,7 +15,7 @@ from aerobee.broker.addresses import Addresses
 from aerobee.broker.clock import Clock
 from aerobee.broker.name_server_link import NameServerError, NameServerLink
 from aerobee.broker.services.names import MASTER_ID, permission_mask
-from aerobee.broker.services.registration_body import encode_compressed, encode_plain
+from aerobee.broker.services.registration_body import compressed_slices, plain_slices
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.settings import Settings
 from aerobee.protocol import fastjson
@@ -26,6 +27,7 @@ log = structlog.get_logger("aerobee.registration")
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _TOGETHER_S: Final = 0.05  # changes of topics this close are registered in one go
+_REST_PER_COST: Final = 20.0  # with many topics making the registration takes its time
 _COME_BACK_S: Final = 1.0  # how soon to look for a name server that went away
 _TRY_AGAIN_S: Final = 5.0  # while one cannot be reached
 _PATIENCE_S: Final = 1.0  # with one that is slow
@@ -54,6 +56,8 @@ class Registration:
         self._failing: set[str] = set()
         self._slow: dict[NameServerLink, asyncio.Task[list[str]]] = {}  # not answered yet
         self._stopping = False
+        self._body: asyncio.Task[bytes] | None = None  # of this round, for all name servers
+        self._cost_s = 0.0  # of the loop's time, to make it
         servers = [part.strip() for part in settings.namesrv_addr.split(";")]
         self.links = [NameServerLink(server, self._lost) for server in servers if server]
         self._gone = False
@@ -77,7 +81,7 @@ class Registration:
                 self._gone = False
                 await self._clock.sleep(_COME_BACK_S)
             elif self._wake.is_set():
-                await self._clock.sleep(_TOGETHER_S)
+                await self._clock.sleep(max(_TOGETHER_S, self._cost_s * _REST_PER_COST))
 
     async def register(self) -> None:
         """Tell all name servers at the same time; those that fail are logged and tried again.
@@ -85,6 +89,7 @@ class Registration:
         One that is slow goes on by itself: the others hear of what changes meanwhile."""
         for link in [link for link, task in self._slow.items() if task.done()]:
             self._slow.pop(link).result()
+        self._body = None
         asked = {
             link: asyncio.create_task(self._register_with(link))
             for link in self.links
@@ -108,9 +113,12 @@ class Registration:
     async def stop(self) -> None:
         """Tell all name servers that we go."""
         self._stopping = True
-        for task in self._slow.values():
+        tasks: list[asyncio.Task[Any]] = [*self._slow.values()]
+        if self._body is not None:
+            tasks.append(self._body)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._slow.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(self._unregister_from(link) for link in self.links))
 
     async def _register_with(self, link: NameServerLink) -> list[str]:
@@ -122,7 +130,10 @@ class Registration:
                 return []
             if not self._settings.force_register and not await self._is_changed(link, timeout):
                 return []
-            answer = await link.request(self._registration(link), timeout)
+            if self._body is None:
+                self._body = asyncio.create_task(self._make_body())
+            body = await asyncio.shield(self._body)
+            answer = await link.request(self._registration(link, body), timeout)
             if answer.code != ResponseCode.SUCCESS:
                 raise NameServerError(
                     f"name server {link.address} refused our registration: {answer.remark}"
@@ -147,11 +158,24 @@ class Registration:
         answer = await link.request(query, seconds)
         return answer.code != ResponseCode.SUCCESS or answer.ext.get("changed") != "false"
 
-    def _registration(self, link: NameServerLink) -> Command:
-        table = self._topics.table_json()
-        encode = encode_compressed if self._settings.compressed_register else encode_plain
+    async def _make_body(self) -> bytes:
+        """In slices, between which others are served."""
+        encode = compressed_slices if self._settings.compressed_register else plain_slices
         mask = permission_mask(self._settings.broker_permission)
-        body = encode(table["dataVersion"], table["topicConfigTable"], perm_mask=mask)
+        slices = encode(self._topics.data_version.to_json(), self._topics.all(), mask)
+        cost_s = 0.0
+        while True:
+            began = perf_counter()
+            try:
+                next(slices)
+            except StopIteration as made:
+                self._cost_s = cost_s
+                body: bytes = made.value
+                return body
+            cost_s += perf_counter() - began
+            await asyncio.sleep(0)
+
+    def _registration(self, link: NameServerLink, body: bytes) -> Command:
         ext = self._identity(link) | {
             "bodyCrc32": str(zlib.crc32(body) & _CRC_MASK),
             "compressed": "true" if self._settings.compressed_register else "false",

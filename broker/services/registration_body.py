@@ -10,6 +10,7 @@ Compressed, after inflation (every length is a 4-byte integer):
 
 import struct
 import zlib
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final
 
 from aerobee.broker.services.config_file import as_int
@@ -19,8 +20,10 @@ from aerobee.protocol import fastjson
 
 _INT: Final = struct.Struct(">i")
 _INFLATED_SIZE_MAX: Final = 32 << 20
+_SLICE: Final = 64
 
 Body = tuple[dict[str, int], dict[str, TopicConfig], list[str]]
+Slices = Generator[None, None, bytes]
 
 
 class BadBody(ValueError):
@@ -37,32 +40,68 @@ def decode_body(body: bytes | memoryview, *, compressed: bool) -> Body:
         raise BadBody(f"the registration's body cannot be read: {error}") from None
 
 
-def encode_plain(
-    data_version: dict[str, int], topics: dict[str, dict[str, Any]], *, perm_mask: int = -1
-) -> bytes:
-    wrapper = {
-        "dataVersion": data_version,
-        "mappingDataVersion": data_version,
-        "topicConfigTable": _masked(topics, perm_mask),
-        "topicQueueMappingDetailMap": {},
-        "topicQueueMappingInfoMap": {},
-    }
-    return fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+def plain_slices(
+    data_version: dict[str, int], topics: Mapping[str, TopicConfig], perm_mask: int
+) -> Slices:
+    """The body, made of `_SLICE` topics between one yield and the next; the table may change
+    meanwhile. A broker that may not be written registers topics that may not be written either."""
+    version = fastjson.dumps(data_version)
+    parts = []
+    for names in _slices_of(topics):
+        table = {
+            name: config.to_json() | {"perm": config.perm & perm_mask}
+            for name in names
+            if (config := topics.get(name)) is not None
+        }
+        if table:
+            parts.append(fastjson.dumps(table)[1:-1])
+        yield
+    return b"".join(
+        (
+            b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":',
+            version,
+            b',"mappingDataVersion":',
+            version,
+            b',"topicConfigTable":{',
+            b",".join(parts),
+            b'},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}}',
+        )
+    )
 
 
-def encode_compressed(
-    data_version: dict[str, int], topics: dict[str, dict[str, Any]], *, perm_mask: int = -1
-) -> bytes:
-    table = _masked(topics, perm_mask)
-    parts = [_counted(fastjson.dumps(data_version)), _INT.pack(len(table))]
-    for name, topic in table.items():
-        numbers = f"{topic['readQueueNums']} {topic['writeQueueNums']} {topic['perm']}"
-        text = f"{name} {numbers} {topic['topicFilterType']}"
-        if topic.get("attributes"):  # 4.9 reads a topic with five words only
-            text += " " + fastjson.dumps(topic["attributes"]).decode()
-        parts.append(_counted(text.encode()))
-    parts += [_counted(b"[]"), _INT.pack(0)]
-    return zlib.compress(b"".join(parts))
+def compressed_slices(
+    data_version: dict[str, int], topics: Mapping[str, TopicConfig], perm_mask: int
+) -> Slices:
+    """Likewise, compressed."""
+    texts = []
+    for names in _slices_of(topics):
+        for name in names:
+            config = topics.get(name)
+            if config is not None:
+                texts.append(_counted(_topic_text(config, perm_mask)))
+        yield
+    packer = zlib.compressobj()
+    head = _counted(fastjson.dumps(data_version)) + _INT.pack(len(texts))
+    parts = [packer.compress(head)]
+    for start in range(0, len(texts), _SLICE):
+        parts.append(packer.compress(b"".join(texts[start : start + _SLICE])))
+        yield
+    parts.append(packer.compress(_counted(b"[]") + _INT.pack(0)))
+    parts.append(packer.flush())
+    return b"".join(parts)
+
+
+def _topic_text(config: TopicConfig, perm_mask: int) -> bytes:
+    numbers = f"{config.read_queue_nums} {config.write_queue_nums} {config.perm & perm_mask}"
+    text = f"{config.name} {numbers} {config.topic_filter_type}"
+    if config.attributes:  # 4.9 reads a topic with five words only
+        text += " " + fastjson.dumps(config.attributes).decode()
+    return text.encode()
+
+
+def _slices_of(topics: Mapping[str, TopicConfig]) -> Iterator[list[str]]:
+    names = list(topics)
+    return (names[start : start + _SLICE] for start in range(0, len(names), _SLICE))
 
 
 def topic_queues_from_route(body: bytes | memoryview) -> list[QueueData]:
@@ -80,11 +119,6 @@ def topic_queues_from_route(body: bytes | memoryview) -> list[QueueData]:
         for queue in (queues if isinstance(queues, list) else [])
         if isinstance(queue, dict)
     ]
-
-
-def _masked(topics: dict[str, dict[str, Any]], mask: int) -> dict[str, dict[str, Any]]:
-    """A broker that may not be written registers topics that may not be written either."""
-    return {name: topic | {"perm": topic["perm"] & mask} for name, topic in topics.items()}
 
 
 def _counted(data: bytes) -> bytes:

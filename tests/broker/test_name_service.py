@@ -7,6 +7,7 @@ import shutil
 import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from peers.in_process import Client, running_broker
 from peers.tools import free_port
 from structlog.testing import capture_logs
-from waiting import until
+from waiting import finish, until
 
 from aerobee.broker.addresses import Addresses
 from aerobee.broker.clock import VirtualClock
@@ -23,7 +24,11 @@ from aerobee.broker.listening import StartError
 from aerobee.broker.name_server_link import NameServerLink
 from aerobee.broker.namesrv import AppNameServer
 from aerobee.broker.services.registration import Registration
-from aerobee.broker.services.registration_body import encode_compressed, encode_plain
+from aerobee.broker.services.registration_body import (
+    compressed_slices,
+    decode_body,
+    plain_slices,
+)
 from aerobee.broker.services.topic_config import TopicConfig
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.settings import load_settings
@@ -33,10 +38,18 @@ from aerobee.protocol.command import Command
 
 VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 1700000000000}
 TOPICS = {
-    name: TopicConfig(name, 4, 3, 7 if name == "TBW102" else 6, topic_sys_flag=flag).to_json()
+    name: TopicConfig(name, 4, 3, 7 if name == "TBW102" else 6, topic_sys_flag=flag)
     for name, flag in (("TBW102", 0), ("orders", 0), ("unit", 1), ("unitSub", 3), ("sub", 2))
 }
 Ask = Callable[..., Awaitable[Command]]
+
+
+def encode_plain(version: dict[str, int], topics: dict[str, TopicConfig]) -> bytes:
+    return finish(plain_slices(version, topics, -1))
+
+
+def encode_compressed(version: dict[str, int], topics: dict[str, TopicConfig]) -> bytes:
+    return finish(compressed_slices(version, topics, -1))
 
 
 @pytest.fixture
@@ -129,11 +142,27 @@ async def test_a_damaged_registration_is_refused(ask: Ask) -> None:
     assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
 
 
+@pytest.mark.parametrize("make", [plain_slices, compressed_slices])
+def test_a_registration_of_many_topics_is_made_in_slices(make: Any) -> None:
+    topics = {f"T{number}": TopicConfig(f"T{number}", 4, 4) for number in range(3000)}
+    slices, sizes = make(VERSION, topics, -1), 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            next(slices)
+            sizes += 1
+            if sizes == 5:
+                del topics["T2999"]  # the table may change meanwhile
+    assert sizes >= 3000 // 64
+    body = finish(make(VERSION, topics, -1))
+    version, found, _ = decode_body(body, compressed=make is compressed_slices)
+    assert (version, found) == (VERSION, topics)
+
+
 async def test_a_first_registration_with_one_topic_is_refused(ask: Ask) -> None:
     one = encode_plain(VERSION, {"orders": TOPICS["orders"]})
     assert (await register(ask, one)).code == ResponseCode.SYSTEM_ERROR
     assert (await register(ask)).code == 0
-    changed = encode_plain(VERSION | {"counter": 2}, {"new": TopicConfig("new", 1, 1).to_json()})
+    changed = encode_plain(VERSION | {"counter": 2}, {"new": TopicConfig("new", 1, 1)})
     assert (await register(ask, changed)).code == 0
     assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="new")).code == 0
     assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0
@@ -141,7 +170,7 @@ async def test_a_first_registration_with_one_topic_is_refused(ask: Ask) -> None:
 
 async def test_topics_change_only_with_their_version(ask: Ask) -> None:
     await register(ask)
-    fewer = {name: topic | {"readQueueNums": 9} for name, topic in TOPICS.items()}
+    fewer = {name: replace(topic, read_queue_nums=9) for name, topic in TOPICS.items()}
     await register(ask, encode_plain(VERSION, fewer))
     route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
     assert b'"readQueueNums":4' in bytes(route.body)
