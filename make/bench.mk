@@ -21,3 +21,7 @@ bench-ab: $(OK) ## CPU per message beside that of another commit, in turns (BASE
 .PHONY: bench-quick
 bench-quick: $(OK) ## CPU per message beside the recorded figures; fails when a quarter was lost
 	$(V)/bin/python -m bench.quick $(ARGS)
+
+.PHONY: bench-creations
+bench-creations: $(OK) ## sends beside a client that makes topics, on a disk with slow syncs; 20,000 topics, groups, keys
+	$(V)/bin/python -m bench.creations $(ARGS)
