@@ -29,6 +29,7 @@ from aerobee.broker.server import Server
 from aerobee.broker.service_life import ServiceLife
 from aerobee.broker.services.registration import Registration
 from aerobee.broker.settings import Settings, load_settings, store_settings
+from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -74,14 +75,16 @@ class StartGivenUp(StoreError):
 class AppBroker:
     """One broker: its store, its services, its ports."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, disk: Disk | None = None
+    ) -> None:
         self.settings = settings
         self.clock = clock or Clock()
         self.progress = "starting"
         self.broker_port = settings.listen_port
         self.namesrv_port = settings.namesrv_listen_port
         self.metrics_port = -1
-        self.broker: Broker = make_broker(settings, self.clock)
+        self.broker: Broker = make_broker(settings, self.clock, disk)
         self.life = ServiceLife(self.broker)
         self.is_ready = False
         self._given_up = False

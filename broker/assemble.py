@@ -49,6 +49,7 @@ from aerobee.broker.services.timers import Timers
 from aerobee.broker.services.topics import Topics
 from aerobee.broker.services.transactions import Transactions
 from aerobee.broker.settings import Settings, store_settings
+from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.message_store import MessageStore
 
 # Every module of requests; each has its own part of the table.
@@ -76,26 +77,27 @@ HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
 )
 
 
-def make_broker(settings: Settings, clock: Clock) -> Broker:
+def make_broker(settings: Settings, clock: Clock, disk: Disk | None = None) -> Broker:
     """The container with all services, none of them loaded or running."""
     broker = Broker()
     broker.settings = settings
     broker.clock = clock
     broker.addresses = Addresses(settings, clock)
-    broker.store = MessageStore(store_settings(settings), clock=clock)
+    broker.store = MessageStore(store_settings(settings), clock=clock, disk=disk)
     folder = broker.store.settings.layout.config
+    disk = broker.store.disk
 
     def path(name: str) -> str:
         return os.path.join(folder, name)
 
     broker.stats = Stats(clock)
-    broker.topics = Topics(path("topics.json"), settings, clock)
-    broker.groups = Groups(path("subscriptionGroup.json"), settings, clock)
-    broker.offsets = Offsets(path("consumerOffset.json"), clock)
+    broker.topics = Topics(path("topics.json"), settings, clock, disk)
+    broker.groups = Groups(path("subscriptionGroup.json"), settings, clock, disk)
+    broker.offsets = Offsets(path("consumerOffset.json"), clock, disk)
     broker.clients = Clients(settings, broker.groups, clock)
     broker.long_polling = LongPolling(clock)
     broker.searches = Searches()
-    broker.filters = Filters(path("consumerFilter.json"), clock)
+    broker.filters = Filters(path("consumerFilter.json"), clock, disk)
     broker.put_hooks = PutHooks(settings, clock)
     count_put = broker.stats.add_put
     broker.retry = Retry(broker.store, broker.topics, broker.groups, broker.put_hooks, broker.stats)
@@ -127,7 +129,12 @@ def _name_service(broker: Broker) -> NameService:
         settings,
         broker.clock,
         Names(broker.clock, local),
-        KvConfig(kv_config_path(settings), broker.clock),
+        KvConfig(
+            kv_config_path(settings),
+            broker.clock,
+            lambda: settings.max_kv_config_bytes,
+            broker.store.disk,
+        ),
         lambda connection: broker.addresses.route_address(connection.peer, connection.local),
     )
 

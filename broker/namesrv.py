@@ -31,7 +31,7 @@ class AppNameServer:
             settings,
             self.clock,
             Names(self.clock),
-            KvConfig(kv_config_path(settings), self.clock),
+            KvConfig(kv_config_path(settings), self.clock, lambda: settings.max_kv_config_bytes),
             lambda _connection: "",
         )
         self._server: Server | None = None

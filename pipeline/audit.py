@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from aerobee.pipeline.config_files import read_config
 from aerobee.pipeline.queue_files import BLANK_ENTRY_SIZE, ENTRY
 from aerobee.pipeline.store_files import Queue, Segment, StoreFiles, map_file
-from aerobee.protocol import fastjson, properties
+from aerobee.protocol import properties
 from aerobee.protocol.java_hash import index_hash, tags_code
 from aerobee.protocol.record import (
     BLANK_MAGIC,
@@ -217,8 +218,7 @@ def _entry(files: list[tuple[int, Any]], queue_offset: int) -> Any:
 def _known_topics(store: str) -> set[str] | None:
     """The topics that the broker had; None when its configuration does not tell."""
     try:
-        with open(os.path.join(store, "config", "topics.json"), "rb") as file:
-            return set(fastjson.loads(file.read())["topicConfigTable"])
+        return set(read_config(store, "topics.json")["topicConfigTable"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

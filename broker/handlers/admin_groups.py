@@ -9,12 +9,12 @@ from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.admin_topics import page
 from aerobee.broker.handlers.common import (
+    answer_when_saved,
     bound,
     known_group,
     known_topic,
     peer,
     read_body,
-    save,
     success,
 )
 from aerobee.broker.services import names_check
@@ -28,22 +28,20 @@ from aerobee.protocol.headers import decode_ext
 log = structlog.get_logger("aerobee.admin")
 
 
-def update_and_create_group(broker: Broker, request: Request) -> Command:
+def update_and_create_group(broker: Broker, request: Request) -> Command | None:
     """Create a group or change it."""
     broker.groups.put(_checked(broker, read_body(request)))
-    save(broker.groups.file)
-    return success(request)
+    return answer_when_saved(request, success(request), broker.groups.file)
 
 
-def update_and_create_group_list(broker: Broker, request: Request) -> Command:
+def update_and_create_group_list(broker: Broker, request: Request) -> Command | None:
     """Create or change several groups, all or none."""
     entries = read_body(request).get("groupConfigList")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList is not a list of groups")
     for config in [_checked(broker, entry) for entry in entries]:
         broker.groups.put(config)
-    save(broker.groups.file)
-    return success(request)
+    return answer_when_saved(request, success(request), broker.groups.file)
 
 
 def _fits(number: int) -> bool:
@@ -93,28 +91,32 @@ def get_group(broker: Broker, request: Request) -> Command:
     return success(request, known_group(broker, name).to_json())
 
 
-def delete_group(broker: Broker, request: Request) -> Command:
+def delete_group(broker: Broker, request: Request) -> Command | None:
     """Forget a group and, if asked, how far it had come."""
     header = decode_ext(request.command.ext, DeleteGroup)
     broker.groups.delete(header.group_name)
     broker.stats.delete_group(header.group_name)
     if header.clean_offset or header.remove_offset:
         broker.offsets.delete_group(header.group_name)
-    save(broker.groups.file)
     log.info("group deleted by an operator", group=header.group_name, peer=peer(request))
-    return success(request)
+    files = [broker.groups.file]
+    if header.clean_offset or header.remove_offset:
+        files.append(broker.offsets.file)
+    return answer_when_saved(request, success(request), *files)
 
 
-def update_and_get_forbidden(broker: Broker, request: Request) -> Command:
+def update_and_get_forbidden(broker: Broker, request: Request) -> Command | None:
     """Take or give a group's right to read a topic; answer what it now is."""
     header = decode_ext(request.command.ext, GroupForbidden)
+    files = []
     if header.readable is not None:
         known_group(broker, header.group)
         known_topic(broker, header.topic)
         broker.groups.set_forbidden(header.group, header.topic, not header.readable)
-        save(broker.groups.file)
+        files.append(broker.groups.file)
     readable = not broker.groups.is_forbidden(header.group, header.topic)
-    return success(request, {"group": header.group, "readable": readable, "topic": header.topic})
+    answer = success(request, {"group": header.group, "readable": readable, "topic": header.topic})
+    return answer_when_saved(request, answer, *files)
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:

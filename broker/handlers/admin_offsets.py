@@ -6,7 +6,14 @@ import structlog
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
-from aerobee.broker.handlers.common import bound, known_group, known_topic, peer, success
+from aerobee.broker.handlers.common import (
+    answer_when_saved,
+    bound,
+    known_group,
+    known_topic,
+    peer,
+    success,
+)
 from aerobee.broker.services import names_check
 from aerobee.broker.services.consumer_group import Member
 from aerobee.broker.services.refused import Refused
@@ -26,7 +33,7 @@ _VERSION_WITHOUT_PUSH: Final = 453  # 5.2.0 relies on the answer to its next pul
 _NO_OFFSET: Final = 2**63 - 1
 
 
-def reset_offset(broker: Broker, request: Request) -> Command:
+def reset_offset(broker: Broker, request: Request) -> Command | None:
     """Move a group to a time, or one of its queues to an offset.
 
     The broker keeps the new offset and tells it with the group's next pull; older clients are told
@@ -64,7 +71,10 @@ def reset_offset(broker: Broker, request: Request) -> Command:
         offsets=table,
         peer=peer(request),
     )
-    return success(request, {"offsetTable": queues})
+    answer = success(request, {"offsetTable": queues})
+    if not broker.settings.use_server_side_reset_offset:
+        return answer  # the clients commit it
+    return answer_when_saved(request, answer, broker.offsets.file)
 
 
 def _targets(broker: Broker, header: ResetOffset, topic: TopicConfig) -> dict[int, int]:
@@ -139,7 +149,7 @@ def _push(member: Member, header: ResetOffset, queues: dict[MessageQueue, int]) 
     member.connection.send_oneway(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body))
 
 
-def clone_group_offset(broker: Broker, request: Request) -> Command:
+def clone_group_offset(broker: Broker, request: Request) -> Command | None:
     """Give one group the progress of another."""
     header = decode_ext(request.command.ext, CloneOffset)
     if problem := names_check.group_problem(header.dest_group):
@@ -153,7 +163,7 @@ def clone_group_offset(broker: Broker, request: Request) -> Command:
         if header.offline or not unsubscribed:
             broker.offsets.clone(header.src_group, header.dest_group, topic)
     broker.groups.get(header.dest_group)
-    return success(request)
+    return answer_when_saved(request, success(request), broker.groups.file, broker.offsets.file)
 
 
 def query_correction_offset(broker: Broker, request: Request) -> Command:

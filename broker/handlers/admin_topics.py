@@ -8,7 +8,14 @@ import structlog
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
-from aerobee.broker.handlers.common import bound, known_topic, peer, read_body, save, success
+from aerobee.broker.handlers.common import (
+    answer_when_saved,
+    bound,
+    known_topic,
+    peer,
+    read_body,
+    success,
+)
 from aerobee.broker.services import names_check
 from aerobee.broker.services.config_file import DataVersion
 from aerobee.broker.services.refused import Refused
@@ -38,7 +45,7 @@ _ATTRIBUTES: Final[dict[str, tuple[str, ...] | None]] = {
 }
 
 
-def update_and_create_topic(broker: Broker, request: Request) -> Command:
+def update_and_create_topic(broker: Broker, request: Request) -> Command | None:
     """Create a topic or change it."""
     header = decode_ext(request.command.ext, CreateTopic)
     known = broker.topics.get(header.topic)
@@ -55,12 +62,11 @@ def update_and_create_topic(broker: Broker, request: Request) -> Command:
     )
     _check(broker, config)
     broker.topics.put(config)
-    save(broker.topics.file)
     log.info("topic set by an operator", topic=config.name, peer=peer(request))
-    return success(request)
+    return answer_when_saved(request, success(request), broker.topics.file)
 
 
-def update_and_create_topic_list(broker: Broker, request: Request) -> Command:
+def update_and_create_topic_list(broker: Broker, request: Request) -> Command | None:
     """Create or change several topics, all or none."""
     entries = read_body(request).get("topicConfigList")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -75,8 +81,7 @@ def update_and_create_topic_list(broker: Broker, request: Request) -> Command:
         _check(broker, config)
     for config in configs:
         broker.topics.put(config)
-    save(broker.topics.file)
-    return success(request)
+    return answer_when_saved(request, success(request), broker.topics.file)
 
 
 def _check(broker: Broker, config: TopicConfig) -> None:
@@ -145,7 +150,7 @@ def _altered(current: dict[str, str], changes: dict[str, str]) -> dict[str, str]
     return altered
 
 
-def delete_topic(broker: Broker, request: Request) -> Command:
+def delete_topic(broker: Broker, request: Request) -> Command | None:
     """Remove a topic, its queues and every group's offsets in it."""
     name = decode_ext(request.command.ext, TopicHeader).topic
     if not name.strip():
@@ -163,9 +168,8 @@ def delete_topic(broker: Broker, request: Request) -> Command:
     broker.store.delete_topic(name)
     for queue_id in range(config.queue_nums if config else 0):
         broker.long_polling.wake_queue(name, queue_id)  # those who wait there would wait in vain
-    save(broker.topics.file)
     log.info("topic deleted by an operator", topic=name, peer=peer(request))
-    return success(request)
+    return answer_when_saved(request, success(request), broker.topics.file, broker.offsets.file)
 
 
 def get_topic_config(broker: Broker, request: Request) -> Command:

@@ -146,7 +146,7 @@ async def _run_commit(
 ) -> None:
     try:
         query = _query(fields.query)
-        broker.topics.file.save_if_changed()  # rows of a topic that a kill forgets are out of reach
+        await broker.topics.file.saved()  # rows of a topic that a kill forgets are out of reach
         rows = await broker.batch_ledger.commit(query, fields.batch, chunks, fields.timeout_ms)
     except Refused as refused:
         answer = request.command.answer(refused.code, remark=refused.remark)

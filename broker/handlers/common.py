@@ -7,9 +7,9 @@ from typing import Any
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.services import names_check
-from aerobee.broker.services.config_file import ConfigFile
 from aerobee.broker.services.group_config import GroupConfig
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.table_file import TableFile
 from aerobee.broker.services.topic_config import TopicConfig
 from aerobee.protocol import fastjson
 from aerobee.protocol.codes import ResponseCode
@@ -64,16 +64,34 @@ def known_group(broker: Broker, name: str) -> GroupConfig:
     return config
 
 
-def save(file: ConfigFile) -> None:
-    """Have an operator's change on disk before he is told of its success."""
-    try:
-        file.save_if_changed()
-    except OSError as error:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            f"the change is made but {file.path} cannot be saved, so a restart would undo it: "
-            f"{error}; it will be tried again",
-        ) from None
+def answer_when_saved(request: Request, answer: Command, *files: TableFile) -> Command | None:
+    """`answer`, once all changes in these files are on disk; else why they are not."""
+    unsaved = [file for file in files if not file.is_saved]
+    if not unsaved:
+        return answer
+    first, *others = unsaved
+    connection = request.connection
+    connection.waits_begin()
+
+    def saved(error: OSError | None) -> None:
+        if error is None:
+            last = answer_when_saved(request, answer, *others)
+        else:
+            remark = unsaved_text(first, error)
+            last = request.command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
+        connection.waits_end()
+        if last is not None:
+            request.reply(last)
+
+    first.when_saved(saved)
+    return None
+
+
+def unsaved_text(file: TableFile, error: OSError) -> str:
+    return (
+        f"the change is made but {file.path} cannot be saved, so a restart would undo it: "
+        f"{error}; it will be tried again"
+    )
 
 
 def check_queue_id(topic: str, queue_id: int) -> None:

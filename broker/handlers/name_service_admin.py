@@ -5,7 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from aerobee.broker.dispatch import Request
-from aerobee.broker.handlers.common import save
+from aerobee.broker.handlers.common import answer_when_saved
 from aerobee.broker.services.name_service import NameService
 from aerobee.broker.services.names import MASTER_ID, QueueData
 from aerobee.broker.services.registration_body import topic_queues_from_route
@@ -48,11 +48,11 @@ class _PutKvRequest(_KvRequest):
     value: str
 
 
-def put_kv(service: NameService, request: Request) -> Command:
+def put_kv(service: NameService, request: Request) -> Command | None:
     header = decode_ext(request.command.ext, _PutKvRequest)
     service.kv.put(header.namespace, header.key, header.value)
-    save(service.kv.file)
-    return request.command.answer(ResponseCode.SUCCESS)
+    answer = request.command.answer(ResponseCode.SUCCESS)
+    return answer_when_saved(request, answer, service.kv.file)
 
 
 def get_kv(service: NameService, request: Request) -> Command:
@@ -66,11 +66,11 @@ def get_kv(service: NameService, request: Request) -> Command:
     return request.command.answer(ResponseCode.SUCCESS, {"value": value})
 
 
-def delete_kv(service: NameService, request: Request) -> Command:
+def delete_kv(service: NameService, request: Request) -> Command | None:
     header = decode_ext(request.command.ext, _KvRequest)
     service.kv.delete(header.namespace, header.key)
-    save(service.kv.file)
-    return request.command.answer(ResponseCode.SUCCESS)
+    answer = request.command.answer(ResponseCode.SUCCESS)
+    return answer_when_saved(request, answer, service.kv.file)
 
 
 class _NamespaceRequest(Header):

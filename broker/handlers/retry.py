@@ -2,9 +2,10 @@
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
-from aerobee.broker.handlers.common import bound
+from aerobee.broker.handlers.common import bound, unsaved_text
 from aerobee.broker.handlers.durable import answer_when_durable
 from aerobee.broker.services.retry import SentBack
+from aerobee.broker.store.results import PutResult
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.headers import Header, Int32, Int64, decode_ext
@@ -41,4 +42,25 @@ def send_back(broker: Broker, request: Request) -> Command | None:
     )
     if result is None:
         return request.command.answer(ResponseCode.SUCCESS)
+    if result.ok and not broker.topics.are_durable:
+        _answer_when_saved(broker, request, result)
+        return None
     return answer_when_durable(broker, request, result)
+
+
+def _answer_when_saved(broker: Broker, request: Request, result: PutResult) -> None:
+    """Once the topic of the retry or of the dead letters, which may be new, is on disk."""
+    connection, file = request.connection, broker.topics.file
+    connection.waits_begin()
+
+    def saved(error: OSError | None) -> None:
+        if error is None:
+            answer = answer_when_durable(broker, request, result)
+        else:
+            remark = f"stored, but its topic is new: {unsaved_text(file, error)}"
+            answer = request.command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
+        connection.waits_end()
+        if answer is not None:
+            request.reply(answer)
+
+    file.when_saved(saved)

@@ -11,7 +11,7 @@ from typing import Final
 
 from aerobee.broker.answers import send_answers
 from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.dispatch import Handler, Request, failed
 from aerobee.broker.services import names_check
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.topic_config import WRITE, TopicConfig
@@ -89,12 +89,18 @@ class Sends:
         """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, with the names of one letter."""
         return self._send(request, decode_send_v2(request.command.ext))
 
-    def _send(self, request: Request, fields: SendRequest) -> Command | None:
+    def _send(self, request: Request, fields: SendRequest, *, held: bool = False) -> Command | None:
         try:
             config = self.checked_topic(fields)
+            if not held and not self.broker.topics.is_durable(config.name):
+                self._hold(request, fields)
+                return None
             if fields.batch:
                 return self._put_batch(request, self._batch(request, fields, config))
             message = self._message(request, fields, config)
+            if not held and not self.broker.topics.is_durable(message.topic):
+                self._hold(request, fields)
+                return None
             queue_id = message.queue_id  # before a delay or a transaction takes it elsewhere
             hooks = self.broker.put_hooks
             if hooks is not None:
@@ -102,6 +108,31 @@ class Sends:
         except Refused as refused:
             return self._refuse(request, refused.code, refused.remark)
         return self._put(request, message, queue_id)
+
+    def _hold(self, request: Request, fields: SendRequest) -> None:
+        """Send again once the topic, which is new, is on disk: a message whose topic a crash takes
+        is out of reach. Messages that wait for the same topic keep their order."""
+        connection, file = request.connection, self.broker.topics.file
+        size = len(request.command.body)
+        connection.waits_begin(1, size)
+
+        def saved(error: OSError | None) -> None:
+            if error is None:
+                try:
+                    answer = self._send(request, fields, held=True)
+                except Exception as failure:
+                    answer = failed(request, failure)
+            else:
+                remark = (
+                    f"the message is not stored: its topic {fields.topic} is new, and {file.path} "
+                    f"cannot be saved: {error}; send again later"
+                )
+                answer = self._refuse(request, ResponseCode.SYSTEM_ERROR, remark)
+            connection.waits_end(1, size)
+            if answer is not None:
+                request.reply(answer)
+
+        file.when_saved(saved)
 
     # --- the checks, in RocketMQ's order
 
@@ -138,7 +169,7 @@ class Sends:
                 f"request queueId[{fields.queue_id}] is illegal: topic {topic} has "
                 f"{config.queue_nums} queues, numbered from 0",
             )
-        if self._is_plain(config):
+        if self._is_plain(config) and topics.is_durable(topic):
             self.plain[topic] = config.queue_nums
         return config
 

@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -96,7 +97,7 @@ class BatchLedger:
     # --- the file
 
     def load(self) -> None:
-        content = load_json(self.path) or {}
+        content = load_json(self.path, disk=self._store.disk) or {}
         self._committed = {q: int(b) for q, b in content.get("committed", {}).items()}
         for query, intent in content.get("committing", {}).items():
             chunks = [Chunk(**chunk) for chunk in intent["chunks"]]
@@ -104,7 +105,8 @@ class BatchLedger:
 
     async def _save(self) -> None:
         async with self._saving:
-            await asyncio.to_thread(save_json, self.path, self._content())
+            save = partial(save_json, self.path, self._content(), disk=self._store.disk)
+            await asyncio.to_thread(save)
 
     def _content(self) -> dict[str, Any]:
         committing = {

@@ -1,9 +1,6 @@
-"""One file under config/: loaded at the start, saved when what it holds has changed.
+"""A small file under config/ that is saved whole, by a thread; and how its values are read.
 
-A change is saved at once while changes are rare. When they come in a crowd (a thousand groups made
-by a thousand first heartbeats), those that soon follow a save are saved together: saving may take a
-sixth of the time, and no change waits longer than `_QUIET_S`. What an answer promises is saved by
-`save_now` and does not wait.
+Tables that grow with topics, groups or keys are `table_file`'s.
 """
 
 import asyncio
@@ -20,7 +17,6 @@ from aerobee.broker.store.json_file import load_json, save_json
 log = structlog.get_logger("aerobee.config")
 
 _QUIET_S: Final = 0.2
-_PAUSE_PER_COST: Final = 5.0
 _RETRY_S: Final = 2.0
 
 
@@ -88,32 +84,12 @@ class ConfigFile:
         self._snapshot = snapshot
         self._dirty = False
         self._wake = asyncio.Event()
-        self._running = False
-        self._saved_at = float("-inf")
-        self._cost_s = 0.0  # how long the last save took
         self._taken = 0  # snapshots taken so far
         self._written = 0  # the newest of them on disk
         self._writing = threading.Lock()
 
     def load(self) -> dict[Any, Any] | None:
         return load_json(self.path, disk=self._disk)
-
-    def changed(self) -> None:
-        """Save now, or soon when a save was only just made or the disk refuses."""
-        pause_s = min(_QUIET_S, self._cost_s * _PAUSE_PER_COST)
-        self._dirty = True
-        if self._running and self._clock.monotonic() - self._saved_at < pause_s:
-            self.changed_lazily()
-        else:
-            self.save_now()
-
-    def save_now(self) -> None:
-        """Save what has changed; when the disk refuses, say so and try again by and by."""
-        try:
-            self.save_if_changed()
-        except OSError as error:
-            log.error("a config file cannot be saved; trying again", path=self.path, error=error)
-            self.changed_lazily()
 
     def changed_lazily(self) -> None:
         """Save with the next round of `run`."""
@@ -122,14 +98,11 @@ class ConfigFile:
 
     def save(self) -> None:
         """Save now; OSError when the disk refuses."""
-        started = self._clock.monotonic()
         try:
             self._write(self._take())
         except OSError:
             self._dirty = True
             raise
-        self._saved_at = self._clock.monotonic()
-        self._cost_s = self._saved_at - started
 
     def save_if_changed(self) -> None:
         if self._dirty:
@@ -149,23 +122,16 @@ class ConfigFile:
 
     async def run(self, pause_s: float = _QUIET_S) -> None:
         """Save what was put off, `pause_s` after the first change; ends by cancellation."""
-        self._running = True
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                await self._clock.sleep(pause_s)
-                if self._dirty:
-                    await self._save_in_thread()
-        finally:
-            self._running = False
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._clock.sleep(pause_s)
+            if self._dirty:
+                await self._save_in_thread()
 
     async def _save_in_thread(self) -> None:
         try:
-            started = self._clock.monotonic()
             await asyncio.to_thread(self._write, self._take())
-            self._saved_at = self._clock.monotonic()
-            self._cost_s = self._saved_at - started
         except asyncio.CancelledError:
             self._dirty = True  # a thread that had not begun yet never will
             raise

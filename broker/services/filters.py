@@ -6,7 +6,7 @@ heartbeat comes. The file's Bloom filter data is upstream's way to spare work th
 it is kept for Java brokers that read the file after us.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
@@ -15,18 +15,23 @@ import structlog
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.filter import FilterSyntaxError, Predicate, compile_filter
-from aerobee.broker.services.config_file import ConfigFile, as_int
+from aerobee.broker.services.config_file import as_int
 from aerobee.broker.services.consumer_group import ConsumerGroup
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.subscriptions import SQL92, TAG, Subscription
+from aerobee.broker.services.table_file import TableFile
+from aerobee.broker.store.disk import Disk
 from aerobee.protocol import properties as props
 from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.config_journal import Change, Path
 from aerobee.protocol.record import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
 
 log = structlog.get_logger("aerobee.filters")
 
 DEAD_KEPT_MS: Final = 24 * 3600 * 1000
 DEAD_AT_LOAD_MS: Final = 30_000
+_TABLE: Final = "filterDataByTopic"
+_GROUPS: Final = "groupFilterData"
 _HEAD: Final = Struct(">iiiiiqqi")  # up to and with the sys flag
 _INT: Final = Struct(">i")
 
@@ -105,9 +110,9 @@ def record_properties(record: memoryview) -> str:
 class Filters:
     """The filters of all groups, by topic and group."""
 
-    def __init__(self, path: str, clock: Clock) -> None:
+    def __init__(self, path: str, clock: Clock, disk: Disk | None = None) -> None:
         self._clock = clock
-        self.file = ConfigFile(path, clock, self._snapshot)
+        self.file = TableFile(path, clock, self._entries, self._value_of, disk)
         self._table: dict[str, dict[str, Filter]] = {}
 
     def get(self, topic: str, group: str) -> Filter | None:
@@ -136,20 +141,22 @@ class Filters:
     def group_changed(self, name: str, group: ConsumerGroup | None) -> None:
         """Take over what the group's members now subscribe; None: the last one has left."""
         wanted = {} if group is None else group.subscriptions
-        changed = False
+        changed: list[str] = []  # topics
         for topic, groups in self._table.items():
             known = groups.get(name)
             subscription = wanted.get(topic)
             by_tag = subscription is None or subscription.is_tag
             if known is not None and not known.dead and by_tag:
                 known.dead_ms = max(self._clock.now_ms(), known.born_ms)
-                changed = True
+                changed.append(topic)
         for subscription in wanted.values():
-            if not subscription.is_tag:
-                changed |= self._register(name, subscription)
+            if not subscription.is_tag and self._register(name, subscription):
+                changed.append(subscription.topic)
         if changed:
             self._clean()
-            self.file.changed_lazily()
+        for topic in changed:
+            self.file.changed_lazily((_TABLE, topic, "topic"))
+            self.file.changed_lazily((_TABLE, topic, _GROUPS, name))
 
     def _register(self, group: str, wanted: Subscription) -> bool:
         if not wanted.expression:
@@ -207,9 +214,9 @@ class Filters:
 
     def load(self) -> None:
         content = self.file.load() or {}
-        topics = content.get("filterDataByTopic")
+        topics = content.get(_TABLE)
         for topic, entry in (topics if isinstance(topics, dict) else {}).items():
-            groups = entry.get("groupFilterData") if isinstance(entry, dict) else None
+            groups = entry.get(_GROUPS) if isinstance(entry, dict) else None
             for group, value in (groups if isinstance(groups, dict) else {}).items():
                 if isinstance(value, dict):
                     known = self._from_json(str(topic), str(group), value)
@@ -246,16 +253,24 @@ class Filters:
         await self.file.run()
 
     def stop(self) -> None:
-        self.file.save_if_changed()
+        self.file.stop()
 
-    def _snapshot(self) -> dict[Any, Any]:
+    def _entries(self) -> Iterator[Change]:
         self._clean()
-        return {
-            "filterDataByTopic": {
-                topic: {
-                    "groupFilterData": {group: known.to_json() for group, known in groups.items()},
-                    "topic": topic,
-                }
-                for topic, groups in self._table.items()
-            }
-        }
+        if not self._table:
+            yield (_TABLE,), {}
+        for topic in list(self._table):
+            for group in list(self._table.get(topic, ())):
+                value = self._value_of((_TABLE, topic, _GROUPS, group))
+                if value is not None:
+                    yield (_TABLE, topic, _GROUPS, group), value
+            yield (_TABLE, topic, "topic"), topic
+
+    def _value_of(self, path: Path) -> Any:
+        if len(path) < 3:
+            return None  # the file has no version
+        topic = path[1]
+        if path[2] == "topic":
+            return topic
+        known = self._table.get(topic, {}).get(path[3])
+        return known.to_json() if known is not None else None

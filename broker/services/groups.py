@@ -1,6 +1,6 @@
 """The consumer groups of this broker and what each may do; config/subscriptionGroup.json."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -9,23 +9,30 @@ import structlog
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.services import names_check
-from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
+from aerobee.broker.services.config_file import DataVersion, as_int
 from aerobee.broker.services.group_config import GroupConfig, group_from_json
+from aerobee.broker.services.table_file import TableFile
 from aerobee.broker.settings import Settings
+from aerobee.broker.store.disk import Disk
+from aerobee.protocol.config_journal import Change, Path
 
 log = structlog.get_logger("aerobee.groups")
 
 _FORBIDDEN_READ: Final = 1 << 2  # the bit of the forbidden table that stops a group's reading
-_FILE_KEYS: Final = ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
+_TABLE: Final = "subscriptionGroupTable"
+_FORBIDDEN: Final = "forbiddenTable"
+_FILE_KEYS: Final = ("dataVersion", _FORBIDDEN, _TABLE)
 
 
 class Groups:
     """Every group by name. `on_change` is called with a group's name after it changed or went."""
 
-    def __init__(self, path: str, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, path: str, settings: Settings, clock: Clock, disk: Disk | None = None
+    ) -> None:
         self.data_version = DataVersion(clock.now_ms())
         self.on_change: list[Callable[[str], None]] = []
-        self.file = ConfigFile(path, clock, self._snapshot)
+        self.file = TableFile(path, clock, self._entries, self._value_of, disk)
         self._settings = settings
         self._clock = clock
         self._table: dict[str, GroupConfig] = {}
@@ -60,19 +67,19 @@ class Groups:
         """Read the file, then add the boot groups that it lacks."""
         content = self.file.load() or {}
         self.data_version.load(content.get("dataVersion"))
-        table = content.get("subscriptionGroupTable")
+        table = content.get(_TABLE)
         for key, value in (table if isinstance(table, dict) else {}).items():
             if isinstance(value, dict):
                 name = str(key)
                 self._table[name] = replace(group_from_json(value, name), name=name)
-        self._load_forbidden(content.get("forbiddenTable"))
+        self._load_forbidden(content.get(_FORBIDDEN))
         self._unknown = {str(key): value for key, value in content.items() if key not in _FILE_KEYS}
         missing = [name for name in names_check.SYSTEM_GROUPS if name not in self._table]
         for name in missing:
             self._table[name] = GroupConfig(name)
         if missing:
             self.data_version.next(self._clock.now_ms())
-            self.file.changed()
+            self.file.changed(*((_TABLE, name) for name in missing))
 
     def _load_forbidden(self, table: Any) -> None:
         for group, topics in (table if isinstance(table, dict) else {}).items():
@@ -86,7 +93,7 @@ class Groups:
         await self.file.run()
 
     def stop(self) -> None:
-        self.file.save_if_changed()
+        self.file.stop()
 
     # --- changing
 
@@ -146,7 +153,7 @@ class Groups:
 
     def _changed(self, name: str) -> None:
         self.data_version.next(self._clock.now_ms())
-        self.file.changed()
+        self.file.changed((_TABLE, name), (_FORBIDDEN, name))
         for callback in self.on_change:
             callback(name)
 
@@ -154,11 +161,28 @@ class Groups:
         """As the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG have it."""
         return {
             "dataVersion": self.data_version.to_json(),
-            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
-            "subscriptionGroupTable": {
-                name: config.to_json() for name, config in self._table.items()
-            },
+            _FORBIDDEN: {group: dict(topics) for group, topics in self._forbidden.items()},
+            _TABLE: {name: config.to_json() for name, config in self._table.items()},
         }
 
-    def _snapshot(self) -> dict[Any, Any]:
-        return self._unknown | self.table_json()
+    def _entries(self) -> Iterator[Change]:
+        yield ("dataVersion",), self.data_version.to_json()
+        for key, value in self._unknown.items():
+            yield (key,), value
+        for section, table in ((_FORBIDDEN, self._forbidden), (_TABLE, self._table)):
+            if not table:
+                yield (section,), {}
+            for name in list(table):
+                value = self._value_of((section, name))
+                if value is not None:
+                    yield (section, name), value
+
+    def _value_of(self, path: Path) -> Any:
+        if len(path) == 1:
+            return self.data_version.to_json()
+        section, name = path
+        if section == _FORBIDDEN:
+            topics = self._forbidden.get(name)
+            return dict(topics) if topics is not None else None
+        config = self._table.get(name)
+        return config.to_json() if config is not None else None

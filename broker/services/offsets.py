@@ -10,20 +10,24 @@ from typing import Any, Final
 import structlog
 
 from aerobee.broker.clock import Clock
-from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
+from aerobee.broker.services.config_file import DataVersion, as_int
+from aerobee.broker.services.table_file import TableFile
+from aerobee.broker.store.disk import Disk
+from aerobee.protocol.config_journal import Change, Path
 
 log = structlog.get_logger("aerobee.offsets")
 
 SEPARATOR: Final = "@"
-_FILE_KEYS: Final = ("dataVersion", "offsetTable", "groupTopicMap")
+_TABLE: Final = "offsetTable"
+_FILE_KEYS: Final = ("dataVersion", _TABLE, "groupTopicMap")
 
 
 class Offsets:
     """Committed offsets, saved every few seconds; pull offsets and pending resets in memory."""
 
-    def __init__(self, path: str, clock: Clock) -> None:
+    def __init__(self, path: str, clock: Clock, disk: Disk | None = None) -> None:
         self.data_version = DataVersion(clock.now_ms())
-        self.file = ConfigFile(path, clock, self._snapshot)
+        self.file = TableFile(path, clock, self._entries, self._value_of, disk)
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
@@ -52,7 +56,7 @@ class Offsets:
             queues = self._table[key] = {}
         if queues.get(queue_id) != queue_offset:
             queues[queue_id] = queue_offset
-            self.file.changed_lazily()
+            self.file.changed_lazily((_TABLE, key))
         return True
 
     def commit_pull(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
@@ -114,7 +118,7 @@ class Offsets:
         self._resets.setdefault(key, {})[queue_id] = queue_offset
         self._table.setdefault(key, {})[queue_id] = queue_offset
         self._pulled.get(key, {}).pop(queue_id, None)
-        self.file.changed_lazily()
+        self.file.changed_lazily((_TABLE, key))
 
     def clone(self, source_group: str, target_group: str, topic: str) -> int:
         """Give another group this group's offsets of a topic; returns how many queues."""
@@ -124,7 +128,7 @@ class Offsets:
         key = f"{topic}@{target_group}"
         self._table[key] = dict(queues)
         self._resets.pop(key, None)
-        self.file.changed_lazily()
+        self.file.changed_lazily((_TABLE, key))
         return len(queues)
 
     def delete_topic(self, topic: str) -> None:
@@ -146,15 +150,14 @@ class Offsets:
             self._table.pop(key, None)
             self._pulled.pop(key, None)
             self._resets.pop(key, None)
-        if keys:
-            self.file.changed_lazily()
+            self.file.changed_lazily((_TABLE, key))
 
     # --- the file
 
     def load(self) -> None:
         content = self.file.load() or {}
         self.data_version.load(content.get("dataVersion"))
-        table = content.get("offsetTable")
+        table = content.get(_TABLE)
         for key, queues in (table if isinstance(table, dict) else {}).items():
             if isinstance(queues, dict):
                 offsets = {as_int(queue, -1): as_int(at, -1) for queue, at in queues.items()}
@@ -173,7 +176,7 @@ class Offsets:
                 now = max(0, queue_end(topic, queue_id))
                 if was > now:
                     queues[queue_id] = now
-                    self.file.changed_lazily()
+                    self.file.changed_lazily((_TABLE, key))
                     log.warning(
                         "a group's progress was past its queue's end and is taken back to it",
                         group=group,
@@ -192,15 +195,35 @@ class Offsets:
         await self.file.run(interval_ms / 1000)
 
     def stop(self) -> None:
-        self.file.save_if_changed()
+        self.file.stop()
 
     def table_json(self) -> dict[str, Any]:
         """As the file and GET_ALL_CONSUMER_OFFSET have it."""
         return {
             "dataVersion": self.data_version.to_json(),
-            "offsetTable": {key: dict(queues) for key, queues in self._table.items()},
+            _TABLE: {key: dict(queues) for key, queues in self._table.items()},
         }
 
-    def _snapshot(self) -> dict[Any, Any]:
+    def _entries(self) -> Iterator[Change]:
+        yield ("dataVersion",), self._next_version()
+        for name, value in self._unknown.items():
+            yield (name,), value
+        if not self._table:
+            yield (_TABLE,), {}
+        for key in list(self._table):
+            queues = self._table.get(key)
+            if queues is not None:
+                yield (_TABLE, key), dict(queues)
+
+    def _value_of(self, path: Path) -> Any:
+        if len(path) == 1:
+            return self._next_version()
+        queues = self._table.get(path[1])
+        return (
+            {str(queue_id): at for queue_id, at in queues.items()} if queues is not None else None
+        )
+
+    def _next_version(self) -> dict[str, int]:
+        """Every save is a new version."""
         self.data_version.next(self._clock.now_ms())
-        return self._unknown | self.table_json()
+        return self.data_version.to_json()

@@ -1,6 +1,6 @@
 """The topics of this broker: boot topics, creation by sends, permissions; config/topics.json."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -9,8 +9,9 @@ import structlog
 
 from aerobee.broker.clock import Clock
 from aerobee.broker.services import names_check
-from aerobee.broker.services.config_file import ConfigFile, DataVersion
+from aerobee.broker.services.config_file import DataVersion
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.table_file import TableFile
 from aerobee.broker.services.topic_config import (
     INHERIT,
     READ,
@@ -20,27 +21,33 @@ from aerobee.broker.services.topic_config import (
     topic_from_json,
 )
 from aerobee.broker.settings import Settings
+from aerobee.broker.store.disk import Disk
 from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.config_journal import Change, Path
 
 log = structlog.get_logger("aerobee.topics")
 
 _READ_WRITE: Final = READ | WRITE
 _ALL: Final = READ | WRITE | INHERIT
+_TABLE: Final = "topicConfigTable"
 
 
 class Topics:
     """Every topic by name. `on_change` is called with a topic's name after it changed or went."""
 
-    def __init__(self, path: str, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, path: str, settings: Settings, clock: Clock, disk: Disk | None = None
+    ) -> None:
         self.data_version = DataVersion(clock.now_ms())
         self.on_change: list[Callable[[str], None]] = []
-        self.file = ConfigFile(path, clock, self._snapshot)
+        self.file = TableFile(path, clock, self._entries, self._value_of, disk)
         self._settings = settings
         self._clock = clock
         self._table: dict[str, TopicConfig] = {}
         self._unknown: dict[str, Any] = {}  # other keys of the file, kept
         self._unread: dict[str, Any] = {}  # topics whose names would leave their folder, kept
         self._system = names_check.SYSTEM_TOPICS
+        self._new: set[str] = set()  # those that were not saved yet, and some that are by now
 
     # --- reading
 
@@ -50,6 +57,15 @@ class Topics:
     def all(self) -> Mapping[str, TopicConfig]:
         """A live view of the table."""
         return MappingProxyType(self._table)
+
+    def is_durable(self, name: str) -> bool:
+        """Whether the topic outlives a crash. A change of one that does may still be unsaved."""
+        return name not in self._new or self.file.holds((_TABLE, name))
+
+    @property
+    def are_durable(self) -> bool:
+        """Whether all topics outlive a crash."""
+        return not self._new or self.file.is_saved
 
     def is_system(self, name: str) -> bool:
         """Whether the broker keeps the topic for itself."""
@@ -66,13 +82,11 @@ class Topics:
         """Read the file, then add the boot topics that it lacks."""
         content = self.file.load() or {}
         self.data_version.load(content.get("dataVersion"))
-        table = content.get("topicConfigTable")
+        table = content.get(_TABLE)
         for key, value in (table if isinstance(table, dict) else {}).items():
             self._load_topic(str(key), value)
         self._unknown = {
-            str(key): value
-            for key, value in content.items()
-            if key not in ("dataVersion", "topicConfigTable")
+            str(key): value for key, value in content.items() if key not in ("dataVersion", _TABLE)
         }
         self._add_boot_topics()
 
@@ -94,7 +108,7 @@ class Topics:
             self._table[topic.name] = topic
         if added:
             self.data_version.next(self._clock.now_ms())
-            self.file.changed()
+            self.file.changed(*((_TABLE, topic.name) for topic in added))
 
     def _wanted_template(self) -> TopicConfig | None:
         """The template as it is while sends may create topics, or may not: without INHERIT."""
@@ -116,7 +130,7 @@ class Topics:
         await self.file.run()
 
     def stop(self) -> None:
-        self.file.save_if_changed()
+        self.file.stop()
 
     # --- changing
 
@@ -125,6 +139,10 @@ class Topics:
         if self._table.get(config.name) == config:
             return
         known = config.name in self._table
+        if not known:
+            if self.file.is_saved:
+                self._new.clear()
+            self._new.add(config.name)
         self._table[config.name] = config
         self._changed(config.name)
         log.info(
@@ -168,7 +186,6 @@ class Topics:
             UNIT_SUB_FLAG if unit_sub else 0,
         )
         self.put(config)
-        self.file.save_now()  # the answer to the send says that the message can be found
         return config
 
     def _template(self, topic: str, default_topic: str) -> TopicConfig:
@@ -249,10 +266,11 @@ class Topics:
     def next_version(self) -> None:
         """What others are told of the topics has changed, though not the topics themselves."""
         self.data_version.next(self._clock.now_ms())
-        self.file.changed()
+        self.file.changed(("dataVersion",))
 
     def _changed(self, name: str) -> None:
-        self.next_version()
+        self.data_version.next(self._clock.now_ms())
+        self.file.changed((_TABLE, name))
         for callback in self.on_change:
             callback(name)
 
@@ -260,13 +278,23 @@ class Topics:
         """dataVersion and topicConfigTable, as the file and GET_ALL_TOPIC_CONFIG have them."""
         return {
             "dataVersion": self.data_version.to_json(),
-            "topicConfigTable": {name: config.to_json() for name, config in self._table.items()},
+            _TABLE: {name: config.to_json() for name, config in self._table.items()},
         }
 
-    def _snapshot(self) -> dict[Any, Any]:
-        content = self._unknown | self.table_json()
-        content["topicConfigTable"] |= self._unread
-        return content
+    def _entries(self) -> Iterator[Change]:
+        yield ("dataVersion",), self.data_version.to_json()
+        for key, value in self._unknown.items():
+            yield (key,), value
+        for name in [*self._table, *self._unread]:
+            value = self._value_of((_TABLE, name))
+            if value is not None:
+                yield (_TABLE, name), value
+
+    def _value_of(self, path: Path) -> Any:
+        if len(path) == 1:
+            return self.data_version.to_json()
+        config = self._table.get(path[1])
+        return config.to_json() if config is not None else self._unread.get(path[1])
 
 
 def boot_topics(settings: Settings) -> Iterable[TopicConfig]:

@@ -185,6 +185,14 @@ class DaemonSettings:
         upstream="$HOME/namesrv/kvConfig.json",
         why="one process keeps all it has in one folder",
     )
+    max_kv_config_bytes: int = setting(
+        16 << 20,
+        "Most that the name service's key-value table may take; 200 of it for each key.",
+        unit="bytes",
+        low=0,
+        ours=True,
+        runtime=True,
+    )
     order_message_enable: bool = setting(
         False, "Put the order configuration of a topic into its route.", runtime=True
     )

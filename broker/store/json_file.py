@@ -23,13 +23,18 @@ def load_json(path: str, *, disk: Disk = _real_disk) -> dict[Any, Any] | None:
     """The object in the file; from `.bak`, with a warning, when the file is unreadable.
 
     OSError when the system does not let us read what may be whole."""
-    value, reason = _read(disk, path)
+    return read_json(path, disk)[0]
+
+
+def read_json(path: str, disk: Disk) -> tuple[dict[Any, Any] | None, bytes]:
+    """Like `load_json`, with the bytes that the object was read from."""
+    value, reason, data = _read(disk, path)
     if value is not None:
-        return value
-    spare, spare_reason = _read(disk, path + ".bak")
+        return value, data
+    spare, spare_reason, data = _read(disk, path + ".bak")
     if spare is not None:
         log.warning("a config file is read from its .bak", path=path, reason=str(reason))
-        return spare
+        return spare, data
     for refusal in (reason, spare_reason):
         if isinstance(refusal, OSError):
             raise refusal
@@ -40,32 +45,43 @@ def load_json(path: str, *, disk: Disk = _real_disk) -> dict[Any, Any] | None:
             reason=reason,
             bak_reason=spare_reason,
         )
-    return None
+    return None, b""
 
 
-def _read(disk: Disk, path: str) -> tuple[dict[Any, Any] | None, str | OSError]:
+def _read(disk: Disk, path: str) -> tuple[dict[Any, Any] | None, str | OSError, bytes]:
+    data = b""
     try:
         if not disk.exists(path):
-            return None, "missing"
+            return None, "missing", data
         data = disk.read_small(path)
         value = fastjson.loads(data) if data.strip() else None
     except OSError as error:
-        return None, error
+        return None, error, data
     except ValueError as error:
-        return None, str(error)
-    return (value, "") if isinstance(value, dict) else (None, "it holds no JSON object")
+        return None, str(error), data
+    if not isinstance(value, dict):
+        return None, "it holds no JSON object", data
+    return value, "", data
 
 
 def save_json(path: str, value: dict[Any, Any], *, disk: Disk = _real_disk) -> None:
     """Replace the file; OSError when the disk refuses, the old content then stays."""
-    folder = os.path.dirname(path)
-    make_folder(disk, folder)
-    fresh = path + ".tmp"
-    disk.write_small(fresh, fastjson.dumps(value, indent=1))
+    write_fresh(path, fastjson.dumps(value, indent=1), disk)
+    put_in_place(path, disk)
+
+
+def write_fresh(path: str, data: bytes, disk: Disk) -> None:
+    """Have what `path` shall hold on disk, under another name."""
+    make_folder(disk, os.path.dirname(path))
+    disk.write_small(path + ".tmp", data)
+
+
+def put_in_place(path: str, disk: Disk) -> None:
+    """Let what `write_fresh` wrote be the file."""
     if _looks_whole(disk, path):
         disk.rename(path, path + ".bak")
-    disk.rename(fresh, path)
-    disk.syncdir(folder)
+    disk.rename(path + ".tmp", path)
+    disk.syncdir(os.path.dirname(path))
 
 
 def _looks_whole(disk: Disk, path: str) -> bool:

@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from aerobee.pipeline.config_files import read_config
 from aerobee.pipeline.jobs.progress import task_progress
 from aerobee.pipeline.options import CONNECTION, OptionError, Options
 from aerobee.pipeline.queue_files import QueueReader
@@ -67,15 +67,16 @@ def _in_utc(row: Any) -> Any:
 
 def store_lag(store: str) -> list[tuple[str, str, int]]:
     """(group, topic, messages behind) of a store at rest."""
-    path = Path(store) / "config" / "consumerOffset.json"
-    if not path.is_file():
+    try:
+        offsets = read_config(store, "consumerOffset.json").get("offsetTable", {})
+    except FileNotFoundError:
         return []
     ends = {
         (queue.topic, queue.queue_id): QueueReader(queue.folder).end_offset()
         for queue in StoreFiles(store).queues
     }
     lags = []
-    for name, queues in fastjson.loads(path.read_bytes()).get("offsetTable", {}).items():
+    for name, queues in offsets.items():
         topic, _, group = name.partition("@")
         behind = sum(max(0, ends.get((topic, int(q)), 0) - int(at)) for q, at in queues.items())
         lags.append((group, topic, behind))

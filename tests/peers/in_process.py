@@ -12,6 +12,7 @@ from typing import Any
 from aerobee.broker.app import AppBroker
 from aerobee.broker.clock import Clock
 from aerobee.broker.settings import Settings
+from aerobee.broker.store.disk import Disk
 from aerobee.protocol import properties
 from aerobee.protocol.codecs import decode_command
 from aerobee.protocol.command import JSON, Command
@@ -32,11 +33,11 @@ SMALL: dict[str, Any] = {
 
 @asynccontextmanager
 async def running_broker(
-    folder: Path, clock: Clock | None = None, **settings: Any
+    folder: Path, clock: Clock | None = None, *, disk: Disk | None = None, **settings: Any
 ) -> AsyncIterator[AppBroker]:
     """Started on free ports with small files; stopped in order at the end."""
     values = SMALL | {"store_path_root_dir": str(folder / "store")} | settings
-    app = AppBroker(Settings(**values), clock=clock)
+    app = AppBroker(Settings(**values), clock=clock, disk=disk)
     await app.start()
     try:
         yield app

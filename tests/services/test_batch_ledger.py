@@ -86,8 +86,8 @@ async def test_a_power_failure_at_any_save_of_the_ledger_costs_and_adds_no_row(
     saves: list[Path] = []
     save = batch_ledger.save_json
 
-    def save_and_fail(path: str, content: Any) -> None:
-        save(path, content)
+    def save_and_fail(path: str, content: Any, *, disk: Any) -> None:
+        save(path, content, disk=disk)
         saves.append(tmp_path / f"after-{len(saves)}")
         first.as_after_a_power_failure(saves[-1])
 

@@ -12,6 +12,7 @@ from services.services_world import HOST, World
 from aerobee.broker.services import batch_ledger
 from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol import fastjson
 from aerobee.protocol.record import Message, encode_batch
@@ -48,11 +49,11 @@ async def test_commits_of_two_queries_never_write_over_each_others_word(
 ) -> None:
     written: list[set[str]] = []
 
-    def save(path: str, value: dict[Any, Any]) -> None:
+    def save(path: str, value: dict[Any, Any], *, disk: Disk) -> None:
         if not written:
             written.append(set())
             time.sleep(0.2)  # the first one is slow
-        save_json(path, value)
+        save_json(path, value, disk=disk)
         written.append(set(fastjson.loads(Path(path).read_bytes())["committed"]))
 
     monkeypatch.setattr(batch_ledger, "save_json", save)
@@ -79,11 +80,11 @@ async def test_one_commit_that_cannot_be_finished_at_the_start_stops_no_other(
     again = open_ledger(world)
     calls: list[str] = []
 
-    def fail_once(path: str, value: dict[Any, Any]) -> None:
+    def fail_once(path: str, value: dict[Any, Any], *, disk: Disk) -> None:
         calls.append(path)
         if len(calls) == 1:
             raise OSError(5, "Input/output error")
-        save_json(path, value)
+        save_json(path, value, disk=disk)
 
     monkeypatch.setattr(batch_ledger, "save_json", fail_once)
     await again.run()

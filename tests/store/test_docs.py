@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from aerobee.protocol.config_journal import read_journal
 from aerobee.protocol.ids import encode_host
 
 from .conftest import ManualClock, OpenStore, dispatch, message
@@ -46,3 +47,14 @@ def test_the_worked_bytes_of_the_documentation_are_true(
     page = (root / "checkpoint").read_bytes()
     for at in (0, 8, 16, 24, 32, 40, 256, 264, 280):
         assert f"{at}{page[at : at + 8].hex()}" in words
+
+
+def test_the_lines_of_a_journal_in_the_documentation_are_true() -> None:
+    shown = "".join(re.findall(r"^[0-9a-f]{8} [{\[].*\n", DOCS.read_text(), re.MULTILINE))
+    journal = read_journal(shown.encode())
+    assert journal is not None and journal.end == len(shown.encode())
+    assert journal.changes == [
+        (("topicConfigTable", "orders"), {"perm": 6}),
+        (("topicConfigTable", "gone"), None),
+    ]
+    assert len(journal.bases) == 2

@@ -1,0 +1,136 @@
+"""The journal beside a config file: changes that are on disk while the JSON file is still older.
+
+`topics.json.journal` is a text of lines, followed by zeros or by what an earlier use left there:
+
+    crc32 {"journal":1,"size":<bytes of the JSON file>,"crc32":<of all of them>}
+    crc32 [[["topicConfigTable","orders"],{...}],[["topicConfigTable","gone"]], ...]
+    crc32 {"next":{"size":...,"crc32":...}}
+
+A change is a path of keys and the value that now stands there; without a value the entry is gone.
+Each line's checksum goes on from the line before it, so neither a torn line nor one of an earlier
+use can follow. The first line names the JSON file that the changes extend, by its content: beside
+any other JSON file the journal has no meaning. `next` names the JSON file that was about to take
+the place of that one, with all of these changes in it: beside any other than these two, another
+broker has written the file since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from aerobee.protocol import fastjson
+
+SUFFIX: Final = ".journal"
+_VERSION: Final = 1
+_CRC_DIGITS: Final = 8
+
+Path = tuple[str, ...]
+Change = tuple[Path, Any]  # None: the entry is gone
+
+
+class Base(NamedTuple):
+    """The JSON file that a journal extends."""
+
+    size: int
+    crc: int
+
+
+def base_of(json: bytes) -> Base:
+    return Base(len(json), crc32(json))
+
+
+def encode_start(base: Base) -> tuple[bytes, int]:
+    """The first line, and the checksum with which the next one goes on."""
+    return encode_line({"journal": _VERSION, "size": base.size, "crc32": base.crc}, 0)
+
+
+def encode_changes(changes: Iterable[Change]) -> bytes:
+    """The content of a line."""
+    return fastjson.dumps(
+        [[list(path)] if value is None else [list(path), value] for path, value in changes]
+    )
+
+
+def next_base(base: Base) -> dict[str, dict[str, int]]:
+    """The content of the last line, before a new JSON file is put in place."""
+    return {"next": {"size": base.size, "crc32": base.crc}}
+
+
+def encode_line(value: Any, chain: int) -> tuple[bytes, int]:
+    text = value if isinstance(value, bytes) else fastjson.dumps(value)
+    crc = crc32(text, chain)
+    return b"%08x %b\n" % (crc, text), crc
+
+
+@dataclass(slots=True)
+class Journal:
+    """What a journal says, up to the first line that is not whole."""
+
+    bases: list[Base]  # what it extends, and what holds all of it
+    changes: list[Change]
+    end: int  # of the last whole line
+    chain: int  # its checksum
+
+
+def read_journal(data: bytes) -> Journal | None:
+    """None when not even the first line is whole."""
+    journal = None
+    for line, end, chain in _lines(data):
+        if journal is None:
+            if not isinstance(line, dict) or line.get("journal") != _VERSION:
+                return None
+            journal = Journal([_base(line)], [], end, chain)
+        elif isinstance(line, dict):
+            journal.bases.append(_base(line["next"]))
+        else:
+            for path, *value in line:
+                journal.changes.append((tuple(map(str, path)), value[0] if value else None))
+        journal.end, journal.chain = end, chain
+    return journal
+
+
+def _base(value: dict[str, int]) -> Base:
+    return Base(int(value["size"]), int(value["crc32"]))
+
+
+def _lines(data: bytes) -> Iterator[tuple[Any, int, int]]:
+    """Value, end and checksum of each."""
+    at = chain = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        line = data[at:end]
+        text = line[_CRC_DIGITS + 1 :]
+        chain = crc32(text, chain)
+        if line[: _CRC_DIGITS + 1] != b"%08x " % chain:
+            return
+        at = end + 1
+        yield fastjson.loads(text), at, chain
+
+
+def apply_changes(content: dict[Any, Any], changes: Iterable[Change]) -> None:
+    """Make the changes in the content of the JSON file."""
+    for path, value in changes:
+        place = content
+        for key in path[:-1]:
+            inner = place.get(key)
+            if not isinstance(inner, dict):
+                inner = place[key] = {}
+            place = inner
+        if value is None:
+            place.pop(path[-1], None)
+        else:
+            place[path[-1]] = value
+
+
+def with_journal(json: bytes, content: dict[Any, Any], journal: Journal | None) -> int | None:
+    """Make the changes of a journal in `content`, which `json` holds; how many they were, None when
+    another broker has written `json` since."""
+    if journal is None or not journal.changes:
+        return 0
+    base = base_of(json)
+    if base == journal.bases[0]:
+        apply_changes(content, journal.changes)
+        return len(journal.changes)
+    return 0 if base in journal.bases else None

@@ -1,0 +1,69 @@
+"""The real disk, whose syncs under config/ wait until a test lets them go, or fail."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from aerobee.broker.store.disk import RealDisk, RealFile
+
+
+class GatedFile:
+    def __init__(self, file: RealFile, disk: GatedDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        self._disk.pass_gate(self._file.path)
+        self._file.sync()
+
+    def write(self, position: int, data: bytes) -> None:
+        self._disk.bytes_written += len(data)
+        self._file.write(position, data)
+
+
+class GatedDisk(RealDisk):
+    """`hold()` stops every sync of a config file at its beginning, `let_go()` lets them through."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self.error: OSError | None = None  # what each of them raises
+        self.passed: list[str] = []  # paths of config files that were synced
+        self.stopped = 0  # syncs that came to the closed gate
+        self.bytes_written = 0  # to config files
+        self.threads: set[str] = set()  # those who synced config files
+
+    def hold(self) -> None:
+        self._open.clear()
+
+    def let_go(self) -> None:
+        self._open.set()
+
+    def pass_gate(self, path: str) -> None:
+        if "/config/" not in path:
+            return
+        if not self._open.is_set():
+            self.stopped += 1
+        assert self._open.wait(30), "the test did not let go"
+        self.threads.add(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        self.passed.append(path)
+
+    def create(self, path: str, size: int) -> Any:
+        file = super().create(path, size)
+        return GatedFile(file, self) if "/config/" in path else file
+
+    def open(self, path: str) -> Any:
+        file = super().open(path)
+        return GatedFile(file, self) if "/config/" in path else file
+
+    def write_small(self, path: str, data: bytes) -> None:
+        self.pass_gate(path)
+        if "/config/" in path:
+            self.bytes_written += len(data)
+        super().write_small(path, data)

@@ -1,0 +1,290 @@
+"""A table under config/ with its journal: what is there after a kill, a cut, another broker."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from waiting import until
+
+from aerobee.broker.clock import Clock
+from aerobee.broker.services import table_file
+from aerobee.broker.services.table_file import TableFile
+from aerobee.broker.store import journal_file
+from aerobee.protocol import config_journal, fastjson, json_stream
+from aerobee.protocol.config_journal import Change
+
+
+class Table:
+    """Texts by name, as a service keeps them."""
+
+    def __init__(self, path: Path) -> None:
+        self.values: dict[str, str] = {}
+        self.version = 0
+        self.file = TableFile(str(path), Clock(), self._entries, self._value_of)
+
+    def _entries(self) -> Iterator[Change]:
+        yield ("dataVersion",), {"counter": self.version}
+        for name in list(self.values):
+            yield ("table", name), self.values[name]
+
+    def _value_of(self, path: tuple[str, ...]) -> Any:
+        return {"counter": self.version} if len(path) == 1 else self.values.get(path[1])
+
+    def put(self, name: str, value: str) -> None:
+        self.values[name] = value
+        self.version += 1
+        self.file.changed_lazily(("table", name))
+
+    def delete(self, name: str) -> None:
+        del self.values[name]
+        self.version += 1
+        self.file.changed_lazily(("table", name))
+
+    def load(self) -> dict[str, str]:
+        content = self.file.load() or {}
+        self.values = dict(content.get("table", {}))
+        self.version = content.get("dataVersion", {}).get("counter", 0)
+        return self.values
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table.json"
+
+
+def journal_of(path: Path) -> Path:
+    return path.with_name(path.name + config_journal.SUFFIX)
+
+
+def after_a_kill(path: Path) -> dict[str, str]:
+    """What a start would find in the folder as it is now."""
+    copy = path.parent / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    for file in path.parent.glob("table.json*"):
+        shutil.copy(file, copy)
+    return Table(copy / path.name).load()
+
+
+def with_journal(path: Path, journal: bytes | bytearray) -> dict[str, str]:
+    """What a start would make of another journal."""
+    data = path.read_bytes()
+    content = fastjson.loads(data)
+    read = config_journal.read_journal(bytes(journal))
+    assert config_journal.with_journal(data, content, read) is not None
+    table: dict[str, str] = content["table"]
+    return table
+
+
+def content_of(path: Path) -> Any:
+    return fastjson.loads(path.read_bytes())["table"]
+
+
+@pytest.fixture
+def saved(path: Path) -> Table:
+    """A table with a JSON file that has one name, and a journal that has two changes."""
+    table = Table(path)
+    table.put("a", "json")
+    assert table.file.step()
+    table.put("b", "journal")
+    assert table.file.step()
+    table.put("c", "journal")
+    assert table.file.step()
+    assert "journal" not in path.read_text() and journal_of(path).exists()
+    return table
+
+
+def test_a_start_after_a_kill_finds_the_changes_in_the_journal(path: Path, saved: Table) -> None:
+    after = Table(path)
+    assert after.load() == {"a": "json", "b": "journal", "c": "journal"}
+    assert after.version == saved.version
+
+
+def test_a_deletion_is_replayed_too(path: Path, saved: Table) -> None:
+    saved.delete("a")
+    saved.delete("b")
+    assert saved.file.step()
+    assert Table(path).load() == {"c": "journal"}
+
+
+def test_every_cut_of_the_journal_leaves_the_changes_before_it(path: Path, saved: Table) -> None:
+    whole = journal_of(path).read_bytes()
+    seen = set()
+    for length in range(whole.index(b"\0") + 1):
+        cut = whole[:length].ljust(len(whole), b"\0")
+        seen.add("".join(sorted(with_journal(path, cut))))
+    assert seen == {"a", "ab", "abc"}
+
+
+def test_no_damaged_byte_of_the_journal_makes_up_a_change(path: Path, saved: Table) -> None:
+    whole = journal_of(path).read_bytes()
+    for at in range(whole.index(b"\0")):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x20
+        loaded = with_journal(path, damaged)
+        assert loaded.items() <= saved.values.items() and loaded["a"] == "json"
+
+
+def test_changes_of_an_earlier_use_of_the_journal_never_come_back(path: Path, saved: Table) -> None:
+    saved.delete("b")
+    saved.file.save()  # the JSON file has all; what the journal holds is old
+    assert Table(path).load() == {"a": "json", "c": "journal"}
+    saved.put("d", "new")
+    assert saved.file.step()  # over the journal's first line, with the rest behind it
+    assert Table(path).load() == {"a": "json", "c": "journal", "d": "new"}
+
+
+def test_a_json_file_that_another_broker_wrote_wins_and_the_journal_is_kept_aside(
+    path: Path, saved: Table
+) -> None:
+    path.write_text('{"dataVersion":{"counter":9},"table":{"a":"apache"}}')
+    with capture_logs() as logs:
+        assert Table(path).load() == {"a": "apache"}
+    warning = next(line for line in logs if line["log_level"] == "warning")
+    assert "another broker" in warning["event"]
+    aside = Path(warning["journal"])
+    assert b"journal" in aside.read_bytes() and not journal_of(path).exists()
+    with capture_logs() as logs:
+        assert Table(path).load() == {"a": "apache"}
+    assert logs == []
+
+
+def test_a_kill_between_the_new_json_file_and_the_next_change_is_no_other_broker(
+    path: Path, saved: Table
+) -> None:
+    saved.file.save()
+    with capture_logs() as logs:
+        assert Table(path).load() == saved.values
+    assert logs == []
+
+
+def test_the_journal_of_the_file_before_goes_with_its_bak(path: Path, saved: Table) -> None:
+    """A kill between the two renames leaves no JSON file but its .bak."""
+    path.rename(path.with_name(path.name + ".bak"))
+    assert Table(path).load() == {"a": "json", "b": "journal", "c": "journal"}
+
+
+def test_a_journal_that_is_replayed_is_made_into_a_json_file_by_the_start(
+    path: Path, saved: Table
+) -> None:
+    Table(path).load()
+    assert content_of(path) == saved.values
+    assert not journal_of(path).exists()
+
+
+async def test_a_start_goes_on_when_the_journal_cannot_be_made_into_a_json_file(
+    path: Path, saved: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "RETRY_S", 0.01)
+    obstacle = path.with_name("table.json.tmp")
+    obstacle.mkdir()
+    after = Table(path)
+    assert after.load() == saved.values
+    running = asyncio.create_task(after.file.run())
+    await asyncio.sleep(0.05)
+    obstacle.rmdir()
+    await until(lambda: "journal" in path.read_text())
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert content_of(path) == saved.values
+
+
+async def test_what_was_waited_for_is_there_after_a_kill_in_that_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "QUIET_S", 3600.0)
+    table = Table(path)
+    running = asyncio.create_task(table.file.run())
+    await asyncio.sleep(0)  # it has begun
+    for number in range(20):
+        for each in range(number * 5):  # some of them more than a line of the journal
+            table.put(f"n{number}-{each}", "v")
+        await table.file.saved()
+        assert after_a_kill(path) == table.values
+    assert len(content_of(path)) < len(table.values), "no change went to the journal"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_json_file_follows_a_change_by_itself(path: Path) -> None:
+    table = Table(path)
+    running = asyncio.create_task(table.file.run())
+    await asyncio.sleep(0)  # it has begun
+    table.put("a", "first")
+    await table.file.saved()
+    table.put("b", "second")
+    await table.file.saved()
+    await until(lambda: path.exists() and "second" in path.read_text())
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def test_more_changes_than_the_journal_holds_make_a_json_file(
+    path: Path, saved: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_file, "SIZE_MIN", 4096)
+    table = Table(path)
+    table.load()
+    for number in range(200):
+        table.put(f"n{number}", "x" * 100)
+        assert table.file.step()
+        if number % 20 == 0:
+            assert after_a_kill(path) == table.values
+    assert journal_of(path).stat().st_size >= path.stat().st_size / 2
+    assert len(content_of(path)) > 100
+
+
+async def test_a_change_whose_saving_is_cut_off_by_the_stop_is_saved_by_it(path: Path) -> None:
+    table = Table(path)
+    for number in range(20_000):
+        table.put(f"n{number}", "v")
+    running = asyncio.create_task(table.file.run(0.0))
+    await asyncio.sleep(0.005)  # in the middle of the text
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    table.file.stop()
+    assert len(content_of(path)) == 20_000
+
+
+async def test_a_disk_that_refuses_is_said_once_a_minute_and_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "RETRY_S", 0.01)
+    path.with_name("table.json.tmp").mkdir()  # cannot be written
+    table = Table(path)
+    with capture_logs() as logs:
+        running = asyncio.create_task(table.file.run())
+        for number in range(20):
+            table.put(f"n{number}", "v")
+            with pytest.raises(OSError):
+                await table.file.saved()
+        path.with_name("table.json.tmp").rmdir()
+        await until(lambda: path.exists())
+        await table.file.saved()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert [line["log_level"] for line in logs] == ["error", "info"]
+    assert logs[0]["path"] == str(path)
+    assert len(Table(path).load()) == 20
+
+
+def test_the_text_made_of_entries_is_the_one_that_is_made_of_the_whole() -> None:
+    entries: list[Change] = [
+        (("dataVersion",), {"counter": 1}),
+        (("deep", "a", "x"), "line\nbreak"),
+        (("deep", "a", "y"), {"z": [1, {"q": "ä"}]}),
+        (("deep", "b", "x"), {}),
+        (("empty",), {}),
+        (("table", "n"), {"attributes": {}, "perm": 6}),
+    ]
+    content: dict[Any, Any] = {}
+    config_journal.apply_changes(content, entries)
+    text = b"".join(json_stream.pieces(entries))
+    assert text == fastjson.dumps(content, indent=1)
+    assert b"".join(json_stream.pieces([])) == b"{}"
