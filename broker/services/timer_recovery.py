@@ -6,7 +6,7 @@ a timer twice after a kill there. Then the pending units are appended anew, each
 seconds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,16 +76,19 @@ def recover(
     unread_from: int,
     max_physical_offset: int,
     fired: set[int],
+    is_record: Callable[[int, int], bool],
 ) -> Recovered:
     """Cut the log where its records are not in the store any more; fill the wheel from it.
 
     `passed`: the checkpoint's first, then those of clocks that were set back since. `unread_from`:
     the first record of the timer topic that will be read again. `fired`: records whose timers
-    have."""
+    have. `is_record`: whether a record of the store has this offset and size. Units behind the
+    checkpoint are cut off from the first whose has not: no sync has vouched for them, a power
+    failure may have torn one."""
     noted: set[int] = set()
     pieces: list[_Pending] = []
     last = NONE
-    for position, units in _scan(timer_log, max_physical_offset):
+    for position, units in _scan(timer_log, max_physical_offset, passed[0].log_end, is_record):
         offsets = units["physical_offset"].astype(np.int64)
         noted.update(offsets[offsets >= unread_from].tolist())
         # A carried unit was read as another record; a noted one's was passed over as it is.
@@ -110,11 +113,21 @@ def recover(
     return Recovered(_count(found, fired), first, noted, int(far.max(initial=0)), last)
 
 
-def _scan(timer_log: TimerLog, max_physical_offset: int) -> Iterator[tuple[int, Units]]:
+def _scan(
+    timer_log: TimerLog,
+    max_physical_offset: int,
+    synced_end: int,
+    is_record: Callable[[int, int], bool],
+) -> Iterator[tuple[int, Units]]:
     """Position and units, in pieces, up to the first whose record is gone; cuts the log there."""
     cut_at: int | None = None
     for position, units in timer_log.scan():
         lost = units["physical_offset"] + units["record_size"] > max_physical_offset
+        for number in range(max(0, synced_end - position) // units.dtype.itemsize, len(units)):
+            unit = units[number]
+            if not is_record(int(unit["physical_offset"]), int(unit["record_size"])):
+                lost[number] = True
+                break
         if lost.any():
             count = int(np.argmax(lost))
             cut_at = position + count * units.dtype.itemsize

@@ -96,6 +96,7 @@ class Timers:
             os.path.join(root, "config", "timerMoves"),
             clock,
         )
+        self._loaded_end = self._loaded_second = 0  # of the store's log, and the time, at the start
         self._read_second = 0  # seconds before this one have had their turn
         self._slot: TimerSlot | None = None
         self._passed: list[Passed] = []  # before the clock was set back
@@ -146,6 +147,7 @@ class Timers:
         end = self._store.max_physical_offset
         self._delivery.known = origins_since(self._store, self.checkpoints.mark)
         self._delivery.known_from = self.checkpoints.mark or 0
+        self._loaded_end, self._loaded_second = end, self._clock.now_ms() // 1000
         self.log.load()
         self._delivery.known |= self.keeper.load(self._delivery.known)
         queue_offset = max(point.queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
@@ -163,6 +165,7 @@ class Timers:
             unread_from=end if unread is None else unread[0],
             max_physical_offset=end,
             fired=self._delivery.known,
+            is_record=lambda offset, size: self._store.record_at(offset, size) is not None,
         )
         # Not behind the running second: it may get new timers yet.
         self._read_second = min(found.read_second, now_s)
@@ -385,6 +388,9 @@ class Timers:
         starts = [slot.log_start for slot in slots]
         if self._enqueue.log_start is not None:
             starts.append(self._enqueue.log_start)
+        over = self._second > self._loaded_second and self._enqueue.has_read(self._loaded_end)
+        if self._delivery.known and not over:  # another start must find them, too
+            starts.append(self._delivery.known_from)
         return Reached(
             end,
             min(starts, default=end),

@@ -114,6 +114,22 @@ def test_a_rolled_timer_is_not_rolled_twice_after_a_kill(world: World) -> None:
     assert world.bodies("T") == [b"far"]
 
 
+def test_a_checkpoint_before_the_first_round_forgets_nothing_that_has_fired(world: World) -> None:
+    for number in range(3):
+        world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(START_MS + 1_000 + number))
+    world.run_timers()
+    world.timers.checkpoints.step()
+    world.advance(1.5)
+    world.run_timers()
+    assert len(world.bodies("T")) == 3
+    for _ in range(2):
+        world.reopen_after_kill()
+        world.store.flush.step()
+        world.timers.checkpoints.step()
+    world.run_timers()
+    assert len(world.bodies("T")) == 3
+
+
 def test_the_first_record_of_a_store_is_known_too(world: World) -> None:
     world.send("T", b"x", DELAY="1")
     world.advance(1)
@@ -186,3 +202,23 @@ def test_copies_are_found_among_records_of_every_kind_and_behind_damage(world: W
     assert late == {number for number in expected if number >= 150}
     world.damage(middle, 0, b"\xff\xff\xff\xff")
     assert origins.origins_since(world.store, 0) >= expected - {150}
+
+
+def test_a_unit_that_a_power_failure_tore_is_written_anew(world: World) -> None:
+    """Units are not of whole sectors; each ends with its record's size and its time."""
+    for number in range(25):
+        at_ms = START_MS + 10_000 + number
+        world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(at_ms), UNIQ_KEY=f"u{number}")
+    world.run_timers()
+    path = world.root / "timerlog" / f"{0:020d}"
+    for boundary in range(988 + 1, 988 + 52):
+        world.kill()
+        with path.open("r+b") as file:
+            file.seek(boundary)
+            file.write(bytes(512))
+        world.open()
+        world.run_timers()
+        assert world.timers.pending == 25
+    world.advance(11)
+    world.run_timers()
+    assert sorted(map(int, world.bodies("T"))) == list(range(25))
