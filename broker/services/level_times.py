@@ -11,7 +11,7 @@ times only grow, unless the clock is set back. Then:
   never early.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 READ_MAX: Final = 100_000  # entries looked at in one go
 
 
+class _OldClock(NamedTuple):
+    """A clock that has been set back since, by which messages were accepted."""
+
+    end: int  # entries before this queue offset, behind those of the clock before, go by it ...
+    deliver_from: int  # ... if their deliver times are later than this
+    shown_ms: int  # what it showed ...
+    shown_at: float  # ... at this moment of the monotonic clock
+
+
 class LevelTimes:
     """Follows the deliver times of one level's queue."""
 
@@ -34,10 +43,7 @@ class LevelTimes:
         self._seen = 0  # entries before this queue offset have been looked at
         self._last_ms = 0  # the deliver time of the newest of them
         self._drops: list[tuple[int, int]] = []  # where a deliver time is before its predecessor's
-        self._old_end = 0  # entries before this queue offset go by the old clock ...
-        self._old_from = 0  # ... if their deliver times are later than this
-        self._old_ms = 0  # what that clock showed ...
-        self._old_at = 0.0  # ... at this moment of the monotonic one
+        self._old_clocks: list[_OldClock] = []  # in the order of their entries
 
     def follow(self, queue: "ConsumeQueue", next_offset: int, now_ms: int) -> bool:
         """Look at entries that have come; False when there are more than fit one go."""
@@ -48,17 +54,17 @@ class LevelTimes:
             self._read(queue)
         if self._drops and self._drops[0][0] <= next_offset:
             self._drops = [drop for drop in self._drops if drop[0] > next_offset]
+        while self._old_clocks and self._old_clocks[0].end <= next_offset:
+            del self._old_clocks[0]
         if self._delay_ms is not None and self._last_ms - self._delay_ms > now_ms:
-            self._note_set_back(self._last_ms - self._delay_ms, now_ms, self._delay_ms)
+            self._note_set_back(now_ms, self._delay_ms)
         return self._seen >= end
 
-    def _note_set_back(self, accepted_ms: int, now_ms: int, delay_ms: int) -> None:
-        old_ms = self._old_clock_ms()
-        if accepted_ms > old_ms:
-            from_ms = now_ms + delay_ms
-            self._old_from = min(from_ms, self._old_from) if old_ms > now_ms else from_ms
-            self._old_ms, self._old_at = accepted_ms, self._clock.monotonic()
-        self._old_end = self._seen
+    def _note_set_back(self, now_ms: int, delay_ms: int) -> None:
+        if not self._old_clocks or self._old_clocks[-1].end < self._seen:
+            shown_ms = self._last_ms - delay_ms
+            at = self._clock.monotonic()
+            self._old_clocks.append(_OldClock(self._seen, now_ms + delay_ms, shown_ms, at))
 
     def _read(self, queue: "ConsumeQueue") -> None:
         data = queue.entries(self._seen, READ_MAX)
@@ -87,11 +93,10 @@ class LevelTimes:
 
     def _due_alone(self, queue_offset: int, deliver_ms: int, now_ms: int) -> int:
         """The same without regard to those behind it."""
-        if queue_offset >= self._old_end or deliver_ms <= self._old_from:
-            return deliver_ms
-        return deliver_ms - max(0, self._old_clock_ms() - now_ms)
-
-    def _old_clock_ms(self) -> int:
-        if not self._old_end:
-            return 0
-        return self._old_ms + round((self._clock.monotonic() - self._old_at) * 1000)
+        for clock in self._old_clocks:
+            if queue_offset < clock.end:
+                if deliver_ms <= clock.deliver_from:
+                    break
+                passed_ms = round((self._clock.monotonic() - clock.shown_at) * 1000)
+                return deliver_ms - max(0, clock.shown_ms + passed_ms - now_ms)
+        return deliver_ms

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 
 import structlog
+from crash.delays import run_delay_seed
 from crash.simulator import Report, run_every_kill, run_seed
 
 SHARE = 8  # seeds of one task
@@ -26,6 +27,7 @@ def run_share(seeds: Sequence[int]) -> tuple[Report, list[str]]:
     for seed in seeds:
         try:
             report = run_seed(seed)
+            report.add(run_delay_seed(seed))
             if seed % SHARE == 0:
                 report.add(run_every_kill(seed))
         except Exception as error:

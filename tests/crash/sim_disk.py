@@ -265,14 +265,15 @@ class SimDisk:
         return sorted({name[len(inside) :].partition("/")[0] for name in found})
 
     def makedirs(self, path: str) -> list[str]:
-        changed = []
+        missing = []
         while path not in ("", "/") and path not in self.folders:
+            missing.append(path)
+            path = os.path.dirname(path)
+        for path in reversed(missing):  # a kill in between leaves no folder without its parent
             self.tick("makedirs", path)
             self.folders.add(path)
             self.pending.append(_NewFolder(os.path.dirname(path), path, None, self.next_number()))
-            path = os.path.dirname(path)
-            changed.append(path)
-        return changed[::-1]
+        return [os.path.dirname(path) for path in reversed(missing)]
 
     def syncdir(self, path: str) -> None:
         self.tick("syncdir", path)
