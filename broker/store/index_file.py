@@ -134,9 +134,10 @@ class IndexFile:
         return self.entries_at + number * ENTRY_SIZE
 
     def _write_header(self) -> None:
-        _HEADER.pack_into(
-            self.file.view,
-            0,
+        self.file.view[:HEADER_SIZE] = self._header()
+
+    def _header(self) -> bytes:
+        return _HEADER.pack(
             self.begin_timestamp,
             self.end_timestamp,
             self.begin_offset,
@@ -245,8 +246,9 @@ class IndexFile:
         return 1 + int(beyond[0]) if beyond.size else count
 
     def cut(self, count: int) -> None:
-        """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros. The
-        header goes first: slots that lead behind its count are empty for whoever reads them."""
+        """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros.
+        Header and slots are written first and together: a kill before the rest is gone leaves a
+        file that agrees with itself."""
         self.file.allocate_to(self._position(count), ALLOCATION_CHUNK)
         kept = np.frombuffer(self.file.view, _ENTRY_TYPE, count - 1, self._position(1))
         slot_values = np.zeros(self.slots, ">i4")
@@ -257,6 +259,5 @@ class IndexFile:
         self.used_slots = int(np.count_nonzero(slot_values))
         self.count = count
         self.flushed_count = 0
-        self._write_header()
-        self._slot_array()[:] = slot_values
+        self.file.file.write(0, self._header() + slot_values.tobytes())
         self.file.cut(self._position(count))

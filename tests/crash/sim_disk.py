@@ -189,6 +189,7 @@ class SimDisk:
         names, folders = dict(self.durable_names), set(self.durable_folders)
         sized: set[int] = set()
         newest = 0
+        missing: dict[str, int] = {}
         for folder in sorted({change.folder for change in self.pending}):
             changes = [change for change in self.pending if change.folder == folder]
             applied = changes[: rng.randint(0, len(changes))]
@@ -197,6 +198,8 @@ class SimDisk:
             # A journal keeps its order: only the newest of the new files can lack its length.
             sized |= {id(change.inode) for change in applied[:-1]}
             newest = max([newest, *(change.number for change in applied)])
+            if len(applied) < len(changes):
+                missing[folder] = changes[len(applied)].number
         folders = {folder for folder in folders if _reachable(folder, folders)}
         names = {path: inode for path, inode in names.items() if os.path.dirname(path) in folders}
         share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
@@ -208,7 +211,15 @@ class SimDisk:
             inode = names[path]
             if id(inode) not in copies:
                 has_size = inode.size_durable or id(inode) in sized
-                copies[id(inode)] = after_cut(inode, rng, share, step, has_size, newest)
+                copies[id(inode)] = after_cut(
+                    inode,
+                    rng,
+                    share,
+                    step,
+                    has_size,
+                    newest,
+                    missing.get(os.path.dirname(path), self.changes + 1),
+                )
             after.names[path] = copies[id(inode)]
         after.durable_names = dict(after.names)
         return after

@@ -91,18 +91,29 @@ def resized(content: bytearray, resizes: list[Resize]) -> bytearray:
 
 
 def after_cut(
-    inode: Inode, rng: random.Random, share: float, step: int, has_size: bool, newest: int
+    inode: Inode,
+    rng: random.Random,
+    share: float,
+    step: int,
+    has_size: bool,
+    newest: int,
+    missing: int,
 ) -> Inode:
-    """What is left of a file: its durable bytes and, of the dirty ones, a random part."""
+    """What is left of a file: its durable bytes and, of the dirty ones, a random part. Of all
+    changes of names one numbered `newest` is there, and one of its folder numbered `missing` not.
+    """
     if inode.torn:  # the old content, or any part of the new
         content = rng.choice((inode.current[: rng.randint(0, inode.length)], inode.durable))
         return _made(content, inode)
     if not has_size and rng.random() < 0.3:
         return _made(b"", inode)
-    # The first change of its length is that of its making; those before a name that is there are
-    # there too.
+    # The first change of its length is that of its making. A journal keeps its order: changes
+    # before a name that is there are there too, and none between a name that is not and them.
     least = max(int(not inode.size_durable), inode.count_before(newest))
-    kept = rng.randint(least, len(inode.resizes)) if len(inode.resizes) > least else least
+    most = len(inode.resizes)
+    kept = rng.randint(least, most) if most > least else least
+    if inode.count_before(missing) < kept < most:
+        kept = most
     content = resized(inode.durable, inode.resizes[:kept])
     # Behind a truncation that is not on disk the file still has its old blocks.
     limit = min([len(content), *(length for _, length in inode.resizes[kept:])])
