@@ -72,6 +72,8 @@ class History:
         for sent in self.sent.values():
             if sent.end_acked <= promised_until:
                 sent.end_firm = True
+            elif not sent.end_firm:
+                sent.end_acked = NEVER  # in doubt: it is asked for again
         for place, (_, when) in list(self.seen.items()):
             if when > promised_until:
                 del self.seen[place]
