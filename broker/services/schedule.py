@@ -20,7 +20,7 @@ from aerobee.broker.services import stored
 from aerobee.broker.services.config_file import ConfigFile, DataVersion, as_int
 from aerobee.broker.services.level_times import LevelTimes
 from aerobee.broker.services.names_check import SCHEDULE_TOPIC
-from aerobee.broker.services.origins import MARK_BYTES, keep_mark_near, origins_since
+from aerobee.broker.services.origins import keep_mark_near, origins_since
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.results import Arrival
 from aerobee.broker.store.wake import Wake
@@ -81,8 +81,8 @@ class Schedule:
         self._pass_delivered(origins_since(self._store, mark if mark >= 0 else None))
         self._durable = dict(self._next)
         self._mark = max(mark, 0)
-        if mark < 0 and self._store.max_physical_offset >= MARK_BYTES:
-            self.file.changed_lazily()
+        if mark < 0:
+            self.file.changed()  # now: without a mark a long log is not read for copies
         # Also levels that the setting does not name any more, when messages were put to them.
         known = {queue_id + 1 for queue_id in self._store.queues().get(SCHEDULE_TOPIC, ())}
         self._levels = {

@@ -141,6 +141,19 @@ def test_the_first_record_of_a_store_is_known_too(world: World) -> None:
     assert copy.prepared_transaction_offset == -1
 
 
+def test_a_store_that_fills_fast_and_is_killed_before_its_first_save_delivers_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(origins, "MARK_BYTES", 10_000)
+    world.send("T", b"x", DELAY="1")
+    world.advance(1)
+    world.run_schedule()
+    world.send("Other", bytes(20_000))
+    world.reopen_after_kill()
+    world.run_schedule()
+    assert world.bodies("T") == [b"x"]
+
+
 def test_a_progress_that_a_lost_log_had_counts_no_more_when_the_log_has_grown_again(
     world: World,
 ) -> None:
