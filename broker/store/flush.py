@@ -170,8 +170,8 @@ class QueueFlush:
         if self._index is not None:
             for file, count in job.index:
                 file.flushed_count = count
-                if file in self._index.unsynced:
-                    self._index.unsynced.remove(file)
+                if file in self._index.unsynced and file.count == count:
+                    self._index.unsynced.remove(file)  # else it has filled up during the sync
 
     def _note_failure(self, job: QueueJob, error: OSError) -> None:
         if error.errno in NO_MORE_FILES or (is_no_space(error) and job.entries_synced):

@@ -441,3 +441,29 @@ def test_units_of_a_topic_deleted_during_a_flush_fence_nothing(
     store.delete_topic("T")
     store.queue_flush.complete(job)
     assert store.put([message()])[0].ok
+
+
+def test_an_index_file_that_fills_up_during_its_sync_is_synced_once_more(
+    open_store: OpenStore,
+) -> None:
+    """Else the checkpoint would count on entries that no disk has, once the next file is there."""
+    disk = FaultyDisk()
+    store = open_store(disk=disk, max_index_num=20)
+    put_keys(store, 10)
+    job = store.queue_flush.prepare(thorough=True)
+    assert job is not None
+    store.queue_flush.sync(job)
+    put_keys(store, 15)  # while it is under way: the file is full, the next one begun
+    assert store.index is not None
+    store.index.write_pending()
+    first, second = store.index.files
+    store.queue_flush.complete(job)
+    disk.synced.clear()
+    assert store.queue_flush.step(thorough=True)
+    assert {first.path, second.path} <= set(disk.synced)
+
+
+def put_keys(store: MessageStore, number: int) -> None:
+    for n in range(number):
+        assert store.put([message(properties=f"KEYS\x01k{n}\x02")])[0].ok
+    dispatch(store)
