@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.apache, pytest.mark.timeout(240)]
 
 TOPIC = "exchange"
 SEND, PULL, HEARTBEAT, END, CHECK, RECALL = 10, 11, 34, 37, 39, 370
+DELETE_EXPIRED = 329
 COMMIT = 8
 EARLY_MS = 150
 
@@ -218,3 +220,64 @@ def test_open_transactions_go_from_apache_to_us_and_back(tmp_path: Path, version
     assert found.keys() == {"done there", "open there", "done here", "open here"}
     del found["open here"]  # 5.5.0 itself delivers one twice when it checks again too soon
     assert set(found.values()) == {1}
+
+
+def remove_first_file(ours: AerobeeBroker) -> None:
+    """Fill a log file, let it be old, and have it removed by command."""
+    first = ours.store / "commitlog" / f"{0:020d}"
+    size = first.stat().st_size
+    with Wire(ours.broker) as wire:
+        fields = {"producerGroup": "p", "topic": "filler", "queueId": "0", "sysFlag": "0"}
+        more = {"bornTimestamp": "0", "flag": "0", "defaultTopicQueueNums": "1"}
+        for _ in range(size // (512 << 10) + 1):
+            answer = wire.request(
+                SEND, fields | more | {"defaultTopic": "TBW102"}, bytes(512 << 10)
+            )
+            assert answer.code == 0, answer
+
+        def is_gone() -> bool:
+            if first.exists():
+                os.utime(first, (time.time() - 80 * 3600,) * 2)
+                assert wire.request(DELETE_EXPIRED, {}).code == 0
+            return not first.exists()
+
+        wait_for(is_gone, timeout=60, what="the first log file is removed")
+
+
+def test_what_outlived_its_log_file_with_us_is_pending_for_apache(tmp_path: Path) -> None:
+    quick = {"transactionCheckInterval": "2000", "transactionTimeOut": "6000"}
+    ours = AerobeeBroker(tmp_path, transactionCheckInterval="60000")
+    due: dict[str, int] = {}
+
+    def at(body: str, seconds: float) -> Answer:
+        due[body] = now_ms() + round(seconds * 1000)
+        return send(ours.broker, body, TIMER_DELIVER_MS=due[body])
+
+    with ours:
+        at("timer", 40)
+        recall(ours.broker, at("recalled before", 41))
+        recalled = at("recalled after", 41)
+        send(ours.broker, "level", DELAY=5)  # a minute
+        due["level"] = now_ms() + 60_000
+        begin(ours.broker, "half")
+        remove_first_file(ours)
+        recall(ours.broker, recalled)
+        at("younger", 42)
+        ours.stop()
+    apache = ApacheBroker("5.5.0", tmp_path, recallMessageEnable="true", **quick)
+    with apache:
+        assert "u-half" in answer_checks(apache.broker, 12)
+        wait_for_bodies(apache.broker, "timer", "younger")
+        wait_for_bodies(apache.broker, "level")
+        time.sleep(2)  # for what should not come
+        found = messages(apache.broker)
+        apache.stop()
+    counts = Counter(message.body.decode() for message in found)
+    del counts["half"]  # 5.5.0 itself delivers one twice when it checks again too soon
+    assert counts == {"timer": 1, "younger": 1, "level": 1}
+    early = [
+        message.body
+        for message in found
+        if message.store_timestamp < due.get(message.body.decode(), 0) - EARLY_MS
+    ]
+    assert early == []
