@@ -81,8 +81,11 @@ class Schedule:
         self._pass_delivered(origins_since(self._store, mark if mark >= 0 else None))
         self._durable = dict(self._next)
         self._mark = max(mark, 0)
-        if mark < 0:
-            self.file.changed()  # now: without a mark a long log is not read for copies
+        if mark < 0:  # save one now: without it a long log is not read for copies
+            try:
+                self.file.save()
+            except OSError:  # a full disk, say; once it is not any more
+                self.file.changed_lazily()
         # Also levels that the setting does not name any more, when messages were put to them.
         known = {queue_id + 1 for queue_id in self._store.queues().get(SCHEDULE_TOPIC, ())}
         self._levels = {
