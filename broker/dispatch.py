@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from aerobee.broker.clock import Clock
 from aerobee.broker.histogram import Histogram
 from aerobee.broker.services.refused import Refused
+from aerobee.broker.store.reports import Reports
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.command import RESPONSE_FLAG, Command
 from aerobee.protocol.fastjson import JsonError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.dispatch")
 
 ERROR_TEXT_MAX: Final = 512
+CLIENT_TOLD: Final = "the client is told; it may try again"
 REFUSALS_EVERY_S: Final = 1.0  # a line for each client; more would drown the rest
 
 # What no sound client asks for. Other refusals (no such topic yet, no permission) are daily life.
@@ -33,6 +36,7 @@ _BAD_INPUT: Final = frozenset(
         ResponseCode.INVALID_PARAMETER,
     }
 )
+_reports: Final = Reports(Clock())
 _STORED: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -132,6 +136,9 @@ def say_refused(connection: "Connection", code: int, is_oneway: bool, answer: Co
 def failed(request: Request, error: Exception) -> Command:
     """One request's failure is its own: say it, log it, go on."""
     code, peer = request.command.code, request.connection.name
-    log.error("request failed", code=code, peer=peer, exc_info=error)
+    if isinstance(error, OSError):
+        _reports.disk_error(f"a request of code {code} failed", error, call="", then=CLIENT_TOLD)
+    else:
+        log.error("request failed", code=code, peer=peer, exc_info=error)
     text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
     return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=text)

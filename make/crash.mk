@@ -1,12 +1,13 @@
 # Power cuts on a simulated disk and on real file systems, kills of a real process, a full disk.
 IMAGES ?= 20000
 N      ?= 200
+export CUTS ?= 1
 SEED   ?= 1
 FS     ?= ext4 xfs
 FLUSH  ?= SYNC_FLUSH
 CRASH  := cd tests && ../$(V)/bin/python -m
 
-.PHONY: crashsim crashsim-quick killtest powercut powercut-kernel test-full-disk test-exchange
+.PHONY: crashsim crashsim-quick killtest powercut powercut-kernel test-full-disk test-dead-device test-exchange
 crashsim: $(OK) ## the real store on a disk that loses power, IMAGES=20000; and every planted bug
 	$(CRASH) crash.run $(IMAGES)
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
@@ -15,7 +16,7 @@ crashsim-quick: $(OK) ## the share of crashsim for every change: some images, ev
 	$(CRASH) crash.run 6000
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
 
-killtest: $(OK) ## SIGKILLs of a writing broker and of its starts, N=200, half of them in each flush mode
+killtest: $(OK) ## SIGKILLs of a writing broker, N=200, half of them in each flush mode
 	$(CRASH) crash.killer $(N) $(SEED)
 
 powercut: $(OK) ## power cuts of ext4 and xfs under a broker, N=200 of each (root; FS=ext4 FLUSH="SYNC_FLUSH ASYNC_FLUSH")
@@ -26,6 +27,9 @@ powercut-kernel: $(OK) ## what fdatasync promises while a file system goes down,
 
 test-full-disk: $(OK) ## a 64 MB disk filled up (needs root for a loop mount)
 	$(V)/bin/pytest -q tests/crash/test_full_disk.py -m root $(ARGS)
+
+test-dead-device: $(OK) ## file systems shut down under a running broker (needs root and xfsprogs; CUTS=6)
+	$(V)/bin/pytest -q tests/crash/test_dead_device.py -m root $(ARGS)
 
 test-exchange: $(OK) ## one store folder in turns under Apache RocketMQ and Aerobee (JDK, Maven)
 	$(V)/bin/pytest -q tests/exchange tests/services -m "apache and not slow" $(ARGS)

@@ -6,6 +6,7 @@ may wait is held by `long_polling` and run once more when it is woken.
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import Final
 
 import structlog
@@ -13,7 +14,13 @@ import structlog
 from aerobee.broker.answers import found_head
 from aerobee.broker.broker import Broker
 from aerobee.broker.connection import JOIN_MAX, Connection, Part
-from aerobee.broker.dispatch import ERROR_TEXT_MAX, Handler, Request, say_refused
+from aerobee.broker.dispatch import (
+    CLIENT_TOLD,
+    ERROR_TEXT_MAX,
+    Handler,
+    Request,
+    say_refused,
+)
 from aerobee.broker.handlers.pull_checks import selection_of
 from aerobee.broker.handlers.pull_filter import select
 from aerobee.broker.services.long_polling import Hold, LongPolling
@@ -35,7 +42,7 @@ from aerobee.protocol.headers import (
 log = structlog.get_logger("aerobee.pull")
 
 SUSPEND_MAX_S: Final = 600.0
-RECENT_BYTES: Final = 32 << 20  # what was written last is in memory: no need to ask
+RECENT_BYTES: Final = 32 << 20  # so much of the log's end may be looked at record by record
 LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
 
 CODES: Final = {
@@ -100,6 +107,7 @@ class Pulls:
         self._long_polling: LongPolling = broker.long_polling
         self._long_polling.rerun = self._rerun
         self._residence = Residence()
+        self._reports = broker.store.reports
 
     def handle(self, request: Request) -> Command | None:
         """A pull in a header that is decoded the general way."""
@@ -159,6 +167,8 @@ class Pulls:
             return self._answer(pull, result, result.views, first)
         except Refused as refused:
             return _refusal(pull, refused.code, refused.remark)
+        except OSError as error:
+            return self._disk_failed(pull, error)
         except Exception as error:  # one pull's failure is its own: say it, log it, go on
             log.exception("pull failed", topic=pull.topic, peer=pull.connection.name)
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
@@ -181,7 +191,12 @@ class Pulls:
         if found is None or pull.flag & ONEWAY_FLAG:
             return ()
         queue, file, position, end, views, size, count, behind = found
-        if behind >= RECENT_BYTES and not self._residence.holds_range(file, position, end):
+        residence = self._residence
+        if self._reports.device_failed or not (
+            (behind < RECENT_BYTES and monotonic() < residence.recent_until)
+            or (behind < RECENT_BYTES and self._holds_recent())
+            or residence.holds_range(file, position, end)
+        ):
             return ()
         if first and fields.sys_flag & PULL_COMMIT_OFFSET:
             broker.offsets.commit(group, topic, queue_id, fields.commit_offset)
@@ -229,7 +244,17 @@ class Pulls:
             return False
         store = self.broker.store
         entry = store.queue_entry(pull.topic, pull.queue_id, pull.queue_offset)
-        return entry is not None and store.max_physical_offset - entry[0] >= RECENT_BYTES
+        if entry is None:
+            return False
+        behind = store.max_physical_offset - entry[0]
+        return behind >= RECENT_BYTES or self._reports.device_failed or not self._holds_recent()
+
+    def _holds_recent(self) -> bool:
+        """Whether what was written last is in memory. It nearly always is, but a page that is not
+        would have to come from the disk, and a disk that is gone ends the process there."""
+        end = self.broker.store.max_physical_offset
+        files = self.broker.store.commit_log.files
+        return self._residence.holds_recent(files, max(end - RECENT_BYTES, 0), end)
 
     def _read_queue(self, pull: Pull, count_max: int, bytes_max: int) -> ReadResult:
         fields, selection = pull.fields, pull.selection
@@ -262,10 +287,7 @@ class Pulls:
         spans = result.spans
         if not spans:
             return True
-        file, position, _ = spans[0]
-        if self.broker.store.max_physical_offset - (file.start + position) < RECENT_BYTES:
-            return True
-        return self._residence.holds(spans, result.size)
+        return not self._reports.device_failed and self._residence.holds(spans, result.size)
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
         """Have a thread read what is not in memory: the loop must not wait for the disk."""
@@ -278,14 +300,23 @@ class Pulls:
             pull.connection.waits_end(1, size)
             try:
                 parts = self._answer(pull, result, future.result(), first)
-            except Exception as error:  # the disk failed: the client is told, others go on
+            except OSError as error:
                 result.release()
-                log.exception("reading from disk failed", topic=pull.topic, queue_id=pull.queue_id)
+                parts = self._disk_failed(pull, error)
+            except Exception as error:  # the client is told, others go on
+                result.release()
+                log.exception("a pull failed", topic=pull.topic, queue_id=pull.queue_id)
                 parts = _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
             if parts:
                 pull.connection.write(parts)
 
         reading.add_done_callback(done)
+
+    def _disk_failed(self, pull: Pull, error: OSError) -> Sequence[Part]:
+        self._reports.disk_error(
+            "a pull could not be read from disk", error, call="read", then=CLIENT_TOLD
+        )
+        return _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading from disk failed: {error}")
 
     def _reset(self, pull: Pull) -> Sequence[Part]:
         """The answer that sends a reader to where an operator has reset its group, if one has."""

@@ -30,7 +30,7 @@ from aerobee.broker.services.refused import Refused
 from aerobee.broker.store.json_file import load_json, save_json
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult
-from aerobee.broker.store.scan import scan_records
+from aerobee.broker.store.scan import read_records
 from aerobee.protocol import properties
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.record import (
@@ -261,10 +261,9 @@ class BatchLedger:
         commit_log = self._store.commit_log
         for file in commit_log.files.overlapping(start, commit_log.max_offset):
             position = max(start - file.start, 0)
-            end = file.readable
-            for record in scan_records(file.view, file.start, position, end, check_crc=False):
+            for record, piece, base in read_records(file, position, file.readable):
                 begin = record.properties_position
-                yield bytes(file.view[begin : record.physical_offset - file.start + record.size])
+                yield bytes(piece[begin : record.physical_offset - base + record.size])
 
     async def _make_durable(self) -> None:
         """Waits until the log is on disk up to here, in ASYNC_FLUSH too: the ledger is about to

@@ -175,7 +175,8 @@ class Enqueue:
 
     def _records(self, found: ReadResult) -> list[memoryview]:
         try:
-            return [record for view in found.views for record in split_records(view)]
+            read = self._store.read_cold(found)
+            return [record for piece in read for record in split_records(memoryview(piece))]
         except CorruptRecord:
             offsets = range(self.queue_offset, found.next_offset)
             sound = stored.sound_messages(self._store, TIMER_TOPIC, 0, offsets)

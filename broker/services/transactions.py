@@ -387,7 +387,8 @@ class Transactions:
                 topic, QUEUE_ID, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES
             )
             try:
-                yield from [each for view in found.views for each in iter_records(view)]
+                read = self._store.read_cold(found)
+                yield from [each for piece in read for each in iter_records(piece)]
             except CorruptRecord:
                 offsets = range(queue_offset, found.next_offset)
                 yield from stored.sound_messages(self._store, topic, QUEUE_ID, offsets)

@@ -66,6 +66,7 @@ class CommitLog:
     __slots__ = (
         "_maker",
         "_pool",
+        "_unblanked",
         "append_crc",
         "files",
         "flushed_offset",
@@ -90,6 +91,7 @@ class CommitLog:
         self.queues = queues
         self._maker = maker
         self._pool = pool
+        self._unblanked: tuple[MappedFile, int, int] | None = None
         self.append_crc = settings.enabled_append_prop_crc
         self.limits = limits_of(settings)
         self.flushed_offset = 0
@@ -244,8 +246,8 @@ class CommitLog:
 
     def _take_back(self, file: MappedFile, before: int, facts: list[Fact]) -> None:
         """Undo an append that nobody has seen; its bytes must not look like records."""
-        file.blank_out(before, file.wrote)
-        file.wrote = before
+        end, file.wrote = file.wrote, before
+        self._blank_out(file, before, end)
         _take_numbers_back(facts)
         facts.clear()
 
@@ -354,14 +356,26 @@ class CommitLog:
 
     def _write(self, file: MappedFile, position: int, data: bytes) -> None:
         try:
+            if self._unblanked is not None:
+                self._unblanked[0].blank_out(*self._unblanked[1:])
+                self._unblanked = None
             file.write(position, data)
         except OSError as error:
-            file.blank_out(position, position + len(data))
+            if self._unblanked is None:
+                self._blank_out(file, position, position + len(data))
             raise LogFull(
                 f"{len(data)} bytes could not be written to {file.path} at {position}: "
                 f"{error.strerror or error}; check the disk"
             ) from error
         file.wrote = position + len(data)
+
+    def _blank_out(self, file: MappedFile, start: int, end: int) -> None:
+        """Bytes that were taken back must not look like records. Where the disk refuses that too,
+        nothing is appended until it could be done."""
+        try:
+            file.blank_out(start, end)
+        except OSError:
+            self._unblanked = file, start, end
 
     # -- reading
 

@@ -30,7 +30,6 @@ ENTRY_SIZE: Final = 20
 BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
 ALLOCATION_CHUNK: Final = 64 * 1024
-_NO_ENTRIES: Final = memoryview(b"")
 
 
 class ConsumeQueue:
@@ -52,7 +51,7 @@ class ConsumeQueue:
         "topic",
         "topic_bytes",
         "topic_field",
-        "view",
+        "waiting",
         "write_end",
         "write_position",
         "writing",
@@ -92,8 +91,8 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_physical_offset = -1  # end of the last record that has an entry here
         self.flushed_bytes = 0
-        # The place of the next entry: `view[write_position]`, allocated up to `write_end`.
-        self.view: memoryview = memoryview(b"")
+        self.waiting: list[bytes] = []  # entries behind the last one, for `write_waiting`
+        # The place of the next entry in the file `writing`, which is allocated up to `write_end`.
         self.write_position = 0
         self.write_end = 0
         self.writing: MappedFile | None = None
@@ -106,12 +105,23 @@ class ConsumeQueue:
             if physical_offset + size <= self.max_physical_offset:
                 return False
             self._seek(queue_offset)
-        position = self.write_position
-        ENTRY.pack_into(self.view, position, physical_offset, size, tags_code)
-        self.write_position = position + ENTRY_SIZE
-        self.max_offset = queue_offset + 1
+        self._write(ENTRY.pack(physical_offset, size, tags_code))
         self.max_physical_offset = physical_offset + size
         return True
+
+    def write_waiting(self) -> None:
+        """Write the entries that wait, with one call. OSError when the disk refuses: some may be
+        there, and none waits any more."""
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            self.put_run(b"".join(waiting))
+
+    def _write(self, entries: bytes | memoryview) -> None:
+        """Entries for which there is room where the next one goes."""
+        assert self.writing is not None
+        self.writing.write(self.write_position, entries)
+        self.write_position += len(entries)
+        self.max_offset += len(entries) // ENTRY_SIZE
 
     def put_run(self, entries: bytes) -> None:
         """Add entries behind the last one. OSError when the disk refuses: some may be there."""
@@ -120,10 +130,7 @@ class ConsumeQueue:
             if self.write_position >= self.write_end:
                 self._open_slot(self.max_offset * ENTRY_SIZE)
             piece = rest[: self.write_end - self.write_position]
-            end = self.write_position + len(piece)
-            self.view[self.write_position : end] = piece
-            self.write_position = end
-            self.max_offset += len(piece) // ENTRY_SIZE
+            self._write(piece)
             physical_offset, size, _ = ENTRY.unpack(piece[-ENTRY_SIZE:])
             self.max_physical_offset = physical_offset + size
             rest = rest[len(piece) :]
@@ -175,23 +182,18 @@ class ConsumeQueue:
         while self.max_offset < queue_offset:
             self._open_slot(self.max_offset * ENTRY_SIZE)
             room = (self.write_end - self.write_position) // ENTRY_SIZE
-            count = min(queue_offset - self.max_offset, room)
-            end = self.write_position + count * ENTRY_SIZE
-            self.view[self.write_position : end] = BLANK_ENTRY * count
-            self.write_position = end
-            self.max_offset += count
+            self._write(BLANK_ENTRY * min(queue_offset - self.max_offset, room))
 
     def _open_slot(self, byte: int) -> None:
-        """Have the entry at this byte of the stream mapped and allocated."""
+        """Have the entry at this byte of the stream allocated."""
         file = self.writing
         if file is None or not file.start <= byte < file.end:
             if file is not None:
                 file.wrote = file.size
             start = byte - byte % self.files.file_size
             file = self.files.find(byte) or self.files.create(start)
-            self.view = file.view  # first: without a map it is not the one that is written
             self.writing = file
-        # No room until it is allocated: to store to a page without a block ends the process.
+        # No room until it is allocated: a page without a block would be refused by its sync.
         self.write_position = self.write_end = byte - file.start
         file.allocate_to(self.write_position + ENTRY_SIZE, ALLOCATION_CHUNK)
         # The last entry that fits the chunk whole.
@@ -200,16 +202,17 @@ class ConsumeQueue:
 
     # -- reading
 
-    def entries(self, queue_offset: int, count: int) -> memoryview:
+    def entries(self, queue_offset: int, count: int) -> bytes:
         """Up to `count` entries as bytes, from one file; empty when the offset is out of range."""
         byte = queue_offset * ENTRY_SIZE
         file = self.files.find(byte)
         left = self.max_offset - queue_offset
         if file is None or left <= 0:
-            return _NO_ENTRIES
+            return b""
         position = byte - file.start
-        end = position + (count if count < left else left) * ENTRY_SIZE
-        return file.view[position:end]  # a slice ends with the file, whatever `end` is
+        length = (count if count < left else left) * ENTRY_SIZE
+        room = file.size - position
+        return file.file.read(position, length if length < room else room)
 
     def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code); None outside the queue or for a blank slot."""
@@ -244,6 +247,7 @@ class ConsumeQueue:
         file = self.files.find(byte)
         if file is not None:
             file.cut(byte - file.start)
+        self.waiting = []
         self.max_offset = queue_offset
         self.min_offset = min(self.min_offset, queue_offset)
         self.flushed_bytes = min(self.flushed_bytes, byte)
@@ -285,7 +289,7 @@ class ConsumeQueue:
         """Whether all entries of the first file point below what the log still has."""
         first = self.files.files[0]
         position = first.size - first.size % ENTRY_SIZE - ENTRY_SIZE
-        physical_offset, size, _ = ENTRY.unpack_from(first.view, position)
+        physical_offset, size, _ = ENTRY.unpack(first.read(position, ENTRY_SIZE))
         return size == BLANK_ENTRY_SIZE or int(physical_offset) < min_physical_offset
 
     def ext_begin(self) -> int:
@@ -320,13 +324,14 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.files.remove_all()
             self.ext.end = self.ext.flushed = 0
+        self.waiting = []
         self.writing = None
         self.write_position = self.write_end = 0
         self.max_offset = self.min_offset = self.assigned = self.flushed_bytes = 0
         self.max_physical_offset = -1
 
     def close(self) -> None:
-        self.view = memoryview(b"")
+        self.waiting = []
         self.writing = None
         self.write_position = self.write_end = 0
         self.files.close()

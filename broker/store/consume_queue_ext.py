@@ -43,7 +43,7 @@ def is_address(tags_code: int) -> bool:
     return tags_code <= ADDRESS_MAX
 
 
-def last_address(entries: memoryview) -> int | None:
+def last_address(entries: bytes) -> int | None:
     """Of the last queue entry that points to a unit: the newer ones may be of a time without."""
     codes = np.frombuffer(entries, _ENTRY)["code"]
     found = np.flatnonzero(codes <= ADDRESS_MAX)
@@ -85,7 +85,7 @@ class ConsumeQueueExt:
         file = self._file_with_room()
         position = self.end - file.start
         file.allocate_to(position + _UNIT.size, ALLOCATION_CHUNK)
-        _UNIT.pack_into(file.view, position, _UNIT.size, tags_code, store_timestamp, 0)
+        file.write(position, _UNIT.pack(_UNIT.size, tags_code, store_timestamp, 0))
         address = self.end - _SIGN
         self.end += _UNIT.size
         return address
@@ -98,7 +98,7 @@ class ConsumeQueueExt:
         if position + _UNIT.size + _ROOM <= file.size:
             return file
         file.allocate_to(position + 2, ALLOCATION_CHUNK)
-        _SHORT.pack_into(file.view, position, _END)
+        file.write(position, _SHORT.pack(_END))
         self.end = file.end
         return self.files.find(self.end) or self.files.create(self.end)
 
@@ -111,7 +111,8 @@ class ConsumeQueueExt:
         position = byte - file.start
         if position + _UNIT.size > file.size:
             return None
-        size, tags_code, store_timestamp, length = _UNIT.unpack_from(file.view, position)
+        head = file.read(position, _UNIT.size)
+        size, tags_code, store_timestamp, length = _UNIT.unpack(head)
         if size != _UNIT.size + length or length < 0 or position + size > file.size:
             return None
         return ExtUnit(tags_code, store_timestamp, size)

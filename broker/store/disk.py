@@ -230,12 +230,14 @@ class RealFile:
         return is_empty_from(self._open(), position)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        written = os.pwrite(self._open(), data, position)
+        descriptor = self._descriptor
+        written = os.pwrite(self._open() if descriptor < 0 else descriptor, data, position)
         while written < len(data):
             written += os.pwrite(self._open(), data[written:], position + written)
 
     def read(self, position: int, length: int) -> bytes:
-        return os.pread(self._open(), length, position)
+        descriptor = self._descriptor
+        return os.pread(self._open() if descriptor < 0 else descriptor, length, position)
 
     def is_cached(self, position: int, length: int) -> bool:
         return page_cache.is_cached(self._open(), position, length)

@@ -17,7 +17,7 @@ _REMEDIES: Final = {
     errno.ENFILE: _OPEN_FILES,
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.ENOMEM: "every file of a queue takes a map: raise vm.max_map_count (sysctl), or give "
+    errno.ENOMEM: "every file of the log takes a map: raise vm.max_map_count (sysctl), or give "
     "the machine more memory",
 }
 

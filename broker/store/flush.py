@@ -140,6 +140,7 @@ class QueueFlush:
                     mapped.file.sync()
             for file, _ in job.index:
                 job.path = file.path
+                file.write_slots()
                 file.file.file.sync()
             job.entries_synced = True
             for folder in job.folders:
@@ -172,8 +173,10 @@ class QueueFlush:
                 file.flushed_count = count
                 if file in self._index.unsynced and file.count == count:
                     self._index.unsynced.remove(file)  # else it has filled up during the sync
+                    file.drop_table()
 
     def _note_failure(self, job: QueueJob, error: OSError) -> None:
+        self._reports.note_error(error)
         if error.errno in NO_MORE_FILES or (is_no_space(error) and job.entries_synced):
             self.put_off = True
             self._reports.disk_error(

@@ -21,6 +21,7 @@ from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.group_commit import GroupCommit
 from aerobee.broker.store.mapped_file import PAGE, MappedFile
 from aerobee.broker.store.prewrite import Prewriter
+from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.results import DurableCallback, PutStatus, StoreStats
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.wake import Wake
@@ -54,6 +55,7 @@ class LogFlush:
         on_flushed: Callable[[], None],
         fence: Callable[[str], None],
         prewriter: Prewriter,
+        reports: Reports,
     ) -> None:
         self._settings = settings
         self._log = commit_log
@@ -62,6 +64,7 @@ class LogFlush:
         self._on_flushed = on_flushed
         self._fence = fence
         self._prewriter = prewriter
+        self._reports = reports
         self.flushed_timestamp = 0
         self.failed = False
         self._waiting: deque[tuple[int, float, DurableCallback]] = deque()
@@ -156,6 +159,8 @@ class LogFlush:
         if job.error is not None:
             self._fail(job)
             return
+        if self._reports.device_failed:
+            self._reports.note_success()
         stats, end, took_ms = self._stats, job.end, job.took_ms
         stats.flushes += 1
         stats.flush_times.add(took_ms / 1000)
@@ -178,6 +183,8 @@ class LogFlush:
 
     def _fail(self, job: LogJob) -> None:
         self.failed = True
+        assert job.error is not None
+        self._reports.note_error(job.error)
         path = job.files[-1].path
         self._fence(
             f"{path} could not be synced to disk ({job.error}): what was sent last may be lost, "

@@ -6,6 +6,11 @@
          entries x 20: 4 hash, 8 physical offset, 4 seconds since begin, 4 number of the one before
 
 Entries are added in batches, with numpy: a slot that a batch meets twice is chained inside it.
+
+No byte is reached through a map: a device that is gone is an error then, not a SIGBUS. Entries and
+header are written with each batch. The slots of the file that grows are kept in memory, and those
+that changed are written before a sync: they follow from the entries, so a start after a crash
+builds them anew.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +34,8 @@ ALLOCATION_CHUNK: Final = 1024 * 1024
 _SAMPLE: Final = 256  # entries looked at to tell whether the number of slots is right
 PASSED: Final = 512  # entries of other keys and times between two pauses of a search
 SMALL_BATCH: Final = 12
+SLOTS_PER_PIECE: Final = 1024  # a page: what a changed slot has written with it
+ENTRIES_PER_PIECE: Final = 50_000
 
 _HEADER: Final = struct.Struct(">qqqqii")
 _ENTRY: Final = struct.Struct(">iqii")
@@ -69,6 +77,8 @@ def entries_kept(file: DiskFile, slots: int) -> int | None:
 
 class IndexFile:
     __slots__ = (
+        "_changed",
+        "_table",
         "begin_offset",
         "begin_timestamp",
         "count",
@@ -92,6 +102,8 @@ class IndexFile:
         self.used_slots = 0
         self.count = 1
         self.flushed_count = 0
+        self._table: NDArray[Any] | None = None  # the slots, once they change or are to
+        self._changed = np.zeros(-(-slots // SLOTS_PER_PIECE), bool)  # pieces of it to be written
 
     @property
     def path(self) -> str:
@@ -115,10 +127,20 @@ class IndexFile:
             self.end_offset,
             self.used_slots,
             self.count,
-        ) = _HEADER.unpack_from(self.file.view, 0)
+        ) = _HEADER.unpack(self.file.read(0, HEADER_SIZE))
         self.count = min(max(self.count, 1), self.entries_max)
         self.flushed_count = self.count
         self.file.allocated = 0  # others leave holes in the table of slots
+
+    def load_table(self) -> None:
+        """Have the slots in memory, because the file is going to grow."""
+        data = bytearray(self.file.read(HEADER_SIZE, self.slots * SLOT_SIZE))
+        self._table = np.frombuffer(data, ">i4")
+
+    def drop_table(self) -> None:
+        """The file is full, and its slots are on disk."""
+        if not self._changed.any():
+            self._table = None
 
     def begin(self, timestamp_ms: int, physical_offset: int) -> None:
         """Seed a new file with where the one before it ends."""
@@ -126,15 +148,16 @@ class IndexFile:
         self.begin_offset = self.end_offset = physical_offset
 
     def prepare(self) -> None:
-        """Allocate header and slots; OSError when there is no space."""
+        """Allocate header and slots of a new file; OSError when there is no space."""
         self.file.allocate_to(self.entries_at + ENTRY_SIZE, ALLOCATION_CHUNK)
+        self._table = np.zeros(self.slots, ">i4")
         self._write_header()
 
     def _position(self, number: int) -> int:
         return self.entries_at + number * ENTRY_SIZE
 
     def _write_header(self) -> None:
-        self.file.view[:HEADER_SIZE] = self._header()
+        self.file.write(0, self._header())
 
     def _header(self) -> bytes:
         return _HEADER.pack(
@@ -149,42 +172,58 @@ class IndexFile:
     # -- adding
 
     def add(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:
-        """Add entries for which there is room. OSError before anything is written."""
+        """Add entries for which there is room. OSError when the disk refuses, and none is there."""
         amount = len(offsets)
         self.file.allocate_to(self._position(self.count + amount), ALLOCATION_CHUNK)
+        if self._table is None:
+            self.load_table()
+        before = self.begin_offset, self.begin_timestamp, self.used_slots
         if self.count == 1:
             self.begin_offset = int(offsets[0])
             self.begin_timestamp = int(times[0])
-        if amount <= SMALL_BATCH:
-            self._add_one_by_one(hashes, offsets, times)
-        else:
-            self._add_many(np.asarray(hashes, np.int64), offsets, times)
+        try:
+            if amount <= SMALL_BATCH:
+                self._add_one_by_one(hashes, offsets, times)
+            else:
+                self._add_many(np.asarray(hashes, np.int64), offsets, times)
+        except OSError:
+            self.begin_offset, self.begin_timestamp, self.used_slots = before
+            raise
         self.count += amount
         self.end_offset = int(offsets[-1])
         self.end_timestamp = max(self.end_timestamp, int(times[-1]))
-        self._write_header()
+        with suppress(OSError):  # it is written again before a sync
+            self._write_header()
 
     def _add_one_by_one(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:
-        view = self.file.view
+        table = self._table
+        assert table is not None
         number = self.count
         begin = self.begin_timestamp
+        entries: list[bytes] = []
+        newest: dict[int, int] = {}  # of the slots that the batch has met
         for key_hash, offset, time_ms in zip(hashes, offsets, times, strict=True):
-            slot_at = HEADER_SIZE + key_hash % self.slots * SLOT_SIZE
-            (previous,) = _INT.unpack_from(view, slot_at)
+            slot = key_hash % self.slots
+            previous = newest.get(slot) or int(table[slot])
             if not 0 < previous < number:
                 previous = 0
                 self.used_slots += 1
             seconds = min(max((time_ms - begin) // 1000, 0), _MAX_SECONDS) if begin > 0 else 0
-            _ENTRY.pack_into(view, self._position(number), key_hash, offset, seconds, previous)
-            _INT.pack_into(view, slot_at, number)
+            entries.append(_ENTRY.pack(key_hash, offset, seconds, previous))
+            newest[slot] = number
             number += 1
+        self.file.write(self._position(self.count), b"".join(entries))
+        for slot, number in newest.items():
+            table[slot] = number
+            self._changed[slot // SLOTS_PER_PIECE] = True
 
     def _add_many(self, hashes: NDArray[Any], offsets: Numbers, times: Numbers) -> None:
         amount = len(hashes)
-        slot_values = self._slot_array()
+        table = self._table
+        assert table is not None
         slots = hashes % self.slots
         numbers = np.arange(self.count, self.count + amount, dtype=np.int64)
-        previous = slot_values[slots].astype(np.int64)
+        previous = table[slots].astype(np.int64)
         previous[(previous <= 0) | (previous >= self.count)] = 0
         order = np.argsort(slots, kind="stable")
         same = slots[order][1:] == slots[order][:-1]
@@ -200,25 +239,49 @@ class IndexFile:
         else:
             entries["seconds"] = 0
         entries["prev"] = previous
-        start = self._position(self.count)
-        self.file.view[start : start + amount * ENTRY_SIZE] = entries.tobytes()
+        self.file.write(self._position(self.count), entries.tobytes())
         # Of equal slots numpy keeps the last assignment: the newest entry.
-        slot_values[slots] = numbers
+        table[slots] = numbers
+        self._changed[slots // SLOTS_PER_PIECE] = True
 
-    def _slot_array(self) -> NDArray[Any]:
-        return np.frombuffer(self.file.view, ">i4", self.slots, HEADER_SIZE)
+    def write_slots(self) -> None:
+        """Write header and changed slots, before a sync; from the thread that syncs. OSError when
+        the disk refuses: they stay to be written."""
+        self._write_header()
+        table = self._table
+        if table is None:
+            return
+        pieces = np.flatnonzero(self._changed)
+        self._changed[pieces] = False  # first: what changes from now on is written the next time
+        try:
+            for run in np.split(pieces, np.flatnonzero(np.diff(pieces) != 1) + 1):
+                if run.size:
+                    first = int(run[0]) * SLOTS_PER_PIECE
+                    values = table[first : (int(run[-1]) + 1) * SLOTS_PER_PIECE]
+                    self.file.write(HEADER_SIZE + first * SLOT_SIZE, values.tobytes())
+        except OSError:
+            self._changed[pieces] = True
+            raise
 
     # -- looking up
 
+    def _newest_of(self, slot: int) -> int:
+        if self._table is not None:
+            return int(self._table[slot])
+        (number,) = _INT.unpack(self.file.read(HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE))
+        return int(number)
+
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Physical offsets under this hash, newest first, within the time range; None now and
-        then while it looks for the next."""
-        view = self.file.view
-        (number,) = _INT.unpack_from(view, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE)
+        then while it looks for the next. OSError when the disk fails."""
+        read = self.file.read
+        number = self._newest_of(key_hash % self.slots)
         above = self.count
         passed = 0
         while 0 < number < above:  # a chain only goes down: damage cannot make it endless
-            found, offset, seconds, previous = _ENTRY.unpack_from(view, self._position(number))
+            found, offset, seconds, previous = _ENTRY.unpack(
+                read(self._position(number), ENTRY_SIZE)
+            )
             time_ms = self.begin_timestamp + seconds * 1000
             # The stored seconds are rounded down.
             if found == key_hash and begin_ms <= time_ms + 999 and time_ms <= end_ms:
@@ -238,26 +301,38 @@ class IndexFile:
         entries end where they are empty, too, or torn, so that their offsets do not rise.
         """
         count = min(max(count, 1), self.entries_max)
-        entries = np.frombuffer(self.file.view, _ENTRY_TYPE, count - 1, self._position(1))
-        empty = (entries["hash"] == 0) & (entries["offset"] == 0)
-        torn = np.zeros(count - 1, bool)
-        torn[1:] = entries["offset"][1:] < entries["offset"][:-1]
-        beyond = np.flatnonzero(empty | torn | (entries["offset"] >= physical_offset))
-        return 1 + int(beyond[0]) if beyond.size else count
+        before = 0
+        for number, entries in self._entries(count):
+            empty = (entries["hash"] == 0) & (entries["offset"] == 0)
+            torn = entries["offset"] < np.r_[before, entries["offset"][:-1]]
+            beyond = np.flatnonzero(empty | torn | (entries["offset"] >= physical_offset))
+            if beyond.size:
+                return number + int(beyond[0])
+            before = int(entries["offset"][-1])
+        return count
+
+    def _entries(self, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Entries 1..count-1 in pieces, each with the number of its first."""
+        for number in range(1, count, ENTRIES_PER_PIECE):
+            length = min(ENTRIES_PER_PIECE, count - number) * ENTRY_SIZE
+            yield number, np.frombuffer(self.file.read(self._position(number), length), _ENTRY_TYPE)
 
     def cut(self, count: int) -> None:
         """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros.
         Header and slots are written first and together: a kill before the rest is gone leaves a
         file that agrees with itself."""
         self.file.allocate_to(self._position(count), ALLOCATION_CHUNK)
-        kept = np.frombuffer(self.file.view, _ENTRY_TYPE, count - 1, self._position(1))
-        slot_values = np.zeros(self.slots, ">i4")
-        if count > 1:
-            slot_values[kept["hash"].astype(np.int64) % self.slots] = np.arange(1, count)
+        table = np.zeros(self.slots, ">i4")
+        for number, kept in self._entries(count):
+            slots = kept["hash"].astype(np.int64) % self.slots
+            table[slots] = np.arange(number, number + len(kept))
             self.end_offset = int(kept["offset"][-1])
             self.end_timestamp = self.begin_timestamp + int(kept["seconds"][-1]) * 1000
-        self.used_slots = int(np.count_nonzero(slot_values))
+        self.used_slots = int(np.count_nonzero(table))
+        self._table = table
+        self._changed[:] = True
         self.count = count
         self.flushed_count = 0
-        self.file.file.write(0, self._header() + slot_values.tobytes())
+        self.file.write(0, self._header() + table.tobytes())
+        self._changed[:] = False
         self.file.cut(self._position(count))

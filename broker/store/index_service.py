@@ -81,6 +81,8 @@ class IndexService:
                 self._disk.unlink(opened.path)
             else:
                 self._load_file(opened, size, kept)
+        if self.files and self.files[-1].room > 0:
+            self.files[-1].load_table()  # now, not when a message waits for it
 
     def _load_file(self, opened: DiskFile, size: int, kept: int | None) -> None:
         opened.use_randomly()

@@ -14,7 +14,7 @@ import structlog
 from aerobee.broker.store.commitlog import CommitLog
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.results import QueryResult
-from aerobee.broker.store.scan import check_record
+from aerobee.broker.store.scan import read_record
 from aerobee.protocol import properties as message_properties
 from aerobee.protocol.record import CorruptRecord
 
@@ -75,18 +75,16 @@ def _with_key(
     file = commit_log.find_readable(offset)
     if file is None:
         return None
-    position = offset - file.start
     try:
-        record = check_record(file.view, file.start, position, file.readable - position, False)
+        record, view = read_record(file, offset)
     except CorruptRecord:
         return None
     if record.topic != topic.encode() or not begin_ms <= record.store_timestamp <= end_ms:
         return None
-    end = position + record.size
-    text = str(file.view[record.properties_position : end], "utf-8", "replace")
+    text = str(view[record.properties_position :], "utf-8", "replace")
     if message_properties.get(text, message_properties.UNIQ_KEY) != key and (
         unique
         or key not in (message_properties.get(text, message_properties.KEYS) or "").split(" ")
     ):
         return None
-    return file.view[position:end]
+    return view

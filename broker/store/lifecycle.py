@@ -93,7 +93,13 @@ class StoreLifecycle:
         )
         self.visible_limit = self._dispatch_limit()
         self.reput = Reput(
-            settings, self.commit_log, self.index, self.visible_limit, clock, self.stats
+            settings,
+            self.commit_log,
+            self.index,
+            self.visible_limit,
+            clock,
+            self.stats,
+            self.reports,
         )
         self.reput.on_refusal = lambda reason: self.refusals.set(Cause.DISPATCH_FAILED, reason)
         self.reput.on_recovery = lambda: self.refusals.clear(Cause.DISPATCH_FAILED)
@@ -107,6 +113,7 @@ class StoreLifecycle:
             self.reput.flushed,
             fence,
             self._prewriter,
+            self.reports,
         )
         self.checkpoint = CheckpointFile(self.disk, settings.layout.checkpoint)
         self.queue_flush = QueueFlush(

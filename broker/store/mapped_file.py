@@ -90,21 +90,25 @@ class MappedFile:
             self.file.allocate(start, end - start)
             self.allocated = end
 
-    def write(self, position: int, data: bytes) -> None:
+    def write(self, position: int, data: bytes | memoryview) -> None:
         """Put bytes behind what is readable; OSError when the disk refuses.
 
-        Not through the map: a page that was stored to through a map has to be protected again by
-        each sync, and for every page so protected the system interrupts all cores.
+        Not through the map: a store to a device that is gone ends the process. Besides, a page that
+        was stored to through a map has to be protected again by each sync, and for every page so
+        protected the system interrupts all cores.
         """
         if self.buffer is None:
             self.file.write(position, data)
         else:
             self.buffer[position : position + len(data)] = data
 
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes of the file, not through the map: OSError where a map would end the process."""
+        return self.file.read(position, length)
+
     def blank_out(self, start: int, end: int) -> None:
         """Take back what was written, whole or in part: it must not look like records."""
-        target = self.view if self.buffer is None else self.buffer
-        target[start:end] = bytes(end - start)
+        self.write(start, bytes(end - start))
 
     def set_positions(self, position: int) -> None:
         self.wrote = self.committed = self.flushed = position

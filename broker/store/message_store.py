@@ -208,7 +208,8 @@ class MessageStore(StoreLifecycle):
         return found
 
     def read_cold(self, result: ReadResult) -> list[bytes]:
-        """The bytes of a result's views, read with pread: for a thread beside the loop."""
+        """The bytes of a result's views, read with pread: for a thread beside the loop, or where a
+        few records are read on it. OSError when the disk fails."""
         return [file.file.read(position, length) for file, position, length in result.spans]
 
     def is_cached(self, physical_offset: int, size: int) -> bool:

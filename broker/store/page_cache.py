@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from aerobee.broker.store.mapped_file import MappedFile
+    from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 
 _CACHESTAT: Final = 451  # Linux 6.5; the number is the same on every architecture
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -88,10 +89,25 @@ class Residence:
     first that were not used for longest, which these were just now.
     """
 
-    __slots__ = ("_until",)
+    __slots__ = ("_recent_asked", "_until", "recent_until")
 
     def __init__(self) -> None:
         self._until: dict[int, float] = {}  # by the physical offset where the block begins
+        self.recent_until = 0.0  # so long the end of the log is taken to be there, all of it
+        self._recent_asked = 0.0
+
+    def holds_recent(self, files: MappedFileQueue, start: int, end: int) -> bool:
+        """Whether all of the log's end is in memory; asked once for many pulls. What is appended
+        meanwhile is there, too."""
+        now = monotonic()
+        if now < self._recent_asked:
+            return now < self.recent_until
+        self._recent_asked = now + _FRESH_S
+        for file in files.overlapping(start, end):
+            if not self.holds_range(file, max(start - file.start, 0), file.readable):
+                return False
+        self.recent_until = now + _FRESH_S
+        return True
 
     def holds_range(self, file: MappedFile, position: int, end: int) -> bool:
         """Whether the range, and what stands around it, is in memory."""

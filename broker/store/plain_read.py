@@ -26,7 +26,7 @@ _ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")]
 _MANY_BYTES: Final = 64 * ENTRY_SIZE  # from here on numpy is faster than a loop
 
 
-def take(entries: memoryview, file: MappedFile) -> _Taken | None:
+def take(entries: bytes, file: MappedFile) -> _Taken | None:
     """The records of all entries, if all are in `file`."""
     if len(entries) >= _MANY_BYTES:
         return _take_many(entries, file)
@@ -52,7 +52,7 @@ def take(entries: memoryview, file: MappedFile) -> _Taken | None:
     return first - begin, end - begin, views, total + end - start
 
 
-def _take_many(entries: memoryview, file: MappedFile) -> _Taken | None:
+def _take_many(entries: bytes, file: MappedFile) -> _Taken | None:
     table = np.frombuffer(entries, _ENTRIES)
     starts = table["offset"].astype(np.int64)
     starts -= file.start
@@ -67,7 +67,7 @@ def _take_many(entries: memoryview, file: MappedFile) -> _Taken | None:
     return run_starts[0], run_ends[-1], views, sum(run_ends) - sum(run_starts)
 
 
-def fitting(entries: memoryview, max_bytes: int) -> int:
+def fitting(entries: bytes, max_bytes: int) -> int:
     """How many of the records stay within `max_bytes`; one at least."""
     sizes = np.frombuffer(entries, _ENTRIES)["size"].cumsum(dtype=np.int64)
     return max(1, int(sizes.searchsorted(max_bytes, "right")))

@@ -17,7 +17,7 @@ from aerobee.broker.store.consume_queue import (
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.plain_read import FIRST_OFFSET, PlainRead, fitting, take
 from aerobee.broker.store.results import Boundary, ReadResult, ReadStatus
-from aerobee.broker.store.scan import check_record
+from aerobee.broker.store.scan import PROBE, check_record, read_record
 from aerobee.protocol.record import CorruptRecord
 
 log = structlog.get_logger("aerobee.store")
@@ -104,7 +104,7 @@ class Reader:
     def _collect(
         self,
         result: ReadResult,
-        entries: memoryview,
+        entries: bytes,
         max_count: int,
         max_bytes: int,
         matches: Callable[[int], bool] | None,
@@ -188,24 +188,18 @@ class Reader:
         file = self._log.find_readable(physical_offset)
         if file is None:
             return None
-        position = physical_offset - file.start
-        room = file.readable - position
         try:
-            record = check_record(file.view, file.start, position, room, False)
+            record, view = read_record(file, physical_offset, size or PROBE)
         except CorruptRecord:
             return None
-        if size is not None and size != record.size:
-            return None
-        return file.view[position : position + record.size]
+        return view if size is None or size == record.size else None
 
     def store_time_at(self, physical_offset: int) -> int:
         file = self._log.find_readable(physical_offset)
         if file is None:
             return -1
-        position = physical_offset - file.start
         try:
-            room = file.readable - position
-            return check_record(file.view, file.start, position, room, False).store_timestamp
+            return read_record(file, physical_offset)[0].store_timestamp
         except CorruptRecord:
             return -1
 

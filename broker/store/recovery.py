@@ -335,7 +335,7 @@ class Recovery:
         for queue in self._log.queues:
             for mapped in queue.files.files[:-1]:
                 position = mapped.size - mapped.size % ENTRY_SIZE - ENTRY_SIZE
-                offset, size, _ = ENTRY.unpack_from(mapped.view, position)
+                offset, size, _ = ENTRY.unpack(mapped.read(position, ENTRY_SIZE))
                 file = self._log.files.find(offset) if offset >= rebuilt_from else None
                 if file is not None and size != BLANK_ENTRY_SIZE:
                     time_ms = _timestamp_at(file, offset - file.start)

@@ -43,7 +43,7 @@ def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None)
 
 
 def _is_sound(file: MappedFile, number: int, limit: int | None) -> bool:
-    offset, size, _ = ENTRY.unpack_from(file.view, number * ENTRY_SIZE)
+    offset, size, _ = ENTRY.unpack(file.read(number * ENTRY_SIZE, ENTRY_SIZE))
     if size == BLANK_ENTRY_SIZE:
         return True
     return offset >= 0 and size > 0 and (limit is None or offset + size <= limit)
@@ -65,7 +65,7 @@ def _has_more(queue: ConsumeQueue) -> bool:
     byte = queue.max_offset * ENTRY_SIZE
     file = queue.files.find(byte)
     return file is not None and (
-        file is not queue.files.last or any(file.view[byte - file.start :][:ENTRY_SIZE])
+        file is not queue.files.last or any(file.read(byte - file.start, ENTRY_SIZE))
     )
 
 

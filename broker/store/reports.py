@@ -2,6 +2,9 @@
 
 Each line says what was tried (`call`) on which file (`path`), why it failed (`errno`, `reason`) and
 what happens next (`then`). Lines that were left out are counted in the next one of their cause.
+
+Here it is also known whether the device has failed lately: then nothing is read through a map,
+where a page that cannot be read ends the process.
 """
 
 from __future__ import annotations
@@ -18,21 +21,40 @@ log = structlog.get_logger("aerobee.store")
 
 INTERVAL_S: Final = 60.0
 _CAUSES_MAX: Final = 1000  # remembered at most
+_DEVICE: Final = frozenset(
+    getattr(errno, name)
+    for name in ("EIO", "ENODEV", "ENXIO", "EROFS", "EUCLEAN", "ESHUTDOWN", "ESTALE", "EREMOTEIO")
+    if hasattr(errno, name)
+)
 
 
 class Reports:
     """The lines of one store or service."""
 
-    __slots__ = ("_clock", "_last")
+    __slots__ = ("_clock", "_device_failed_at", "_last", "device_failed")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last: dict[Hashable, tuple[float, int]] = {}  # when it was said; left out since then
+        self.device_failed = False
+        self._device_failed_at = 0.0
+
+    def note_error(self, error: BaseException) -> None:
+        """An error that is told elsewhere."""
+        if isinstance(error, OSError) and error.errno in _DEVICE:
+            self.device_failed = True
+            self._device_failed_at = self._clock.monotonic()
+
+    def note_success(self) -> None:
+        """A sync worked: after a minute without errors the device counts as sound again."""
+        if self._clock.monotonic() - self._device_failed_at >= INTERVAL_S:
+            self.device_failed = False
 
     def disk_error(
         self, event: str, error: Exception, *, call: str, then: str, path: str = ""
     ) -> None:
         """A call to the disk failed."""
+        self.note_error(error)
         number = error.errno if isinstance(error, OSError) else None
         name = errno.errorcode.get(number or 0, type(error).__name__)
         self.say(

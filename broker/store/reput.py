@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -19,8 +20,9 @@ from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
 from aerobee.broker.store.dispatch_block import dispatch_block
 from aerobee.broker.store.errors import StoreError, remedy_for
 from aerobee.broker.store.index_service import BATCH, IndexService
+from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.results import Arrival, ArrivalListener, StoreStats
-from aerobee.broker.store.scan import Scanned, scan_records
+from aerobee.broker.store.scan import Scanned, read_records
 from aerobee.broker.store.scan_block import read_block
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.wake import Wake
@@ -39,7 +41,7 @@ LINGER_S: Final = 0.02  # how long records and keys that nobody waits for may wa
 BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
 OPENED_MAX: Final = 2  # queues that get a file or blocks in one go: some 0.3 ms each
 _NO_MAX: Final = 1 << 62
-_pack_entry = ENTRY.pack_into
+_pack_entry = ENTRY.pack
 
 
 class Reput:
@@ -51,7 +53,9 @@ class Reput:
         limit: Callable[[], int],
         clock: Clock,
         stats: StoreStats,
+        reports: Reports,
     ) -> None:
+        self._reports = reports
         self._settings = settings
         self._log = commit_log
         self._index = index
@@ -165,14 +169,16 @@ class Reput:
         done = 0
         arrivals: list[Arrival] | None = [] if self.listeners else None
         try:
-            if count >= BLOCK_MIN:
+            # After a failure nothing is read: the disk may be gone, and the map with it.
+            in_columns = count >= BLOCK_MIN and not self.failures
+            if in_columns:
                 batch = self._of_one_file(batch)
-            if len(batch) >= BLOCK_MIN:
+            if in_columns and len(batch) >= BLOCK_MIN:
                 done = self._dispatch_block(batch)
             if not done:
                 done = self._dispatch(batch, arrivals, OPENED_MAX)
         finally:
-            # After a failure the records before it are dispatched; the rest waits in order.
+            # After a failure the batch waits; entries that it wrote are not written again.
             if not done:
                 done = self._count_dispatched(batch)
             if done == len(facts):
@@ -228,8 +234,8 @@ class Reput:
     def _dispatch(
         self, batch: list[Fact], arrivals: list[Arrival] | None, opened_max: int = _NO_MAX
     ) -> int:
-        """Queue entries and keys of a batch; how many. After a failure the records before it have
-        both."""
+        """Queue entries and keys of a batch; how many. After a failure the batch counts as not
+        dispatched, though some queues may have their entries."""
         try:
             if not self._put_entries(batch, arrivals, opened_max):
                 batch = batch[: self._count_dispatched(batch)]
@@ -249,8 +255,31 @@ class Reput:
     def _put_entries(
         self, batch: list[Fact], arrivals: list[Arrival] | None, opened_max: int = _NO_MAX
     ) -> bool:
-        """The loop that every message passes. False when it stopped before a queue that needs a new
-        file or new blocks, because so many have got them."""
+        """Queue entries of a batch, of each queue with one call. False when it stopped before a
+        queue that needs a new file or new blocks, because so many have got them. OSError when the
+        disk refuses: nobody is told of arrivals, the whole batch is to be tried again."""
+        touched: list[ConsumeQueue] = []
+        try:
+            count = self._collect_entries(batch, arrivals, touched, opened_max)
+            for queue in touched:
+                queue.write_waiting()
+        except BaseException:
+            if arrivals is not None:
+                arrivals.clear()
+            _write_the_rest(touched)
+            raise
+        if count:
+            self.dispatched_offset = _end_of(batch[count - 1])
+        return count == len(batch)
+
+    def _collect_entries(
+        self,
+        batch: list[Fact],
+        arrivals: list[Arrival] | None,
+        touched: list[ConsumeQueue],
+        opened_max: int,
+    ) -> int:
+        """The loop that every message passes; how many it took."""
         tag_codes = _tag_codes
         opened = 0
         for queue, queue_offset, offset, size, time_ms, text, _sys_flag in batch:
@@ -263,19 +292,25 @@ class Reput:
                 found = tag_codes.get(tag)
                 code = _remember_tag(tag) if found is None else found
             elif opened >= opened_max:
-                return False  # before it has a unit of its own in the queue's extension
+                # before it has a unit of its own in the queue's extension
+                return bisect_right(batch, offset, key=_end_of)
             else:
                 code = self._unusual_code(queue, offset + size, text, time_ms)
             if queue_offset >= 0:
-                if queue_offset == queue.max_offset and queue.write_position < queue.write_end:
-                    _pack_entry(queue.view, queue.write_position, offset, size, code)
-                    queue.write_position += 20
-                    queue.max_offset = queue_offset + 1
-                    queue.max_physical_offset = offset + size
+                waiting = queue.waiting
+                ahead = len(waiting)
+                is_next = queue_offset == queue.max_offset + ahead
+                if is_next and queue.write_position + 20 * ahead < queue.write_end:
+                    if not ahead:
+                        touched.append(queue)
+                    waiting.append(_pack_entry(offset, size, code))
+                elif not ahead and offset + size <= queue.max_physical_offset:
+                    pass  # it is there: a batch is tried again
                 elif opened >= opened_max:
-                    return False
+                    return bisect_right(batch, offset, key=_end_of)
                 else:
                     opened += 1
+                    queue.write_waiting()
                     queue.put(queue_offset, offset, size, code)
                 if arrivals is not None and queue.listened:
                     arrivals.append(
@@ -290,8 +325,7 @@ class Reput:
                             size,
                         )
                     )
-            self.dispatched_offset = offset + size
-        return True
+        return len(batch)
 
     def _unusual_code(self, queue: ConsumeQueue, end: int, text: str, time_ms: int) -> int:
         """The tags code where it is not simply that of TAGS: a deliver time, a unit's address."""
@@ -328,10 +362,10 @@ class Reput:
         position = self.dispatched_offset - file.start
         end = min(file.readable, limit - file.start)
         try:
-            for record in scan_records(file.view, file.start, position, end, check_crc=False):
+            for record, piece, base in read_records(file, position, end):
                 if record.physical_offset < self._deleted.get(record.topic, 0):
                     continue
-                facts.append(self.fact_of(record, file.view, file.start))
+                facts.append(self.fact_of(record, piece, base))
                 if len(facts) >= STEP_RECORDS:
                     break
         except CorruptRecord:
@@ -432,7 +466,12 @@ class Reput:
             f"queues and index could not be written for the record at {self.dispatched_offset}: "
             f"{error}"
         )
-        log.error("dispatch failed", reason=text, tries=self.failures, tries_max=TRIES)
+        self._reports.disk_error(
+            "dispatch failed",
+            error,
+            call="write",
+            then=f"tried again every second; after {TRIES} tries puts are refused",
+        )
         if self.failures == TRIES:
             remedy = remedy_for(error, "free space or mend the disk")
             self.on_refusal(
@@ -444,6 +483,13 @@ class Reput:
         log.info("dispatch goes on", after_failures=self.failures)
         self.failures = 0
         self.on_recovery()
+
+
+def _write_the_rest(queues: list[ConsumeQueue]) -> None:
+    """After one queue has failed: the others need not wait for it."""
+    for queue in queues:
+        with suppress(OSError):  # the batch has failed already
+            queue.write_waiting()
 
 
 def _end_of(fact: Fact) -> int:

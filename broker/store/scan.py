@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from aerobee.broker.store.crc import crc32_large as crc32
+from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.protocol.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
@@ -37,6 +38,8 @@ _UNDERSCORE: Final = _CRC_NAME[0]
 _V6_HOSTS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]  # V2's are the same
 _SEARCH: Final = 1024 * 1024
+PIECE: Final = 1 << 20  # read at once
+PROBE: Final = 4096  # read of a record whose size is not known
 _new_tuple = tuple.__new__
 
 
@@ -54,20 +57,72 @@ class Scanned(NamedTuple):
 
 
 def scan_records(
-    view: memoryview, base: int, position: int, end: int, *, check_crc: bool
+    view: memoryview,
+    base: int,
+    position: int,
+    end: int,
+    *,
+    check_crc: bool,
+    file_end: int | None = None,
 ) -> Iterator[Scanned]:
     """The records of one file from `position` on, until a blank record, `end`, or CorruptRecord
-    (its position: the physical offset) where the next one should be. `base`: the file's start."""
+    (its position: the physical offset) where the next one should be. `base`: the offset of the
+    view's first byte; `file_end`: where in the view the file ends, if not with it."""
+    file_end = len(view) if file_end is None else file_end
     while end - position >= BLANK_SIZE:
         size, magic = _BLANK.unpack_from(view, position)
         if magic == BLANK_MAGIC:
-            if size != len(view) - position:
+            if size != file_end - position:
                 raise CorruptRecord(base + position, f"a blank record of size {size}")
             return
         record = check_record(view, base, position, end - position, check_crc)
         yield record
         position += record.size
     # Fewer bytes than a blank record takes: the file, or what may be read of it, is over.
+
+
+def read_record(
+    file: MappedFile, physical_offset: int, size: int = PROBE
+) -> tuple[Scanned, memoryview]:
+    """The record that stands there and its bytes, read without the map; `size`: what it should
+    take. CorruptRecord when there is none, OSError when the disk fails."""
+    position = physical_offset - file.start
+    room = file.readable - position
+    data = file.read(position, min(size, room))
+    whole = int.from_bytes(data[:4], "big")
+    if len(data) < whole <= room:
+        data = file.read(position, whole)
+    view = memoryview(data)
+    record = check_record(view, physical_offset, 0, len(view), False)
+    return record, view[: record.size]
+
+
+def read_records(
+    file: MappedFile, position: int, end: int
+) -> Iterator[tuple[Scanned, memoryview, int]]:
+    """The same without checksums, read piece by piece and not through the map: each record with the
+    piece that holds it and the offset where that begins. OSError when the disk fails."""
+    step = PIECE
+    while end - position >= BLANK_SIZE:
+        piece = memoryview(file.read(position, min(step, end - position)))
+        base, taken = file.start + position, 0
+        file_end = file.size - position
+        try:
+            records = scan_records(piece, base, 0, len(piece), check_crc=False, file_end=file_end)
+            for record in records:
+                taken = record.physical_offset + record.size - base
+                yield record, piece, base
+        except CorruptRecord:
+            if not taken:
+                if len(piece) >= end - position:
+                    raise
+                step = end - position  # the record may be longer than a piece
+        else:
+            if len(piece) - taken >= BLANK_SIZE or not taken:
+                return  # a blank record: the file is over
+        if taken:
+            position += taken
+            step = PIECE
 
 
 def check_record(view: memoryview, base: int, position: int, room: int, check_crc: bool) -> Scanned:

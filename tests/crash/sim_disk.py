@@ -110,10 +110,10 @@ class SimFile:
             raise Violation(f"{self.path}: written at {position}, behind its end {inode.length}")
         inode.current[position : position + len(data)] = data
         for at in range(position - position % SECTOR, position + len(data), SECTOR):
+            if not inode.is_allocated(max(at, position)):
+                raise Violation(f"{self.path}: written at {at} into no block: a sync may refuse it")
             # Written pages are dirty, whatever they held before.
             inode.clean[at : at + SECTOR] = inode.current[at : at + SECTOR].translate(_OTHER_BYTE)
-        if not (inode.is_allocated(position) and inode.is_allocated(position + len(data) - 1)):
-            inode.allocated.append((position - position % PAGE, position + len(data)))
 
     def read(self, position: int, length: int) -> bytes:
         return bytes(self._inode.current[position : min(position + length, self._inode.length)])

@@ -21,7 +21,7 @@ from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
 from aerobee.broker.store.disk import RealDisk
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.flush import LogFlush, LogJob
-from aerobee.broker.store.index_file import _ENTRY, _INT, HEADER_SIZE, SLOT_SIZE, IndexFile
+from aerobee.broker.store.index_file import _ENTRY, IndexFile
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.read import Reader
 from aerobee.broker.store.recovery import Recovery
@@ -178,10 +178,9 @@ def follow_any_chain(patch: Patch) -> None:
     """#8018: a chain is followed wherever it leads."""
 
     def find(self: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        view = self.file.view
-        (number,) = _INT.unpack_from(view, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE)
+        number = self._newest_of(key_hash % self.slots)
         while number > 0:
-            entry = _ENTRY.unpack_from(view, self._position(number))
+            entry = _ENTRY.unpack(self.file.read(self._position(number), 20))
             if entry[0] == key_hash:
                 yield entry[1]
             number = entry[3]

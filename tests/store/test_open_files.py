@@ -118,7 +118,7 @@ def test_a_start_that_may_map_no_more_files_names_the_limit(
         open_store()
 
 
-def test_a_queue_file_that_cannot_be_mapped_at_first_takes_its_entries_later(
+def test_a_queue_file_that_gets_no_blocks_at_first_takes_its_entries_later(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
@@ -131,7 +131,7 @@ def test_a_queue_file_that_cannot_be_mapped_at_first_takes_its_entries_later(
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="allocate memory"):
-        patch.setattr("aerobee.broker.store.disk.map_file", refused)
+        patch.setattr("aerobee.broker.store.disk.allocate_blocks", refused)
         dispatch(store)
     dispatch(store)
     assert [m.body for m in read_all(store)] == bodies

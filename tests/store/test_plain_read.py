@@ -70,9 +70,9 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(open_store: Ope
     assert store.read_plain("T", 0, 10, 0, 1 << 20) is None
     for count in (5, 100):
         saved = bytes(queue.entries(12, 1))
-        queue.entries(12, 1)[:] = BLANK_ENTRY
+        queue.files.files[0].write(12 * 20, BLANK_ENTRY)
         assert store.read_plain("T", 0, 10, count, 1 << 20) is None
-        queue.entries(12, 1)[:] = saved
+        queue.files.files[0].write(12 * 20, saved)
         assert store.read_plain("T", 0, 10, count, 1 << 20) is not None
     first = store.commit_log.files.files[0]
     first.usable = False  # it is being removed

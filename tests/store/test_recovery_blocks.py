@@ -72,6 +72,8 @@ def recover_all(store: MessageStore) -> None:
     """A store just opened: its last keys still wait to be written."""
     assert store.index is not None
     store.index.write_pending()
+    for file in store.index.files:
+        file.write_slots()
     abandon(store)
 
 
