@@ -16,7 +16,7 @@ crashsim-quick: $(OK) ## the share of crashsim for every change: some images, ev
 	$(CRASH) crash.run 6000
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
 
-killtest: $(OK) ## SIGKILLs of a writing broker, N=200, half of them in each flush mode
+killtest: $(OK) ## SIGKILLs of a writing broker and of its starts, N=200, half of them in each flush mode
 	$(CRASH) crash.killer $(N) $(SEED)
 
 powercut: $(OK) ## power cuts of ext4 and xfs under a broker, N=200 of each (root; FS=ext4 FLUSH="SYNC_FLUSH ASYNC_FLUSH")

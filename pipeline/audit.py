@@ -32,6 +32,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _INDEX_HEADER: Final = struct.Struct(">qqqqii")
 _INDEX_ENTRY: Final = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("s", ">i4"), ("p", ">i4")])
 _SLOT_SIZE: Final = 4
+DEFAULT_SLOTS: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +323,7 @@ def _check_index(part: Part, report: Report) -> None:
         report.note(0, f"its size {size} is not that of an index file")
         return
     start = _INDEX_HEADER.size + slots * _SLOT_SIZE
+    count = min(count, (size - start) // _INDEX_ENTRY.itemsize)
     entries = np.memmap(part.path, _INDEX_ENTRY, "r", offset=start, shape=(max(count, 1),))
     log = _Log(part.segments)
     for number in range(1, count):
@@ -340,7 +342,21 @@ def _check_index(part: Part, report: Report) -> None:
 
 def _slot_count(size: int, count: int, path: str) -> int | None:
     """How many slots the file has: RocketMQ writes four entries for each slot by default, and a
-    setting may say otherwise, so the place where the entries begin is looked for."""
+    setting may say otherwise, so the place where the entries begin is looked for. A kill during a
+    recovery may leave a file short, without its last entries: it has the slots of the others."""
+    others = {entry.stat().st_size for entry in os.scandir(os.path.dirname(path))}
+    for whole in sorted((other for other in others if other > size), reverse=True):
+        slots = _slots_of_size(whole, 0)
+        rest = size - _INDEX_HEADER.size - (slots or 0) * _SLOT_SIZE
+        if slots and rest > 0 and rest % _INDEX_ENTRY.itemsize == 0:
+            return slots
+    slots = _slots_of_size(size, count)
+    if slots is None and size > (start := _INDEX_HEADER.size + DEFAULT_SLOTS * _SLOT_SIZE):
+        slots = DEFAULT_SLOTS if (size - start) % _INDEX_ENTRY.itemsize == 0 else None
+    return slots
+
+
+def _slots_of_size(size: int, count: int) -> int | None:
     body = size - _INDEX_HEADER.size
     for ratio in (4, 1, 2, 3, 5, 8, 10, 16):
         slots, rest = divmod(body, _SLOT_SIZE + ratio * _INDEX_ENTRY.itemsize)

@@ -89,12 +89,18 @@ class TimerLog:
     def load(self) -> None:
         """Open what is there; `end` is only known after a `scan` and `cut`."""
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
-        starts = [parse_offset_name(name) for name in names]
-        for start in sorted(start for start in starts if start is not None):
-            if os.path.getsize(self._path(start)) == self._file_size:
+        starts = sorted(start for name in names if (start := parse_offset_name(name)) is not None)
+        for start in starts:
+            size = os.path.getsize(self._path(start))
+            # A kill leaves the last one short while it is made or cut.
+            is_last = start == starts[-1] and start % self._file_size == 0
+            is_short = is_last and size < self._file_size
+            if size == self._file_size or is_short:
                 self._fds[start] = os.open(self._path(start), os.O_RDWR | os.O_CLOEXEC)
-            else:
-                os.unlink(self._path(start))  # a kill came before it had its length
+                if is_short:
+                    os.ftruncate(self._fds[start], self._file_size)
+            else:  # of another mappedFileSizeTimerLog: all are read anew from the store
+                os.unlink(self._path(start))
         self.end = next(iter(self._fds), 0)
 
     def _path(self, start: int) -> str:

@@ -96,6 +96,7 @@ class RestStore:
     checkpoint: StoreCheckpoint = field(default_factory=StoreCheckpoint)
     stopped_cleanly: bool = True
     problems: list[Problem] = field(default_factory=list)  # of names and lengths
+    notes: list[str] = field(default_factory=list)  # what the next start makes good
 
     @property
     def log_bytes(self) -> int:
@@ -118,13 +119,13 @@ def open_directory(root: str, commitlog: str = "") -> RestStore:
             f"storePathRootDir names, and --commitlog if storePathCommitLog is another"
         )
     store = RestStore(root)
-    store.log = _stream(layout.commitlog, store.problems)
+    store.log = _stream(layout.commitlog, store)
     for folder, table in (
         (layout.consumequeue, store.queues),
         (layout.consumequeue_ext, store.units),
     ):
         for key, path in _queue_folders(folder):
-            table[key] = _stream(path, store.problems)
+            table[key] = _stream(path, store)
     names = _names(layout.index)
     store.index = [
         RestFile(os.path.join(layout.index, name), 0) for name in names if name.isdigit()
@@ -147,9 +148,11 @@ def _queue_folders(folder: str) -> Iterator[tuple[QueueKey, str]]:
                 yield (topic, int(name)), os.path.join(folder, topic, name)
 
 
-def _stream(folder: str, problems: list[Problem]) -> list[RestFile]:
-    """The files of a stream: of one length, and each beginning where the one before ends."""
+def _stream(folder: str, store: RestStore) -> list[RestFile]:
+    """The files of a stream: of one length, and each beginning where the one before ends. A kill
+    during a recovery may leave the last one short."""
     files: list[RestFile] = []
+    problems = store.problems
     names = _names(folder)
     for name in names:
         path = os.path.join(folder, name)
@@ -160,7 +163,10 @@ def _stream(folder: str, problems: list[Problem]) -> list[RestFile]:
         file = RestFile(path, start)
         if files and not file.size and name == names[-1]:
             break  # a kill came while it was made: the next start removes it
-        if files and file.size != files[0].size:
+        if files and name == names[-1] and file.size < files[-1].size:
+            text = f"{path} has {file.size} of {files[-1].size} bytes"
+            store.notes.append(f"{text}, as a kill leaves it: the next start extends it")
+        elif files and file.size != files[0].size:
             text = f"{file.size} bytes long, {files[0].path} has {files[0].size}"
             problems.append(Problem(path, -1, text))
         if files and file.start != files[-1].end:

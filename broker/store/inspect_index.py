@@ -45,20 +45,22 @@ def header_of(file: RestFile) -> IndexHeader:
 def slots_of(store: RestStore) -> dict[int, int]:
     """The number of slots of the index files, by their length; 0 where it cannot be told."""
     found: dict[int, int] = {}
-    for file in store.index:
+    for file in sorted(store.index, key=lambda file: -file.size):  # a kill may leave one short
         if not found.get(file.size):
-            found[file.size] = _slots(file)
+            found[file.size] = _slots(file, list(found.values()))
     return found
 
 
-def _slots(file: RestFile) -> int:
+def _slots(file: RestFile, of_others: list[int]) -> int:
     header = header_of(file)
     if header.next_number < 2:
         return 0
     end = _written_end(file)
     words = (file.size - HEADER_SIZE) // SLOT_SIZE
-    candidates = [DEFAULT_SLOTS]
-    for count in range(header.next_number, header.next_number + _SEARCH):
+    candidates = [*of_others, DEFAULT_SLOTS]
+    counted = header.next_number
+    cut = range(min(counted - 1, (file.size - HEADER_SIZE) // ENTRY_SIZE), 0, -1)
+    for count in (*range(counted, counted + _SEARCH), *cut[:_SEARCH]):
         # The last entry ends in [end, end + 20): one number of slots fits the file's length.
         least = (end - HEADER_SIZE - count * ENTRY_SIZE + SLOT_SIZE - 1) // SLOT_SIZE
         candidates.append(least + (words - least) % (ENTRY_SIZE // SLOT_SIZE))
@@ -70,12 +72,12 @@ def _fits(file: RestFile, header: IndexHeader, slots: int) -> bool:
     start = HEADER_SIZE + slots * SLOT_SIZE
     if slots <= 0 or (file.size - start) % ENTRY_SIZE:
         return False
-    room = (file.size - start) // ENTRY_SIZE
-    if header.next_number > room or any(file.view[start : start + ENTRY_SIZE]):
+    count = min(header.next_number, (file.size - start) // ENTRY_SIZE)
+    if count < 2 or any(file.view[start : start + ENTRY_SIZE]):
         return False
-    last = header.next_number - 1
+    last = count - 1
     numbers = np.unique(np.linspace(1, last, min(last, _SAMPLE)).astype(np.int64))
-    entries = np.frombuffer(file.view, INDEX_ENTRY, header.next_number, start)[numbers]
+    entries = np.frombuffer(file.view, INDEX_ENTRY, count, start)[numbers]
     slot_values = np.frombuffer(file.view, ">i4", slots, HEADER_SIZE)
     good = (
         (entries["hash"] > 0)
@@ -119,14 +121,15 @@ def find_by_key(store: RestStore, topic: str, key: str) -> Iterator[int]:
 
 def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Problem]:
     """Whether header, slots and chains of one file agree with its entries. `torn`: a killed
-    broker may have set slots for entries that the header does not count yet."""
+    broker may have set slots for entries that the header does not count yet, or have cut the file
+    and not its header."""
     header = header_of(file)
     if not slots:
         yield Problem(file.path, 0, "its number of slots cannot be told: the header or first entry")
         return
     entries = entries_of(file, slots)
     start = HEADER_SIZE + slots * SLOT_SIZE + ENTRY_SIZE
-    if len(entries) != header.next_number - 1:
+    if len(entries) != header.next_number - 1 and not torn:
         yield Problem(
             file.path, 36, f"the header counts {header.next_number}, more than there is room"
         )
@@ -143,7 +146,7 @@ def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Prob
         number = int(bad[0])
         found, right = int(entries["prev"][number]), int(previous[number])
         yield _bad_entry(file, start, bad, f"it goes on at {found}, the one before it is {right}")
-    wrong = np.flatnonzero((slot_values != newest) & ~(torn & (slot_values >= header.next_number)))
+    wrong = np.flatnonzero((slot_values != newest) & ~(torn & (slot_values > len(entries))))
     if wrong.size:
         slot = int(wrong[0])
         text = f"slot {slot} says {int(slot_values[slot])}, its newest entry is {int(newest[slot])}"

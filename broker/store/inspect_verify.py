@@ -63,6 +63,7 @@ class Report:
 
 def verify(store: RestStore, tell: Tell) -> Report:
     report = Report(stopped_cleanly=store.stopped_cleanly, problems=list(store.problems))
+    report.notes += store.notes
     if not store.stopped_cleanly:
         report.notes.append("the last stop was not clean: the next start checks and mends the end")
     entries = {key: queue_entries(files) for key, files in store.queues.items()}

@@ -1,10 +1,13 @@
-"""SIGKILL of a writing `aerobee broker`, again and again; what a reader finds after each restart.
+"""SIGKILL of an `aerobee broker`, again and again; what a reader finds after each restart.
+
+It is killed while it writes, and so are starts after that: at a random moment, or at a random one
+of their calls to the disk (`killed_start.py`), up to three in a row.
 
 A writer process cannot know what a dead broker has done with its last requests, so each message is
 acknowledged, refused or unknown. After each restart every acknowledged one must be there with its
 body, at the queue offset that was told; an unknown one may be there or not; queue offsets have no
-gap and no repeat; and the directory must verify. In ASYNC_FLUSH too: a killed process leaves its
-pages to the kernel.
+gap and no repeat; and the directory must verify after each kill. In ASYNC_FLUSH too: a killed
+process leaves its pages to the kernel.
 
     python -m crash.killer 200        (in tests/)
 """
@@ -25,7 +28,7 @@ from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 
 from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_verify import verify
+from aerobee.broker.store.inspect_verify import Report, verify
 from aerobee.protocol.record import StoredMessage, decode_records
 
 SIZES = {
@@ -40,6 +43,7 @@ TOPIC = "Kill"
 QUEUES = 4
 WRITERS = 2
 IN_FLIGHT = 8
+CALLS_OF_A_START = 120  # disk calls among which the end of a start is picked
 
 
 @dataclass
@@ -50,7 +54,9 @@ class Ledger:
     told: dict[str, tuple[int, int]] = field(default_factory=dict)  # acknowledged: queue, offset
     refused: set[str] = field(default_factory=set)
     checked: dict[int, list[str]] = field(default_factory=dict)  # by queue: keys that were read
-    kills: int = 0
+    kills: int = 0  # of a broker that wrote
+    start_kills: int = 0
+    start_s: float = 0.5  # from the launch to the ready line, when last measured
 
 
 def header(queue_id: int, key: str) -> dict[str, str]:
@@ -115,6 +121,28 @@ def live_and_die(broker: AerobeeBroker, ledger: Ledger, rng: random.Random) -> N
     for writer in writers:
         writer.join(timeout=30)
     ledger.kills += 1
+
+
+def die_in_starts(broker: AerobeeBroker, ledger: Ledger, rng: random.Random) -> None:
+    """Starts that do not come to their end."""
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        if rng.random() < 0.7:
+            # Often at a change of a length: in between a cut leaves a file short.
+            ends = (f"{rng.randint(0, CALLS_OF_A_START)}", f"{rng.randint(0, 15)}:ftruncate")
+            broker.launch(sys.executable, "-m", "crash.killed_start", rng.choice(ends))
+            broker.wait_for_exit(2 * ledger.start_s + 2)
+        else:
+            broker.launch()
+            time.sleep(rng.uniform(0.4, 1.1) * ledger.start_s)
+        broker.kill()
+        ledger.start_kills += 1
+        check_directory(broker, f"after {ledger.start_kills} killed starts")
+
+
+def check_directory(broker: AerobeeBroker, when: str) -> Report:
+    report = verify(open_directory(str(broker.store)), lambda _: None)
+    assert not report.problems, f"{when}: {report.problems[0]}"
+    return report
 
 
 def read_from(wire: Wire, queue_id: int, offset: int) -> list[StoredMessage]:
@@ -192,13 +220,14 @@ def run(folder: Path, kills: int, seed: int, flush: str) -> Ledger:
         make_topic(broker.broker)
         for number in range(1, kills + 1):
             live_and_die(broker, ledger, rng)
-            report = verify(open_directory(str(broker.store)), lambda _: None)
-            assert not report.problems, f"after kill {number}: {report.problems[0]}"
+            check_directory(broker, f"after kill {number}")
+            die_in_starts(broker, ledger, rng)
+            launched = time.monotonic()
             broker.start()
+            ledger.start_s = time.monotonic() - launched
             check_read(broker.broker, ledger, all_of_it=number % 10 == 0 or number == kills)
         broker.stop()
-    report = verify(open_directory(str(broker.store)), lambda _: None)
-    assert not report.problems, f"after the stop: {report.problems[0]}"
+    report = check_directory(broker, "after the stop")
     assert report.records == sum(map(len, ledger.checked.values()))
     return ledger
 
@@ -212,8 +241,9 @@ def main(arguments: Sequence[str]) -> int:
         started = time.monotonic()
         ledger = run(folder, share, seed + number, flush)
         print(
-            f"{flush}: {ledger.kills} kills, {len(ledger.sent)} sent, {len(ledger.told)} "
-            f"acknowledged, 0 lost, 0 gaps; {time.monotonic() - started:.0f} s",
+            f"{flush}: {ledger.kills} kills of writing brokers, {ledger.start_kills} of starts; "
+            f"{len(ledger.sent)} sent, {len(ledger.told)} acknowledged, 0 lost, 0 gaps; "
+            f"{time.monotonic() - started:.0f} s",
             flush=True,
         )
         shutil.rmtree(folder)

@@ -55,6 +55,14 @@ class AerobeeBroker:
         assert self._process is not None, "the broker was not started"
         return self._process.poll()
 
+    def wait_for_exit(self, timeout_s: float) -> int | None:
+        """With what it ends by itself; None when it lives on after that time."""
+        assert self._process is not None, "the broker was not started"
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
     def start(self) -> None:
         """Starts the process and waits for its ready line."""
         self.launch()
@@ -64,14 +72,14 @@ class AerobeeBroker:
             raise AssertionError(f"the broker gave no ready line; its log:\n{self.log()[-4000:]}")
         self.broker, self.namesrv = ready["broker"], ready["namesrv"]
 
-    def launch(self) -> None:
-        """Starts the process and does not wait for it."""
+    def launch(self, *command: str) -> None:
+        """Starts the process and does not wait for it; `command`: in the place of `aerobee`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = {"storePathRootDir": str(self.store), **self._ports, **self.settings}
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(Path(sys.executable).with_name("aerobee")), "broker", *sets],
+                [*(command or (str(Path(sys.executable).with_name("aerobee")),)), "broker", *sets],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,6 +1,7 @@
 """Timers on a real store: their times, crashes, recalls, rolls, lists, upstream's files."""
 
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -162,6 +163,44 @@ def test_a_kill_after_any_step_neither_loses_nor_doubles_a_timer(world: World) -
             world.timers.checkpoints.step()
         world.reopen_after_kill()
     assert sorted(world.bodies("T")) == sorted(times)
+
+
+def test_a_kill_while_a_start_cuts_the_timer_log_takes_nothing_from_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut truncates the last file and extends it again: in between it is short."""
+
+    class Killed(BaseException):
+        pass
+
+    for number in range(300):
+        deliver_at(world, START_MS + 20_000 + 50 * number, b"%d" % number)
+    world.run_timers()
+    world.store.flush.step()
+    world.timers.checkpoints.step()
+    real, cuts = os.ftruncate, 0
+
+    def stop_at_the_second(descriptor: int, length: int) -> None:
+        nonlocal cuts
+        if "timerlog" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            cuts += 1
+            if cuts == 2:
+                raise Killed
+        real(descriptor, length)
+
+    world.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", stop_at_the_second)
+        with pytest.raises(Killed):
+            world.open()
+    world.kill()
+    (file,) = (world.root / "timerlog").iterdir()
+    assert file.stat().st_size == 300 * UNIT_SIZE
+    with capture_logs() as logs:
+        world.open()
+    assert not any("gone or damaged" in entry["event"] for entry in logs)
+    assert world.timers.pending == 300
+    assert len(run_until(world, START_MS + 36_000)) == 300
 
 
 def test_timers_that_came_due_while_the_broker_was_down_fire_at_once(world: World) -> None:

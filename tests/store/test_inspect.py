@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_index import slots_of
+from aerobee.broker.store.inspect_index import INDEX_ENTRY, slots_of
 from aerobee.broker.store.inspect_verify import verify
 from aerobee.client.cli.base import Failure
 from aerobee.client.cli.store import store as store_command
@@ -322,6 +324,48 @@ def test_after_a_kill_the_file_made_ahead_may_be_empty(folder: Path) -> None:
     assert problems(folder) == []
     last.write_bytes(b"")  # but not one before it
     assert any("0 bytes long" in each for each in problems(folder))
+
+
+@pytest.mark.parametrize(
+    ("part", "missing"), [("commitlog", 0), (f"consumequeue/{TOPICS[0]}/1", 7)]
+)
+def test_after_a_kill_during_a_recovery_the_last_file_may_be_short(
+    folder: Path, part: str, missing: int
+) -> None:
+    (folder / "abort").touch()
+    last = files(folder, part)[-1]
+    os.truncate(last, len(last.read_bytes().rstrip(b"\0")) - missing * 20)
+    found = verify(open_directory(str(folder)), lambda _: None)
+    assert found.problems == []
+    assert found.records == COUNT and found.queue_entries == COUNT - missing
+    assert any(str(last) in note and "the next start extends it" in note for note in found.notes)
+    run("stat", str(folder))
+    run("dump", str(folder), "--json")
+    first = files(folder, part)[0]
+    os.truncate(first, 500)
+    assert any(str(first) in each for each in problems(folder))
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_after_a_kill_during_a_recovery_an_index_file_may_be_short(
+    folder: Path, single: bool
+) -> None:
+    *others, last = files(folder, "index")
+    (folder / "abort").touch()
+    if single:
+        for path in others:
+            path.unlink()
+    kept = 20
+    slots, entries = 100, np.fromfile(last, INDEX_ENTRY, kept, offset=40 + 100 * 4)
+    table = np.zeros(slots, ">i4")
+    for number in range(1, kept):
+        table[int(entries["hash"][number]) % slots] = number
+    change(last, 40, table.tobytes())  # the header is written after the cut
+    os.truncate(last, 40 + slots * 4 + kept * 20)
+    store = open_directory(str(folder))
+    assert slots_of(store)[last.stat().st_size] == slots
+    assert problems(folder) == []
+    run("stat", str(folder))
 
 
 def test_after_a_kill_the_index_may_be_ahead_of_its_header(folder: Path) -> None:

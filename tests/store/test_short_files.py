@@ -12,6 +12,8 @@ from waiting import finish
 
 from aerobee.broker.store.disk import RealDisk, RealFile
 from aerobee.broker.store.errors import StoreError, WrongFileSize
+from aerobee.broker.store.inspect_files import open_directory
+from aerobee.broker.store.inspect_verify import verify
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.protocol.record import decode_records
 
@@ -147,6 +149,7 @@ def test_a_start_killed_between_any_two_changes_of_a_length_is_made_up_for(
         with monkeypatch.context() as patch:
             patch.setattr(os, "ftruncate", stopping)
             killed = _start_and_die(open_store, root)
+        assert verify(open_directory(str(root)), lambda _: None).problems == []
         check(open_store(root=root, **EXT), 160)
         if not killed:
             break
