@@ -93,13 +93,13 @@ class Sends:
         try:
             config = self.checked_topic(fields)
             if not held and not self.broker.topics.is_durable(config.name):
-                self._hold(request, fields)
+                self._hold(request, fields, config.name)
                 return None
             if fields.batch:
                 return self._put_batch(request, self._batch(request, fields, config))
             message = self._message(request, fields, config)
             if not held and not self.broker.topics.is_durable(message.topic):
-                self._hold(request, fields)
+                self._hold(request, fields, message.topic)
                 return None
             queue_id = message.queue_id  # before a delay or a transaction takes it elsewhere
             hooks = self.broker.put_hooks
@@ -109,7 +109,7 @@ class Sends:
             return self._refuse(request, refused.code, refused.remark)
         return self._put(request, message, queue_id)
 
-    def _hold(self, request: Request, fields: SendRequest) -> None:
+    def _hold(self, request: Request, fields: SendRequest, topic: str) -> None:
         """Send again once the topic, which is new, is on disk: a message whose topic a crash takes
         is out of reach. Messages that wait for the same topic keep their order."""
         connection, file = request.connection, self.broker.topics.file
@@ -132,7 +132,7 @@ class Sends:
             if answer is not None:
                 request.reply(answer)
 
-        file.when_saved(saved)
+        self.broker.topics.when_durable(topic, saved)
 
     # --- the checks, in RocketMQ's order
 

@@ -117,9 +117,10 @@ class TableFile:
         """Whether this entry is on disk as it is now."""
         return path not in self._unsaved and path not in self._saving
 
-    def when_saved(self, then: Saved) -> None:
-        """Call back once every change so far is on disk, or with the reason why it is not."""
-        if not self._unsaved:
+    def when_saved(self, then: Saved, path: Path | None = None) -> None:
+        """Call back once every change so far is on disk, or with the reason why it is not. With a
+        path that is being saved it waits for that save alone, and so keeps its turn."""
+        if not self._unsaved or (path in self._saving and path not in self._unsaved):
             if self._saving:
                 self._answering.append(then)
             else:

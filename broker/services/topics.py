@@ -11,7 +11,7 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.services import names_check
 from aerobee.broker.services.config_file import DataVersion
 from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.table_file import TableFile
+from aerobee.broker.services.table_file import Saved, TableFile
 from aerobee.broker.services.topic_config import (
     INHERIT,
     READ,
@@ -61,6 +61,10 @@ class Topics:
     def is_durable(self, name: str) -> bool:
         """Whether the topic outlives a crash. A change of one that does may still be unsaved."""
         return name not in self._new or self.file.holds((_TABLE, name))
+
+    def when_durable(self, name: str, then: Saved) -> None:
+        """Call back once this topic is on disk, or with the reason why it is not."""
+        self.file.when_saved(then, (_TABLE, name))
 
     @property
     def are_durable(self) -> bool:
