@@ -18,6 +18,7 @@ from aerobee.broker.store.allocate import FileMaker
 from aerobee.broker.store.consume_queue import ConsumeQueue
 from aerobee.broker.store.crc import LARGE, crc32, crc32_large
 from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.errors import remedy_for
 from aerobee.broker.store.limits import (
     limits_of,
     record_size_bound,
@@ -26,6 +27,7 @@ from aerobee.broker.store.limits import (
 from aerobee.broker.store.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.queue_table import QueueTable
+from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, RefusedPut
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.transient_store_pool import TransientStorePool
@@ -66,6 +68,7 @@ class CommitLog:
     __slots__ = (
         "_maker",
         "_pool",
+        "_reports",
         "_unblanked",
         "append_crc",
         "files",
@@ -83,7 +86,9 @@ class CommitLog:
         queues: QueueTable,
         maker: FileMaker,
         pool: TransientStorePool | None,
+        reports: Reports,
     ) -> None:
+        self._reports = reports
         size = settings.mapped_file_size_commit_log
         self.files = MappedFileQueue(
             disk, settings.layout.commitlog, size, "mappedFileSizeCommitLog", counters, set()
@@ -335,6 +340,13 @@ class CommitLog:
         try:
             made = self._maker.take(start)
         except OSError as error:
+            self._reports.disk_error(
+                "no new commitlog file could be made: sends are refused",
+                error,
+                call="create",
+                path=self.files.folder,
+                then="tried again with every send; " + remedy_for(error, "mend the disk"),
+            )
             raise LogFull(
                 f"no new commitlog file of {self.files.file_size} bytes could be made in "
                 f"{self.files.folder}: {error.strerror or error}; free space on that disk, or "
@@ -363,6 +375,13 @@ class CommitLog:
         except OSError as error:
             if self._unblanked is None:
                 self._blank_out(file, position, position + len(data))
+            self._reports.disk_error(
+                "the commitlog could not be written: sends are refused",
+                error,
+                call="write",
+                path=file.path,
+                then="tried again with every send; " + remedy_for(error, "mend the disk"),
+            )
             raise LogFull(
                 f"{len(data)} bytes could not be written to {file.path} at {position}: "
                 f"{error.strerror or error}; check the disk"

@@ -84,7 +84,13 @@ class StoreLifecycle:
             prewrite=self._prewrites,
         )
         self.commit_log = CommitLog(
-            settings, self.disk, self.counters, self.queue_table, self._maker, self._pool
+            settings,
+            self.disk,
+            self.counters,
+            self.queue_table,
+            self._maker,
+            self._pool,
+            self.reports,
         )
         self.index = (
             IndexService(settings, self.disk, self.counters, unsynced, clock.now_ms)
