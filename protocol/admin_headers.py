@@ -192,8 +192,8 @@ class CorrectionOffset(Header):
 
 
 class CloneOffset(Header):
-    src_group: str
     dest_group: str
+    src_group: str = ""
     topic: str | None = None
     offline: bool = False
 

@@ -30,9 +30,9 @@ class Header(msgspec.Struct, rename="camel"):
 class SendRequest(Header):
     """SEND_MESSAGE with the long names."""
 
-    producer_group: str
     topic: str
     queue_id: Int32
+    producer_group: str = ""
     default_topic: str = "TBW102"
     default_topic_queue_nums: Int32 = 4
     sys_flag: Int32 = 0
@@ -94,7 +94,8 @@ def _boolean_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def decode_ext(ext: dict[str, str], kind: type[T]) -> T:
-    """`ext` as a value of `kind`; a boolean is true only for "true" (any case) and the 1 of C++."""
+    """`ext` as a value of `kind`; a boolean is true only for "true" (any case) and the 1 of C++,
+    a number may begin with a plus as Java's may."""
     values: dict[str, Any] = ext
     booleans = [name for name in _boolean_names(kind) if name in ext]
     if booleans:
@@ -104,7 +105,15 @@ def decode_ext(ext: dict[str, str], kind: type[T]) -> T:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
+        unsigned = {name: _without_plus(value) for name, value in values.items()}
+        if unsigned != values:
+            return decode_ext(unsigned, kind)
         raise HeaderError(f"the request's fields cannot be used: {error}") from None
+
+
+def _without_plus(value: Any) -> Any:
+    is_number = isinstance(value, str) and value[:1] == "+" and value[1:].isdecimal()
+    return value[1:] if is_number else value
 
 
 def decode_send_v2(ext: dict[str, str]) -> SendRequest:

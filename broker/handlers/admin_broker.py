@@ -9,8 +9,6 @@ from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import (
     bound,
-    check_queue_id,
-    known_topic,
     peer,
     success,
 )
@@ -43,8 +41,6 @@ def update_broker_config(broker: Broker, request: Request) -> Command:
     except UnicodeDecodeError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the settings are not UTF-8: {error}") from None
     values = {key: value for _line, key, value in parse_properties(text)}
-    if not values:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "no setting is named; send key=value lines")
     try:
         changed = broker.settings.change(values)
     except SettingsError as error:
@@ -104,16 +100,8 @@ def clean_unused_topics(broker: Broker, request: Request) -> Command:
 
 
 def query_consume_queue(broker: Broker, request: Request) -> Command:
-    """The raw entries of a queue."""
+    """The raw entries of a queue; none of a queue that is not there."""
     header = decode_ext(request.command.ext, QueryConsumeQueue)
-    known_topic(broker, header.topic)
-    check_queue_id(header.topic, header.queue_id)
-    if header.index < 0 or not 0 <= header.count <= ENTRIES_MAX:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"index {header.index} must not be negative, count {header.count} at most "
-            f"{ENTRIES_MAX}",
-        )
     store = broker.store
     first = max(0, store.min_offset(header.topic, header.queue_id))
     end = max(0, store.max_offset(header.topic, header.queue_id))
@@ -126,7 +114,8 @@ def query_consume_queue(broker: Broker, request: Request) -> Command:
             body["filterData"] = "null"
             body["subscriptionData"] = subscription.to_json()
     start = max(first, header.index)
-    for queue_offset in range(start, min(end, header.index + header.count)):
+    count = min(header.count, ENTRIES_MAX) if header.index >= 0 else 0
+    for queue_offset in range(start, min(end, header.index + count)):
         entry = store.queue_entry(header.topic, header.queue_id, queue_offset)
         if entry is None:
             break

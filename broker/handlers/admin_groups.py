@@ -12,7 +12,6 @@ from aerobee.broker.handlers.common import (
     answer_when_saved,
     bound,
     known_group,
-    known_topic,
     peer,
     read_body,
     success,
@@ -51,11 +50,6 @@ def _fits(number: int) -> bool:
 def _checked(broker: Broker, entry: dict[Any, Any]) -> GroupConfig:
     config = group_from_json(entry)
     problem = names_check.group_problem(config.name)
-    most = broker.settings.max_queue_nums
-    if problem is None and not 0 <= config.retry_queue_nums <= most:
-        problem = f"retryQueueNums {config.retry_queue_nums} of {config.name} is not 0 to {most}"
-    if problem is None and config.retry_max_times < -1:
-        problem = f"retryMaxTimes {config.retry_max_times} of {config.name} is negative"
     if problem is None and (large := [n for n in config.numbers if not _fits(n)]):
         problem = f"{large[0]} in the configuration of {config.name} does not fit its field"
     if problem is not None:
@@ -87,8 +81,14 @@ def get_all_groups(broker: Broker, request: Request) -> Command:
 
 
 def get_group(broker: Broker, request: Request) -> Command:
+    """One group; one that is not there yet as its first use would make it."""
     name = decode_ext(request.command.ext, GroupHeader).group
-    return success(request, known_group(broker, name).to_json())
+    config = broker.groups.find(name)
+    if config is None:
+        may_come = broker.settings.auto_create_subscription_group
+        may_come = may_come and names_check.group_problem(name) is None
+        config = GroupConfig(name) if may_come else known_group(broker, name)
+    return success(request, config.to_json())
 
 
 def delete_group(broker: Broker, request: Request) -> Command | None:
@@ -110,8 +110,9 @@ def update_and_get_forbidden(broker: Broker, request: Request) -> Command | None
     header = decode_ext(request.command.ext, GroupForbidden)
     files = []
     if header.readable is not None:
-        known_group(broker, header.group)
-        known_topic(broker, header.topic)
+        broker.groups.get(header.group) or known_group(broker, header.group)
+        if problem := names_check.topic_problem(header.topic):
+            raise Refused(ResponseCode.INVALID_PARAMETER, problem)
         broker.groups.set_forbidden(header.group, header.topic, not header.readable)
         files.append(broker.groups.file)
     readable = not broker.groups.is_forbidden(header.group, header.topic)

@@ -84,12 +84,9 @@ def _targets(broker: Broker, header: ResetOffset, topic: TopicConfig) -> dict[in
             queue_id: _at_time(broker, header.topic, queue_id, header.timestamp)
             for queue_id in range(topic.read_queue_nums)
         }
-    if header.queue_id >= topic.queue_nums:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"topic {topic.name} has {topic.queue_nums} queues, none is number {header.queue_id}",
-        )
     if header.offset is None or header.offset == -1:
+        if header.queue_id >= topic.queue_nums:
+            return {}  # nothing to move in a queue that is not there
         return {header.queue_id: _at_time(broker, header.topic, header.queue_id, header.timestamp)}
     first = broker.store.min_offset(header.topic, header.queue_id)
     end = broker.store.max_offset(header.topic, header.queue_id)

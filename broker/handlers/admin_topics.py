@@ -21,7 +21,6 @@ from aerobee.broker.services.config_file import DataVersion
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.services.topic_config import (
     FILTER_TYPES,
-    PERM_ALL,
     TopicConfig,
     topic_from_json,
 )
@@ -34,6 +33,8 @@ from aerobee.protocol.headers import decode_ext
 
 log = structlog.get_logger("aerobee.admin")
 
+INT_MIN: Final = -(2**31)  # RocketMQ's fields have 32 bits
+INT_MAX: Final = 2**31 - 1
 PAGE_SIZE_MAX: Final = 2000  # splitMetadataSize
 
 # Attributes of topics, with the values that this broker can hold to; None: any.
@@ -102,10 +103,8 @@ def _problems(broker: Broker, config: TopicConfig) -> Iterator[str]:
     read, write = config.read_queue_nums, config.write_queue_nums
     if not (0 <= read <= most and 0 <= write <= most):
         yield f"topic {name} with {read} read and {write} write queues: each must be 0 to {most}"
-    if not read and not write:
-        yield f"topic {name} has no queue at all; give it at least one"
-    if not 0 <= config.perm <= PERM_ALL:
-        yield f"perm {config.perm} of topic {name}: use 2 write, 4 read, 6 both"
+    if not (INT_MIN <= config.perm <= INT_MAX and INT_MIN <= config.topic_sys_flag <= INT_MAX):
+        yield f"perm {config.perm} or topicSysFlag of topic {name} does not fit 32 bits"
     if config.topic_filter_type not in FILTER_TYPES:
         yield f"topicFilterType {config.topic_filter_type} is not one of {FILTER_TYPES}"
 
@@ -160,8 +159,8 @@ def delete_topic(broker: Broker, request: Request) -> Command | None:
             ResponseCode.INVALID_PARAMETER,
             f"The topic[{name}] is conflict with system topic.",
         )
-    if broker.topics.get(name) is None and (problem := names_check.topic_problem(name)):
-        raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+    if broker.topics.get(name) is None and names_check.topic_problem(name):
+        return success(request)  # there cannot be one; the store is not asked about such names
     config = broker.topics.delete(name)
     broker.offsets.delete_topic(name)
     broker.stats.delete_topic(name)

@@ -97,7 +97,7 @@ def _query(text: str) -> str:
 
 def _target_queue(broker: Broker, fields: PrepareRequest) -> int:
     """The queue that the rows will go to; the topic is made if need be, as for a send."""
-    send = SendRequest(fields.producer_group, fields.topic, max(fields.queue_id, 0))
+    send = SendRequest(fields.topic, max(fields.queue_id, 0), fields.producer_group)
     config = broker.sends.checked_topic(send)
     if fields.queue_id >= 0:
         return fields.queue_id

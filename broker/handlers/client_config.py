@@ -15,6 +15,8 @@ def handlers(broker: Broker) -> dict[int, Handler]:
 
 
 def check_client_config(broker: Broker, request: Request) -> Command:
+    if not request.command.body:
+        return success(request)  # nothing to check
     subscription = read_body(request).get("subscriptionData")
     if not isinstance(subscription, dict):
         return success(request)

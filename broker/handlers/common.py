@@ -94,13 +94,5 @@ def unsaved_text(file: TableFile, error: OSError) -> str:
     )
 
 
-def check_queue_id(topic: str, queue_id: int) -> None:
-    if queue_id < 0:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId {queue_id} of topic {topic} is negative; queues count from 0",
-        )
-
-
 def peer(request: Request) -> str:
     return request.connection.name

@@ -39,8 +39,6 @@ def _read(request: Request) -> tuple[str, str, list[MessageQueue]]:
     client_id = str(body.get("clientId") or "")
     if problem := names_check.group_problem(group):
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
-    if not client_id:
-        raise Refused(ResponseCode.INVALID_PARAMETER, "the request names no clientId")
     entries = body.get("mqSet")
     entries = entries if isinstance(entries, list) else []
     if len(entries) > QUEUES_MAX:

@@ -43,7 +43,7 @@ def handlers(broker: Host) -> dict[int, Handler]:
 
 
 class _RouteRequest(Header):
-    topic: str
+    topic: str = ""
     accept_standard_json_only: bool = False
 
 

@@ -40,17 +40,22 @@ NAME_SERVICE_KEYS = {
 
 
 class _KvRequest(Header):
+    namespace: str = ""
+    key: str = ""
+
+
+class _PutKvRequest(Header):
     namespace: str
     key: str
-
-
-class _PutKvRequest(_KvRequest):
-    value: str
+    value: str | None = None
 
 
 def put_kv(service: NameService, request: Request) -> Command | None:
     header = decode_ext(request.command.ext, _PutKvRequest)
-    service.kv.put(header.namespace, header.key, header.value)
+    if header.value is None:  # nothing can be found there afterwards, as at RocketMQ's
+        service.kv.delete(header.namespace, header.key)
+    else:
+        service.kv.put(header.namespace, header.key, header.value)
     answer = request.command.answer(ResponseCode.SUCCESS)
     return answer_when_saved(request, answer, service.kv.file)
 
@@ -74,7 +79,7 @@ def delete_kv(service: NameService, request: Request) -> Command | None:
 
 
 class _NamespaceRequest(Header):
-    namespace: str
+    namespace: str = ""
 
 
 def list_kv(service: NameService, request: Request) -> Command:
@@ -101,7 +106,7 @@ def cluster_info(service: NameService, request: Request) -> Command:
 
 
 class _BrokerNameRequest(Header):
-    broker_name: str
+    broker_name: str = ""
 
 
 def wipe_write_permission(service: NameService, request: Request) -> Command:
@@ -123,7 +128,7 @@ def all_topics(service: NameService, request: Request) -> Command:
 
 
 class _ClusterRequest(Header):
-    cluster: str
+    cluster: str = ""
 
 
 def topics_of_cluster(service: NameService, request: Request) -> Command:
@@ -162,7 +167,7 @@ def _disabled(request: Request, key: str) -> Command:
 
 
 class _TopicRequest(Header):
-    topic: str
+    topic: str = ""
     cluster_name: str | None = None
 
 
@@ -178,13 +183,14 @@ def register_topic(service: NameService, request: Request) -> Command:
         queues = topic_queues_from_route(request.command.body)
     except fastjson.JsonError as error:
         return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=str(error))
-    service.names.put_queues(header.topic, queues)
+    if header.topic:
+        service.names.put_queues(header.topic, queues)
     return request.command.answer(ResponseCode.SUCCESS)
 
 
 class _MemberGroupRequest(Header):
-    cluster_name: str
-    broker_name: str
+    cluster_name: str = ""
+    broker_name: str = ""
 
 
 def broker_member_group(service: NameService, request: Request) -> Command:

@@ -10,12 +10,10 @@ from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import (
     bound,
-    check_queue_id,
     known_group,
     known_topic,
     success,
 )
-from aerobee.broker.services.refused import Refused
 from aerobee.protocol.admin_headers import QueryConsumerOffset, UpdateConsumerOffset
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
@@ -34,7 +32,6 @@ def _young_bytes() -> int:
 def query_consumer_offset(broker: Broker, request: Request) -> Command:
     """The committed offset; 0 for a new group on a young queue; else the client decides."""
     header = decode_ext(request.command.ext, QueryConsumerOffset)
-    check_queue_id(header.topic, header.queue_id)
     offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
     if offset < 0 and header.set_zero_if_not_found is not False and _is_young(broker, header):
         offset = 0
@@ -49,7 +46,7 @@ def query_consumer_offset(broker: Broker, request: Request) -> Command:
 
 def _is_young(broker: Broker, header: QueryConsumerOffset) -> bool:
     """Whether the queue still begins at 0 and its first message is near the log's end."""
-    if broker.topics.get(header.topic) is None:
+    if broker.topics.get(header.topic) is None or header.queue_id < 0:
         return False
     store = broker.store
     if store.min_offset(header.topic, header.queue_id) > 0:
@@ -64,13 +61,14 @@ def update_consumer_offset(broker: Broker, request: Request) -> Command:
     if broker.groups.get(header.consumer_group) is None:
         known_group(broker, header.consumer_group)  # says what is wrong
     topic = known_topic(broker, header.topic)
-    check_queue_id(header.topic, header.queue_id)
-    if header.queue_id >= topic.queue_nums and not broker.store.max_offset(
+    if not 0 <= header.queue_id < topic.queue_nums and not broker.store.max_offset(
         header.topic, header.queue_id
     ):
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"topic {header.topic} has {topic.queue_nums} queues, none is number {header.queue_id}",
+        # Served as by RocketMQ, but the table of offsets must not grow by queues that are not.
+        return success(
+            request,
+            remark=f"not kept: topic {header.topic} has {topic.queue_nums} queues, none is "
+            f"number {header.queue_id}",
         )
     kept = broker.offsets.commit(
         header.consumer_group, header.topic, header.queue_id, header.commit_offset

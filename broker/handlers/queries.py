@@ -5,7 +5,7 @@ from typing import Final
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request, failed
-from aerobee.broker.handlers.common import bound, check_queue_id, known_topic, success
+from aerobee.broker.handlers.common import bound, success
 from aerobee.broker.services.refused import Refused
 from aerobee.broker.store.results import Boundary, QueryResult
 from aerobee.protocol.admin_headers import QueryMessage, QueueHeader, SearchOffset, ViewMessage
@@ -24,11 +24,10 @@ def query_message(broker: Broker, request: Request) -> None:
     """The records with a key, or a unique key, stored between two times."""
     ext = request.command.ext
     header = decode_ext(ext, QueryMessage)
-    known_topic(broker, header.topic)
     unique = ext.get(UNIQUE_KEY_QUERY, "").lower() == "true" or header.index_type == _UNIQUE_INDEX
     count = broker.settings.default_query_max_num if unique else header.max_num
     if count <= 0:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"maxNum {count} must be at least 1")
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"maxNum is {count}: no message is wanted")
     search = broker.store.search(
         header.topic,
         header.key,
@@ -107,8 +106,6 @@ def stored_record(broker: Broker, physical_offset: int) -> bytes | None:
 def search_offset_by_timestamp(broker: Broker, request: Request) -> Command:
     """The queue offset at a time: the first not before it, or (upper) the last not after it."""
     header = decode_ext(request.command.ext, SearchOffset)
-    known_topic(broker, header.topic)
-    check_queue_id(header.topic, header.queue_id)
     upper = (header.boundary_type or "").lower() == "upper"
     offset = broker.store.offset_by_time(
         header.topic,
@@ -120,12 +117,11 @@ def search_offset_by_timestamp(broker: Broker, request: Request) -> Command:
 
 
 def _of_queue(name: str, read: Callable[[Broker, str, int], int]) -> Callable[..., Command]:
-    """A handler that answers one number of a queue."""
+    """A handler that answers one number of a queue; of one that is not there as of an empty one,
+    since that is what clients know from RocketMQ."""
 
     def handler(broker: Broker, request: Request) -> Command:
         header = decode_ext(request.command.ext, QueueHeader)
-        known_topic(broker, header.topic)
-        check_queue_id(header.topic, header.queue_id)
         return success(request, ext={name: str(read(broker, header.topic, header.queue_id))})
 
     return handler

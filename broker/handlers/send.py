@@ -163,7 +163,7 @@ class Sends:
             )
         if config is None:
             config = self._create(fields)
-        if fields.queue_id >= config.queue_nums:
+        if max(0, fields.queue_id) >= config.queue_nums:  # -1 leaves the choice to the broker
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{fields.queue_id}] is illegal: topic {topic} has "

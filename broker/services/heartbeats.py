@@ -59,8 +59,8 @@ def parse_heartbeat(body: bytes | memoryview) -> Heartbeat:
     value = fastjson.loads(body) if body else None
     if not isinstance(value, dict):
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is no JSON object")
-    client_id = value.get("clientID") or value.get("clientId")
-    if not isinstance(client_id, str) or not client_id:
+    client_id = value.get("clientID", value.get("clientId"))
+    if not isinstance(client_id, str):  # an empty one is taken, as by RocketMQ
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
     if len(client_id) > CLIENT_ID_MAX:
         raise Refused(

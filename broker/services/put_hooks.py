@@ -4,6 +4,7 @@ Each takes the message to a topic of the broker's own and keeps where it really 
 and REAL_QID. The send handler asks `needed` first: most messages need nothing of this.
 """
 
+import re
 from typing import Final
 
 from aerobee.broker.clock import Clock
@@ -28,6 +29,7 @@ _KEPT_BY_CHECKS: Final = (props.TRANSACTION_CHECK_TIMES, props.TRAN_PREPARED_QUE
 # Written when a file is to be removed, not by clients.
 _KEPT_BY_KEEPERS: Final = (props.TIMER_CARRIED_FROM, props.TIMER_CARRIED_LEVEL)
 _TIME_MAX: Final = 2**63 - 1
+_LEVEL: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
 def needed(properties: str, sys_flag: int) -> bool:
@@ -45,6 +47,7 @@ class PutHooks:
 
     def apply(self, message: Message) -> Message:
         """A client's message as it is to be stored; Refused says why it cannot be."""
+        _check_delay(message)
         if self._is_half(message):
             return self._as_half(message)
         return self.schedule(message)
@@ -135,9 +138,18 @@ class PutHooks:
         return _redirect(message, TIMER_TOPIC, 0)
 
 
+def _check_delay(message: Message) -> None:
+    """A client that asks for a delay nobody can read must not have its message at once."""
+    text = message.property(props.DELAY)
+    if text and not (_LEVEL.fullmatch(text) and abs(int(text)) < 2**31):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL, f"property DELAY={text[:40]!r} is no delay level"
+        )
+
+
 def delay_level(properties: str) -> int:
     """The delay level that a message asks for; 0 for none, and for what is no number."""
-    text = props.get(properties, props.DELAY)
+    text = (props.get(properties, props.DELAY) or "").removeprefix("+")
     return int(text) if text and len(text) <= 10 and text.isascii() and text.isdigit() else 0
 
 

@@ -80,6 +80,11 @@ def _build(text: str, kind: str) -> Selection:
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"expression type {kind!r} is not known; use TAG or SQL92",
         )
+    if not text.replace("||", ""):
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription {text!r} names no tag; write `*` for all or `A || B`",
+        )
     codes = build_subscription("", text).codes
     return Selection(codes.__contains__) if codes else ALL
 

@@ -171,13 +171,12 @@ class Topics:
         config = self._table.get(topic)
         if config is not None:
             return config
-        problem = names_check.topic_problem(topic)
-        if names_check.is_retry_topic(topic):
-            group = topic.removeprefix(names_check.RETRY_PREFIX)
-            problem = problem or names_check.group_problem(group)
-        if problem:
+        if problem := names_check.topic_problem(topic):
             raise Refused(ResponseCode.INVALID_PARAMETER, problem)
         if names_check.is_retry_topic(topic):
+            group = topic.removeprefix(names_check.RETRY_PREFIX)
+            if problem := names_check.group_problem(group):
+                raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
             return self.create_retry(group)
         template = self._template(topic, default_topic)
         count = max(1, min(queue_nums, template.write_queue_nums, self._settings.max_queue_nums))

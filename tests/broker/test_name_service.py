@@ -394,10 +394,39 @@ async def test_settings_are_shown_and_changed_within_their_bounds(
 
 
 async def test_a_request_that_lacks_a_field_is_told_which(ask: Ask) -> None:
-    answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    answer = await ask(RequestCode.PUT_KV_CONFIG, key="k", value="v")
     assert answer.code == ResponseCode.INVALID_PARAMETER
-    assert "topic" in str(answer.remark)
+    assert "namespace" in str(answer.remark)
     assert (await ask(RequestCode.SEND_MESSAGE_V2)).code == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "answered"),
+    [
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.TOPIC_NOT_EXIST),
+        (RequestCode.GET_KV_CONFIG, ResponseCode.QUERY_NOT_FOUND),
+        (RequestCode.DELETE_KV_CONFIG, ResponseCode.SUCCESS),
+        (RequestCode.GET_KVLIST_BY_NAMESPACE, ResponseCode.QUERY_NOT_FOUND),
+        (RequestCode.WIPE_WRITE_PERM_OF_BROKER, ResponseCode.SUCCESS),
+        (RequestCode.ADD_WRITE_PERM_OF_BROKER, ResponseCode.SUCCESS),
+        (RequestCode.GET_TOPICS_BY_CLUSTER, ResponseCode.SUCCESS),
+        (RequestCode.DELETE_TOPIC_IN_NAMESRV, ResponseCode.SUCCESS),
+        (RequestCode.GET_BROKER_MEMBER_GROUP, ResponseCode.SUCCESS),
+    ],
+)
+async def test_what_names_nothing_finds_or_changes_nothing_as_at_rocketmq(
+    ask: Ask, code: int, answered: int
+) -> None:
+    assert (await ask(code)).code == answered
+
+
+async def test_a_key_without_a_value_is_not_there(ask: Ask) -> None:
+    item = {"namespace": "N", "key": "k"}
+    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="v")).code == 0
+    assert (await ask(RequestCode.PUT_KV_CONFIG, **item)).code == 0  # no value: none is there
+    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
+    answer = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="N")
+    assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
 @pytest.mark.parametrize("compressed", [False, True])

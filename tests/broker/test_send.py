@@ -179,7 +179,7 @@ async def test_a_oneway_send_is_stored_and_never_answered(app: AppBroker, client
         ("nul\0", ResponseCode.INVALID_PARAMETER),
         ("ümlaut", ResponseCode.INVALID_PARAMETER),
         ("t" * 128, ResponseCode.INVALID_PARAMETER),
-        ("%RETRY%", ResponseCode.INVALID_PARAMETER),
+        ("%RETRY%", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ("SCHEDULE_TOPIC_XXXX", ResponseCode.NO_PERMISSION),
         ("RMQ_SYS_TRANS_HALF_TOPIC", ResponseCode.NO_PERMISSION),
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", ResponseCode.NO_PERMISSION),

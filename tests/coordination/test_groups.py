@@ -102,7 +102,10 @@ async def test_an_operator_makes_reads_and_deletes_a_group(serving: Serving, pee
     assert table["g"] == body
     serving.broker.offsets.commit("g", "T", 0, 5)
     assert (await peer.ask(207, {"groupName": "g", "removeOffset": "true"})).code == 0
-    assert (await peer.ask(352, {"group": "g"})).code == 26
+    answer = await peer.ask(352, {"group": "g"})  # as its next use will make it
+    assert json.loads(bytes(answer.body)) == GroupConfig("g").to_json()
+    assert serving.broker.groups.find("g") is None
+    assert (await peer.ask(352, {"group": "a/b"})).code == 26
     assert serving.broker.offsets.query("g", "T", 0) == -1
 
 
@@ -123,8 +126,6 @@ async def test_deleting_a_group_keeps_its_offsets_unless_told(serving: Serving, 
         {"groupName": "h", "brokerId": -(2**31) - 1},
         {"groupName": "x" * 121},
         {},
-        {"groupName": "g", "retryQueueNums": 100000},
-        {"groupName": "g", "retryMaxTimes": -7},
     ],
 )
 async def test_a_group_that_cannot_be_is_refused(serving: Serving, peer: Peer, body: Any) -> None:
@@ -133,6 +134,22 @@ async def test_a_group_that_cannot_be_is_refused(serving: Serving, peer: Peer, b
     assert answer.code == 29
     assert answer.remark
     assert dict(serving.broker.groups.all()) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"retryQueueNums": -1}, {"retryQueueNums": 100000}, {"retryMaxTimes": -7}],
+)
+async def test_odd_numbers_of_retries_are_taken_as_by_rocketmq(
+    serving: Serving, peer: Peer, changes: dict[str, int]
+) -> None:
+    assert (await peer.ask(200, body={"groupName": "g"} | changes)).code == 0
+    assert json.loads(bytes((await peer.ask(352, {"group": "g"})).body)).items() >= changes.items()
+    beat = {"clientID": "c", "consumerDataSet": [{"groupName": "g"}]}
+    assert (await peer.ask(34, body=beat)).code == 0
+    retries = serving.broker.topics.get("%RETRY%g")
+    assert retries is not None
+    assert 1 <= retries.queue_nums <= serving.broker.settings.max_queue_nums
 
 
 async def test_a_list_of_groups_is_made_whole_or_not(serving: Serving, peer: Peer) -> None:

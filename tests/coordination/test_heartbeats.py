@@ -172,7 +172,7 @@ async def test_null_sets_of_producers_and_consumers_are_no_error(peer: Peer) -> 
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"[]", b"{", b'{"clientID":""}', b"\xff\xfe"),
+        *(b"", b"[]", b"{", b'{"clientID":null}', b"\xff\xfe"),
         b'{"clientID":"c","consumerDataSet":5}',
         b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":true}]}',
         b'{"clientID":"' + b"c" * 1025 + b'"}',

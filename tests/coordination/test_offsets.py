@@ -109,7 +109,7 @@ async def test_a_new_group_starts_a_young_queue_at_zero(serving: Serving, peer: 
     assert (await peer.ask(QUERY, ext | {"queueId": 1})).ext == {"offset": "0"}
     assert (await peer.ask(QUERY, ext | {"setZeroIfNotFound": "false"})).code == 22
     assert (await peer.ask(QUERY, ext | {"topic": "nope"})).code == 22
-    assert (await peer.ask(QUERY, ext | {"queueId": -1})).code == 29
+    assert (await peer.ask(QUERY, ext | {"queueId": -1})).code == 22
     assert (await peer.ask(QUERY, {"consumerGroup": "g", "topic": "T"})).code == 29
 
 
@@ -130,8 +130,8 @@ async def test_a_commit_is_answered_and_kept(serving: Serving, peer: Peer) -> No
         ({"topic": "nope"}, 17),
         ({"consumerGroup": "a/b"}, 26),
         ({"consumerGroup": "x" * 200}, 26),
-        ({"queueId": -1}, 29),
-        ({"queueId": 1000000}, 29),
+        ({"queueId": -1}, 0),
+        ({"queueId": 1000000}, 0),
         ({"queueId": "one"}, 29),
         ({"commitOffset": 2**63}, 29),
     ],
@@ -192,7 +192,9 @@ async def test_one_queue_is_reset_to_an_offset_within_its_bounds(
         answer = await peer.ask(RESET, ext | {"offset": offset})
         assert answer.code == code
         assert "range [0-3]" in str(answer.remark)
-    assert (await peer.ask(RESET, ext | {"queueId": 9})).code == 29
+    answer = await peer.ask(RESET, ext | {"queueId": 9})
+    assert (answer.code, fastjson.loads(answer.body)["offsetTable"]) == (0, {})
+    assert (await peer.ask(RESET, ext | {"queueId": 9, "offset": 5})).code == 1
     assert (await peer.ask(RESET, ext | {"topic": "nope"})).code == 17
     assert (await peer.ask(RESET, ext | {"group": "nope"})).code == 26
 

@@ -185,9 +185,8 @@ async def test_an_operator_creates_changes_reads_and_deletes_a_topic(
         {"topic": "rmq_sys_wheel_timer"},
         {"readQueueNums": -1},
         {"writeQueueNums": 1000000},
-        {"readQueueNums": 0, "writeQueueNums": 0},
-        {"perm": 99},
         {"perm": "six"},
+        {"perm": 2**31},
         {"topicFilterType": "NO_TAG"},
         {"attributes": "+queue.type=BatchCQ"},
         {"attributes": "+no.such=1"},
@@ -203,6 +202,17 @@ async def test_a_topic_that_cannot_be_is_refused_with_a_sentence(
     assert answer.code == 29
     assert len(str(answer.remark)) > 20
     assert dict(serving.broker.topics.all()) == before
+
+
+@pytest.mark.parametrize(
+    "fields", [{"readQueueNums": 0, "writeQueueNums": 0}, {"perm": 99}, {"perm": -1}, {"perm": 0}]
+)
+async def test_odd_numbers_of_a_topic_are_taken_as_by_rocketmq(
+    serving: Serving, peer: Peer, fields: dict[str, int]
+) -> None:
+    assert (await create(peer, **fields)).code == 0
+    answer = await peer.ask(351, {"topic": "T"})
+    assert json.loads(bytes(answer.body)).items() >= fields.items()
 
 
 async def test_of_a_list_of_topics_all_are_made_or_none(serving: Serving, peer: Peer) -> None:

@@ -33,20 +33,24 @@ class Answer:
         return bool(self.header["flag"] & 1)
 
 
-def frame(header: dict[str, Any] | bytes, body: bytes = b"") -> bytes:
-    """A frame with a JSON header."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+def frame(header: dict[str, Any] | bytes, body: bytes = b"", *, compact: bool = False) -> bytes:
+    """A frame with a JSON header; without spaces when compact, as Java's clients write it."""
+    separators = (",", ":") if compact else None
+    text = (
+        header if isinstance(header, bytes) else json.dumps(header, separators=separators).encode()
+    )
     return struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
 
 
 class Wire:
     """One connection; requests by JSON header, answers matched by opaque, the rest kept apart."""
 
-    def __init__(self, address: str, timeout: float = 10.0) -> None:
+    def __init__(self, address: str, timeout: float = 10.0, *, compact: bool = False) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.unasked: list[Answer] = []
+        self._compact = compact
 
     def __enter__(self) -> Wire:
         return self
@@ -57,7 +61,8 @@ class Wire:
     def send(self, code: int, ext: dict[str, Any], body: bytes = b"", **header: Any) -> int:
         opaque = int(header.pop("opaque", next(_opaques)))
         fields = {"code": code, "language": "CPP", "version": 63, "opaque": opaque, "flag": 0}
-        self.socket.sendall(frame({**fields, "extFields": ext, **header}, body))
+        text = {**fields, "extFields": ext, **header}
+        self.socket.sendall(frame(text, body, compact=self._compact))
         return opaque
 
     def receive(self) -> Answer:

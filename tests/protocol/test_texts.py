@@ -169,7 +169,7 @@ LETTERS = {
 def test_one_letter_and_long_names_mean_the_same() -> None:
     fields = decode_send_v2(LETTERS)
     assert fields == SendRequest(
-        "pg", "T", 3, "TBW102", 4, 1, 1700000000000, 9, "KEYS\x01k\x02", 2, True, 16, True
+        "T", 3, "pg", "TBW102", 4, 1, 1700000000000, 9, "KEYS\x01k\x02", 2, True, 16, True
     )
     assert (
         decode_ext({"producerGroup": "pg", "topic": "T", "queueId": "3"}, SendRequest).topic == "T"

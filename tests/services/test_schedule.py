@@ -8,9 +8,11 @@ from services.services_world import START_MS, World
 from structlog.testing import capture_logs
 
 from aerobee.broker.services.names_check import SCHEDULE_TOPIC
+from aerobee.broker.services.refused import Refused
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol import fastjson
 from aerobee.protocol import properties as props
+from aerobee.protocol.codes import ResponseCode
 
 
 def test_a_delayed_message_comes_after_its_level_and_not_before(world: World) -> None:
@@ -46,10 +48,19 @@ def test_a_level_above_the_highest_is_the_highest(world: World) -> None:
     assert world.run_schedule() == START_MS + 2 * 3600 * 1000
 
 
-@pytest.mark.parametrize("level", ["0", "-1", "x", ""])
-def test_what_is_no_level_is_no_delay(world: World, level: str) -> None:
+@pytest.mark.parametrize("level", ["0", "-1", "-2147483647", ""])
+def test_a_level_below_one_is_no_delay(world: World, level: str) -> None:
     world.send("T", DELAY=level)
     assert len(world.read("T")) == 1
+
+
+@pytest.mark.parametrize("level", ["x", "1.5", "99999999999", "1_0", "\u0661"])
+def test_a_message_with_a_level_that_nobody_can_read_is_refused(world: World, level: str) -> None:
+    """It would come at once, against what its sender asked for."""
+    with pytest.raises(Refused, match="is no delay level") as refused:
+        world.send("T", DELAY=level)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert not world.read("T")
 
 
 def test_a_level_wins_over_a_timer(world: World) -> None:
