@@ -72,6 +72,10 @@ class Image:
         self._checker = Checker(self._history, totals)
         self._rng = random.Random(seed)
 
+    @property
+    def is_clean(self) -> bool:
+        return self._checker.clean
+
     def run(self, cuts: int) -> int:
         """As many cuts, less when something is wrong; how many there were."""
         self._totals.disks += 1
@@ -168,12 +172,14 @@ def run(folder: Path, kind: str, flush: str, cuts: int, lives: int, seed: int) -
     broker = AerobeeBroker(folder / f"{kind}-broker", flushDiskType=flush, **SETTINGS)
     broker.store = disk.place / "store"
     try:
-        with_broker = 0
-        while with_broker < cuts:
-            image = Image(disk, broker, flush, totals, f"{seed}/{kind}/{flush}/{with_broker}")
-            with_broker += image.run(min(lives, cuts - with_broker))
+        done = 0
+        while done < cuts:
+            image = Image(disk, broker, flush, totals, f"{seed}/{kind}/{flush}/{done}")
+            done += image.run(min(lives, cuts - done))
             if broker.is_running:
                 broker.kill()
+            if not image.is_clean:
+                disk.keep()
     finally:
         if broker.is_running:
             broker.kill()
@@ -218,7 +224,7 @@ def main(arguments: Sequence[str]) -> int:
             lines.append(summary(kind, flush, totals, time.monotonic() - began, given.seed))
             failed = failed or bool(totals.violations)
             if totals.violations:
-                print(f"the broker's log is kept: {folder}/{kind}-broker/broker.log")
+                print(f"kept in {folder}: the broker's log, and the first disk that went wrong")
             else:
                 shutil.rmtree(folder)
     print("\n".join(lines), flush=True)

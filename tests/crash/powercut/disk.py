@@ -89,6 +89,13 @@ class LoopDisk:
         self.unmount()
         self.mount()
 
+    def keep(self) -> None:
+        """Set the image aside for whoever looks into it, if it is the first."""
+        self.unmount()
+        kept = self.image.with_suffix(".kept")
+        if not kept.exists():
+            self.image.rename(kept)
+
     def remove(self) -> None:
         self.unmount()
         self.image.unlink(missing_ok=True)
