@@ -7,12 +7,14 @@ from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import bound, read_body, success
 from aerobee.broker.services import names_check
 from aerobee.broker.services.config_file import as_int
+from aerobee.broker.services.heartbeats import CLIENT_ID_MAX
 from aerobee.broker.services.refused import Refused
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.fastjson import MessageQueue
 
 QUEUES_MAX: Final = 65536
+BROKER_NAME_MAX: Final = 255
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:
@@ -23,7 +25,9 @@ def handlers(broker: Broker) -> dict[int, Handler]:
 
 def lock_batch(broker: Broker, request: Request) -> Command:
     group, client_id, queues = _read(request)
-    held = broker.order_locks.lock(group, client_id, queues)
+    # A queue that is not here is nobody's: it is not kept, and not among those that are held.
+    ours = [queue for queue in queues if _is_here(broker, queue)]
+    held = broker.order_locks.lock(group, client_id, ours)
     return success(request, {"lockOKMQSet": held})
 
 
@@ -33,12 +37,25 @@ def unlock_batch(broker: Broker, request: Request) -> Command:
     return success(request)
 
 
+def _is_here(broker: Broker, queue: MessageQueue) -> bool:
+    topic = broker.topics.get(queue.topic)
+    if topic is None or len(queue.broker_name) > BROKER_NAME_MAX:
+        return False
+    return 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+
+
 def _read(request: Request) -> tuple[str, str, list[MessageQueue]]:
     body = read_body(request)
     group = str(body.get("consumerGroup") or "")
     client_id = str(body.get("clientId") or "")
     if problem := names_check.group_problem(group):
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+    if len(client_id) > CLIENT_ID_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the request's clientId has {len(client_id)} characters; at most {CLIENT_ID_MAX} are "
+            "taken",
+        )
     entries = body.get("mqSet")
     entries = entries if isinstance(entries, list) else []
     if len(entries) > QUEUES_MAX:

@@ -243,6 +243,7 @@ async def test_a_timer_that_was_delivered_cannot_be_recalled(
 async def test_queues_are_locked_for_one_client_until_it_is_silent_for_a_minute(
     broker: EmbeddedBroker, client: WireClient
 ) -> None:
+    await client.send("T")
     queues = [{"brokerName": "b", "queueId": number, "topic": "T"} for number in range(2)]
 
     async def lock(client_id: str, code: int = RequestCode.LOCK_BATCH_MQ) -> list[int]:
@@ -263,6 +264,22 @@ async def test_queues_are_locked_for_one_client_until_it_is_silent_for_a_minute(
     assert await lock("one") == []
     await lock("two", RequestCode.UNLOCK_BATCH_MQ)
     assert await lock("one") == [0, 1]
+
+
+async def test_a_queue_that_is_not_here_is_not_locked_and_not_kept(
+    broker: EmbeddedBroker, client: WireClient
+) -> None:
+    await client.send("T")
+    names = [f"absent-{number}" for number in range(500)]
+    queues = [{"brokerName": name, "queueId": 0, "topic": name} for name in names]
+    queues += [{"brokerName": "b", "queueId": number, "topic": "T"} for number in (-1, 4, 99999)]
+    queues.append({"brokerName": "b", "queueId": 0, "topic": "T"})
+    body = {"clientId": "c", "consumerGroup": "g", "mqSet": queues}
+    answer = await client.ask(RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(body))
+    assert fastjson.loads(answer.body)["lockOKMQSet"] == queues[-1:]
+    long_id = fastjson.dumps(body | {"clientId": "x" * 2000})
+    refused = await client.ask(RequestCode.LOCK_BATCH_MQ, {}, long_id)
+    assert refused.code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_a_client_is_told_where_its_sql_is_wrong(client: WireClient) -> None:

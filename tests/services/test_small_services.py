@@ -70,6 +70,20 @@ def test_only_the_owner_gives_a_lock_up() -> None:
     assert locks.lock("other", "two", [QUEUE]) == [QUEUE]
 
 
+def test_no_more_locks_are_kept_than_allowed_and_expired_ones_make_room() -> None:
+    clock = HandClock()
+    locks = OrderLocks(clock, locks_max=100)
+    for number in range(100):
+        assert locks.lock(f"g{number}", "one", [QUEUE]) == [QUEUE]
+    with pytest.raises(Refused, match="100 queues are locked already"):
+        locks.lock("one more", "one", [QUEUE])
+    assert locks.lock("g5", "one", [QUEUE]) == [QUEUE], "one's own lock can be refreshed"
+    assert len(locks) == 100
+    clock.at_ms += 60_001
+    assert locks.lock("one more", "one", [QUEUE]) == [QUEUE]
+    assert len(locks) < 50, "what has expired goes with the next requests"
+
+
 def group_with(*subscriptions: tuple[str, str, str, int]) -> ConsumerGroup:
     group = ConsumerGroup("g")
     for topic, expression, kind, version in subscriptions:
