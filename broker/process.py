@@ -1,7 +1,6 @@
 """The life of the process: settings, event loop, signals, systemd, ready line, stop, exit code."""
 
 import asyncio
-import gc
 import signal
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from aerobee.broker.garbage import Garbage
 from aerobee.broker.listening import StartError, raise_open_files_limit
 from aerobee.broker.logs import configure_logs, set_level
 from aerobee.broker.notify import Notifier
@@ -21,7 +21,6 @@ log = structlog.get_logger("aerobee.process")
 
 _STATUS_S: Final = 10.0
 _EXTEND_S: Final = 60.0  # how much more time a start or a stop asks systemd for, each _STATUS_S
-_YOUNG_MAX: Final = 20_000  # a run of sends makes thousands of tuples that die by themselves
 
 
 class Daemon(Protocol):
@@ -84,14 +83,14 @@ async def _live(
     try:
         await _with_more_time(notifier, lambda: daemon.progress, daemon.start())
         if not stop.is_set():
-            gc.collect()
-            gc.freeze()  # what the start made stays: no collection needs to look at it again
-            gc.set_threshold(_YOUNG_MAX, 10, 10)
+            garbage = Garbage()
+            garbage.begin()
             print(daemon.ready_line(), flush=True)
             notifier.ready(daemon.status())
-            status = asyncio.ensure_future(_tell_status(notifier, daemon))
+            status = asyncio.ensure_future(_tell_status(notifier, daemon, garbage))
             await stop.wait()
             status.cancel()
+            garbage.end()
         notifier.stopping()
         await _with_more_time(notifier, lambda: "stopping", daemon.stop())
         log.info("stopped")
@@ -113,9 +112,10 @@ async def _feed_watchdog(notifier: Notifier) -> None:
         await asyncio.sleep(notifier.watchdog_seconds / 3)
 
 
-async def _tell_status(notifier: Notifier, daemon: Daemon) -> None:
+async def _tell_status(notifier: Notifier, daemon: Daemon, garbage: Garbage) -> None:
     while True:
         notifier.status(daemon.status())
+        garbage.look()
         await asyncio.sleep(_STATUS_S)
 
 
