@@ -1,166 +1,253 @@
-"""10,000 idle connections and 2,000 that send one byte a second, beside a client that works.
+"""Clients that could stop the others, one kind after the other, beside a client that works.
 
-    python -m bench.flood [--idle 10000] [--slow 2000]
+    python -m bench.flood [KIND ...] [--cold-mb 1536] [--rounds 3]
 
-A broker in a process of its own. Prints the round trip of a plain client before and during the
-flood, what the connections take of the broker's memory, and when the slow ones were closed
-(a frame's header must be whole after 10 s). Ends with 1 when the p99 is more than doubled, by the
-median of several rounds on either side, or a slow connection outlives its deadline.
+A broker in a process of its own, with a watch on its event loop. A client sends 500 messages a
+second and notes the time from send to receipt, alone and beside each kind. Prints p50, p99 and the
+longest, the ratio of the p99 to that of the same round's quiet base, and the longest time that the
+loop was kept. Ends with 1 when a p99 is more than doubled, when a turn of the loop took more than
+10 ms of CPU, or when a slow connection outlives its deadline. Reading from disk needs root (the
+page cache is dropped before).
 """
 
+from __future__ import annotations
+
 import argparse
-import asyncio
 import re
-import resource
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerobee.protocol.command import Command
 from aerobee.protocol.frame import encode_frame
+from bench.disturbers import COLD_TOPIC, connect
+from bench.live_client import LiveClient
 
-ROUNDS = 7
-ROUND_SENDS = 2000
+SECONDS = 4.0
+FILL_WINDOW = 64
+TURN_MS_MAX = 10.0
 HEADER_DEADLINE_S = 10.0
 SLACK_S = 5.0
+COUNTS = {"join": 2_000, "leave": 2_000, "cold": 1, "idle": 10_000, "slow": 2_000, "deaf": 100}
+PROCESSES = {"join": "crowd", "leave": "crowd", "cold": "reader"}
 
 
-def start_broker(folder: str) -> tuple[subprocess.Popen[str], int]:
-    settings = {
-        "listenPort": "0",
-        "namesrvListenPort": "-1",
-        "metricsExporterType": "DISABLE",
-        "storePathRootDir": f"{folder}/store",
-        "mappedFileSizeCommitLog": str(64 << 20),
-    }
-    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    process = subprocess.Popen(
-        [str(Path(sys.executable).with_name("aerobee")), "broker", *sets],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    ready = re.search(r"broker=\S+:(\d+)", process.stdout.readline())
-    assert ready is not None, "the broker gave no ready line"
-    return process, int(ready[1])
+@dataclass
+class Figures:
+    """What the rounds of one kind gave, in ms."""
+
+    p50: list[float] = field(default_factory=list)
+    p99: list[float] = field(default_factory=list)
+    longest: list[float] = field(default_factory=list)
+    turn_wall: list[float] = field(default_factory=list)
+    turn_cpu: list[float] = field(default_factory=list)
+
+    def add(self, taken: list[float], turn: tuple[float, float]) -> None:
+        self.p50.append(taken[len(taken) // 2] * 1000)
+        self.p99.append(taken[len(taken) * 99 // 100] * 1000)
+        self.longest.append(taken[-1] * 1000)
+        self.turn_wall.append(turn[0])
+        self.turn_cpu.append(turn[1])
+
+    def row(self, name: str, base: Figures) -> str:
+        columns = (self.p50, self.p99, self.longest, self.turn_wall, self.turn_cpu)
+        texts = [f"{statistics.median(column):9.2f}" for column in columns]
+        return f"{name:6} {' '.join(texts)}   p99 x{self.ratio(base):.1f}"
+
+    def ratio(self, base: Figures) -> float:
+        """The median over the rounds, each against its own base."""
+        pairs = zip(self.p99, base.p99, strict=True)
+        return statistics.median(mine / quiet for mine, quiet in pairs)
 
 
-def anonymous_kib(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
-            return int(line.split()[1])
-    return 0
+class Broker:
+    """The broker under the watch."""
+
+    def __init__(self, folder: str) -> None:
+        settings = {
+            "listenPort": "0",
+            "namesrvListenPort": "-1",
+            "metricsExporterType": "DISABLE",
+            "storePathRootDir": f"{folder}/store",
+            "mappedFileSizeCommitLog": str(256 << 20),
+            "diskGuardEnable": "false",
+        }
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.watched_broker", *sets],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        ready = re.search(r"broker=\S+:(\d+)", self._line())
+        assert ready is not None, "the broker gave no ready line"
+        self.port = int(ready[1])
+
+    def longest_turn(self) -> tuple[float, float]:
+        """Of the loop since the last call: wall and CPU time in ms."""
+        assert self.process.stdin is not None
+        print(file=self.process.stdin, flush=True)
+        wall, cpu = self._line().split()
+        return float(wall), float(cpu)
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def disk_waits(self) -> int:
+        """Major page faults of the loop's thread so far: each time nobody was served."""
+        pid = self.process.pid
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[9])
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
 
 
-def round_trips(port: int, count: int) -> list[float]:
-    """Seconds of each of `count` sends, one in flight, by a plain blocking socket."""
-    ext = {"a": "pg", "b": "Flood", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1"}
-    frame = encode_frame(Command(310, ext | {"h": "0", "i": "UNIQ_KEY\x01u\x02"}, bytes(1024)))
-    taken = []
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(count):
-            started = time.perf_counter()
-            sock.sendall(frame)
-            answer = sock.recv(4096)
-            taken.append(time.perf_counter() - started)
-            assert b'"code":0' in answer, answer
-    return taken
+class Disturber:
+    """A process of `bench.disturbers`, ready to begin."""
+
+    def __init__(self, kind: str, port: int, count: int) -> None:
+        words = [sys.executable, "-m", "bench.disturbers", kind, str(port), str(count)]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.line() == "ready", f"the clients of kind {kind} could not connect"
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
-def percentiles(port: int) -> tuple[float, float]:
-    """p50 and p99 in microseconds: medians over rounds."""
-    p50s, p99s = [], []
-    for _ in range(ROUNDS):
-        taken = sorted(round_trips(port, ROUND_SENDS))
-        p50s.append(taken[len(taken) // 2] * 1e6)
-        p99s.append(taken[len(taken) * 99 // 100] * 1e6)
-    return statistics.median(p50s), statistics.median(p99s)
+@contextmanager
+def disturber(kind: str, port: int, count: int) -> Iterator[Disturber]:
+    process = Disturber(kind, port, count)
+    try:
+        yield process
+    finally:
+        process.end()
 
 
-async def flood(port: int, idle: int, slow: int) -> None:
-    """Open them all, then send a byte a second on the slow ones until each is closed."""
-    connections = []
-    for number in range(idle + slow):
-        connections.append(await asyncio.open_connection("127.0.0.1", port))
-        if number % 200 == 0:
-            await asyncio.sleep(0.01)
-    print(f"open {len(connections)}", flush=True)
-    frame = encode_frame(Command(105, {"topic": "x" * 200}))
-    began = {}
-    lived: list[float] = []
+def fill(folder: str, megabytes: int) -> None:
+    """Messages of 2 KB into one queue, by a broker of its own: what that has in memory goes."""
+    ext = {"a": "pg", "b": COLD_TOPIC, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"}
+    frame = encode_frame(Command(310, ext | {"h": "0", "i": ""}, bytes(2 << 10)))
+    broker = Broker(folder)
+    with connect(broker.port) as sock:
+        for _ in range(megabytes * 512 // FILL_WINDOW):
+            sock.sendall(frame * FILL_WINDOW)
+            answered = 0
+            while answered < FILL_WINDOW:
+                answered += sock.recv(1 << 16).count(b'"code":0')
+    broker.stop()
 
-    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        began[writer] = time.monotonic()
-        reading = asyncio.create_task(reader.read(1))
-        for byte in frame:
-            writer.write(bytes([byte]))
-            done, _ = await asyncio.wait((reading,), timeout=1.0)
-            if done:
-                break
-        lived.append(time.monotonic() - began[writer])
-        reading.cancel()
 
-    await asyncio.gather(*(drip(*connection) for connection in connections[idle:]))
-    print(f"slow closed after {min(lived):.1f} to {max(lived):.1f} s", flush=True)
-    await asyncio.sleep(3600)
+def drop_page_cache() -> None:
+    subprocess.run(["sync"], check=True)
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def beside(
+    kind: str, broker: Broker, live: LiveClient, said: dict[str, str]
+) -> tuple[list[float], tuple[float, float]]:
+    """The live client's times, and the longest turn of the loop, while the clients of this kind
+    do what they do."""
+    if kind == "cold":
+        drop_page_cache()
+    with disturber(PROCESSES.get(kind, kind), broker.port, COUNTS[kind]) as process:
+        if kind == "leave":
+            process.go()
+            process.line()
+        live.run(0.5)
+        broker.longest_turn()
+        process.go()
+        waits = broker.disk_waits()
+        taken = _until_done(live, process, said) if kind == "cold" else live.run(SECONDS)
+        if waits := broker.disk_waits() - waits:
+            said[kind] = f"{said.get(kind, '')}, the loop waited {waits} times for a page from disk"
+        turn = broker.longest_turn()
+        if kind == "slow":
+            said[kind] = process.line()
+        return taken, turn
+
+
+def _until_done(live: LiveClient, process: Disturber, said: dict[str, str]) -> list[float]:
+    lines: list[str] = []
+    waiting = threading.Thread(target=lambda: lines.append(process.line()))
+    waiting.start()
+    taken: list[float] = []
+    while waiting.is_alive():
+        taken += live.run(0.5)
+    said["cold"] = lines[0]
+    return sorted(taken)
+
+
+def measure(broker: Broker, kinds: list[str], rounds: int) -> int:
+    base: dict[str, Figures] = {kind: Figures() for kind in kinds}
+    found: dict[str, Figures] = {kind: Figures() for kind in kinds}
+    said: dict[str, str] = {}
+    live = LiveClient(broker.port)
+    live.run(2.0)
+    for _ in range(rounds):
+        for kind in kinds:
+            broker.longest_turn()
+            base[kind].add(live.run(SECONDS), broker.longest_turn())
+            found[kind].add(*beside(kind, broker, live, said))
+            live.run(1.0)  # they are gone before the next base
+    live.close()
+    print("            p50       p99   longest  turn wall  turn CPU   (ms)")
+    failed = False
+    for kind in kinds:
+        print(base[kind].row("base", base[kind]))
+        print(found[kind].row(kind, base[kind]), said.get(kind, ""))
+        if found[kind].ratio(base[kind]) > 2:
+            print(f"{kind}: p99 more than doubled")
+            failed = True
+        if statistics.median(found[kind].turn_cpu) > TURN_MS_MAX:
+            print(f"{kind}: a turn of the loop took more than {TURN_MS_MAX:g} ms")
+            failed = True
+    if "slow" in said:
+        longest = re.search(r"to ([\d.]+) s, 0 not", said["slow"])
+        if longest is None or float(longest[1]) > HEADER_DEADLINE_S + SLACK_S:
+            print("slow connections outlived their deadline")
+            failed = True
+    return 1 if failed else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--idle", type=int, default=10_000)
-    parser.add_argument("--slow", type=int, default=2_000)
-    parser.add_argument("--flood", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(COUNTS))
+    parser.add_argument("--cold-mb", type=int, default=1536)
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if arguments.flood:
-        asyncio.run(flood(arguments.flood, arguments.idle, arguments.slow))
-        return 0
+    kinds = arguments.kinds or list(COUNTS)
+    if unknown := set(kinds) - set(COUNTS):
+        parser.error(f"no such kind: {', '.join(sorted(unknown))}; there are {', '.join(COUNTS)}")
     with tempfile.TemporaryDirectory() as folder:
-        broker, port = start_broker(folder)
+        if {"cold", "deaf"} & set(kinds):
+            fill(folder, arguments.cold_mb)
+        broker = Broker(folder)
         try:
-            return measure(broker.pid, port, arguments.idle, arguments.slow)
+            return measure(broker, kinds, arguments.rounds)
         finally:
-            broker.send_signal(signal.SIGTERM)
-            broker.wait(30)
-
-
-def measure(pid: int, port: int, idle: int, slow: int) -> int:
-    percentiles(port)
-    before = percentiles(port)
-    memory = anonymous_kib(pid)
-    words = [sys.executable, "-m", "bench.flood", "--flood", str(port)]
-    words += ["--idle", str(idle), "--slow", str(slow)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as flooder:
-        try:
-            assert flooder.stdout is not None
-            print(flooder.stdout.readline().strip())
-            during = percentiles(port)
-            grown = anonymous_kib(pid) - memory
-            closed = flooder.stdout.readline().strip()
-            after = percentiles(port)
-        finally:
-            flooder.kill()
-    print(closed)
-    print(f"round trip before: p50 {before[0]:.0f} us, p99 {before[1]:.0f} us")
-    print(f"round trip during: p50 {during[0]:.0f} us, p99 {during[1]:.0f} us")
-    print(
-        f"round trip after : p50 {after[0]:.0f} us, p99 {after[1]:.0f} us (idle ones still there)"
-    )
-    print(f"memory: {grown / 1024:.1f} MiB, {grown / (idle + slow):.1f} KiB per connection")
-    longest = float(re.search(r"to ([\d.]+) s", closed)[1])  # type: ignore[index]
-    late = longest > HEADER_DEADLINE_S + SLACK_S
-    slower = during[1] > 2 * before[1]
-    print("slow connections outlived their deadline" if late else "slow connections: as stated")
-    print("p99 more than doubled" if slower else "p99 within twice its usual")
-    return 1 if late or slower else 0
+            broker.stop()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ fuzz-coverage: $(FUZZ_OK) ## the decoders, guided by coverage (atheris; ARGS="-r
 	$(V)/bin/python tests/fuzz/fuzz_decoder.py --atheris -timeout=5 -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
 .PHONY: flood
-flood: $(OK) ## 10,000 idle and 2,000 slow connections beside a client that works
+flood: $(OK) ## clients that could stop the others, beside one that works (ARGS="cold join"; cold needs root)
 	$(V)/bin/python -m bench.flood $(ARGS)
 
 .PHONY: bench-hotpath
