@@ -24,6 +24,7 @@ from aerobee.broker.clock import Clock
 from aerobee.broker.connection import Connection, Feed, Limits, Part
 from aerobee.broker.hot_path import HotPath
 from aerobee.broker.settings import Settings
+from aerobee.broker.turns import Turns
 from aerobee.protocol import properties
 from aerobee.protocol.codecs import decode_command
 from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
@@ -41,6 +42,7 @@ class _NoServer:
 
     def __init__(self) -> None:
         self.busy_poll = BusyPoll(asyncio.get_running_loop())
+        self.turns = Turns()
 
     def opened(self, connection: Connection) -> bool:
         return True

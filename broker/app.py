@@ -184,7 +184,9 @@ class AppBroker:
         def feed(connection: Connection) -> Feed:
             return HotPath(connection, dispatcher, limits.frame_size_max, broker)
 
-        self._server = Server(feed, limits, connections_max=settings.max_connections)
+        self._server = Server(
+            feed, limits, connections_max=settings.max_connections, turns=broker.turns
+        )
         if self._metrics is not None:
             from aerobee.broker.metrics import Collector
 

@@ -51,6 +51,7 @@ from aerobee.broker.services.transactions import Transactions
 from aerobee.broker.settings import Settings, store_settings
 from aerobee.broker.store.disk import Disk
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.turns import Turns
 
 # Every module of requests; each has its own part of the table.
 HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
@@ -82,6 +83,7 @@ def make_broker(settings: Settings, clock: Clock, disk: Disk | None = None) -> B
     broker = Broker()
     broker.settings = settings
     broker.clock = clock
+    broker.turns = Turns()
     broker.addresses = Addresses(settings, clock)
     broker.store = MessageStore(store_settings(settings), clock=clock, disk=disk)
     folder = broker.store.settings.layout.config
@@ -94,7 +96,7 @@ def make_broker(settings: Settings, clock: Clock, disk: Disk | None = None) -> B
     broker.topics = Topics(path("topics.json"), settings, clock, disk)
     broker.groups = Groups(path("subscriptionGroup.json"), settings, clock, disk)
     broker.offsets = Offsets(path("consumerOffset.json"), clock, disk)
-    broker.clients = Clients(settings, broker.groups, clock)
+    broker.clients = Clients(settings, broker.groups, clock, broker.turns)
     broker.long_polling = LongPolling(clock)
     broker.searches = Searches()
     broker.filters = Filters(path("consumerFilter.json"), clock, disk)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aerobee.broker.services.topics import Topics
     from aerobee.broker.settings import Settings
     from aerobee.broker.store.message_store import MessageStore
+    from aerobee.broker.turns import Turns
 
 
 class Broker:
@@ -31,6 +32,7 @@ class Broker:
 
     settings: "Settings"
     clock: "Clock"
+    turns: "Turns"
     addresses: "Addresses"  # ours, as each client is told it
     store: "MessageStore"
     topics: "Topics"

@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 import structlog
 
 from aerobee.broker.busy_poll import BusyPoll
+from aerobee.broker.turns import Turns
 from aerobee.protocol.codecs import ProtocolError
 from aerobee.protocol.command import JSON, ONEWAY_FLAG, Command
 from aerobee.protocol.frame import FRAME_SIZE_MAX, encode_frame
@@ -24,6 +25,7 @@ log = structlog.get_logger("aerobee.connection")
 
 JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write than many pieces
 PIECES_MAX: Final = 1024  # that one call of the system takes
+CLOSE_S: Final = 15e-6  # that the loop needs to close a socket, after we have asked for it
 
 Part = bytes | memoryview
 Address = tuple[str, int]
@@ -38,7 +40,7 @@ class Limits:
     """What one connection may take of us."""
 
     frame_size_max: int = FRAME_SIZE_MAX
-    write_buffer_max: int = 4 << 20  # unsent bytes at which we stop reading
+    write_buffer_max: int = 1 << 20  # unsent bytes at which we stop reading
     waiting_max: int = 10_000  # requests that wait for the disk, at which we stop reading
     idle_seconds: float = 120.0
     header_seconds: float = 10.0  # a frame's lengths and header must be here so soon
@@ -55,7 +57,8 @@ class Feed(Protocol):
         """The answers that can be given at once to the requests that `data` completes."""
 
     def resume(self) -> Sequence[Part]:
-        """Answers to requests that were kept back, because the answers before were too large."""
+        """Answers to requests that were kept back, because the answers before were too large or
+        the loop had others to serve."""
 
     @property
     def kept_back(self) -> Sequence[object]:
@@ -75,6 +78,7 @@ class Owner(Protocol):
 
     limits: Limits
     busy_poll: BusyPoll
+    turns: Turns
 
     def opened(self, connection: "Connection") -> bool:
         """Take the connection in; False refuses it."""
@@ -103,6 +107,7 @@ class Connection(asyncio.Protocol):
         self.waiting = 0  # requests whose answers wait for the disk
         self.fetching = 0  # bytes of answers that are being read from it
         self.written = 0  # bytes, so far
+        self.turns = owner.turns
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -168,13 +173,20 @@ class Connection(asyncio.Protocol):
         self._go_on_soon()
 
     def eof_received(self) -> bool:
-        """The client has closed its side: ours stays open for answers that wait for the disk."""
+        """The client has closed its side: ours stays open for requests that were kept back and
+        for answers that wait for the disk."""
         self._ended = True
-        return self.waiting > 0
+        if self.waiting or (self._feed is not None and self._feed.kept_back):
+            return True
+        if self.turns.is_over():  # thousands may go at once
+            self.turns.later(self.close)
+            return True
+        self.turns.charge(CLOSE_S)
+        return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
-        self._feed = None
+        self._write_paused = False
         for release in (*(each for _, each in self._releases), *self._releases_unwritten):
             release()
         self._releases.clear()
@@ -184,6 +196,17 @@ class Connection(asyncio.Protocol):
                 future.set_exception(ConnectionClosed(f"client {self.name} went away"))
                 future.exception()  # whoever waits sees it; nobody waiting is no mistake
         self._asked.clear()
+        self.turns.now_or_later(self._finish)
+
+    def _finish(self) -> None:
+        """What the client has sent counts, though it did not wait for the answers: it may have
+        told how far it has come. Then all that was registered by this connection goes."""
+        feed = self._feed
+        if feed is not None and feed.kept_back and not self._stopping:
+            feed.resume()
+            self.turns.later(self._finish)
+            return
+        self._feed = None
         for callback in self.on_close:
             try:
                 callback(self)
@@ -258,7 +281,7 @@ class Connection(asyncio.Protocol):
         if self._read_paused:
             self._go_on_soon()
         if self._ended and not self.waiting:
-            self._loop.call_soon(self.close)  # after the answers, which are written next
+            self._loop.call_soon(self._close_when_answered)  # which is written next
 
     # --- requests of ours
 
@@ -331,6 +354,7 @@ class Connection(asyncio.Protocol):
             return
         if reason:
             log.info("connection closed", peer=self.name, client_id=self.client_id, reason=reason)
+        self.turns.charge(CLOSE_S)
         self._transport.close()
 
     def abort(self) -> None:
@@ -356,17 +380,17 @@ class Connection(asyncio.Protocol):
     # --- inside
 
     def _go_on_soon(self) -> None:
-        """Answer what was kept back as long as the client takes it, a turn of the loop for each
-        share: other clients come in between."""
+        """Answer what was kept back as long as the client takes it, share by share: other clients
+        come in between."""
         self._update_reading()
         if not self._going_on and not self.is_full:
             self._going_on = True
-            self._loop.call_soon(self._go_on)
+            self.turns.later(self._go_on)
 
     def _go_on(self) -> None:
         self._going_on = False
         feed = self._feed
-        if feed is None:
+        if feed is None or self.is_closed:
             return
         if feed.kept_back and not self.is_full:
             answers = feed.resume()
@@ -378,8 +402,14 @@ class Connection(asyncio.Protocol):
             self._update_reading()
             if feed.error is not None and not feed.kept_back and not self._ended:
                 self._refuse(feed.error)
+            elif self._ended:
+                self._close_when_answered()
         if self._releases:
             self._release_sent()
+
+    def _close_when_answered(self) -> None:
+        if not self.waiting and not (self._feed is not None and self._feed.kept_back):
+            self.close()
 
     def _update_reading(self) -> None:
         transport, feed = self._transport, self._feed

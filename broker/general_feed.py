@@ -4,16 +4,55 @@ Each frame is decoded in full and handed to the dispatcher. That is all that a n
 and what the hot path does with the frames that it does not take itself.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from aerobee.broker.connection import Connection, Part
 from aerobee.broker.dispatch import Dispatcher, Request
 from aerobee.protocol.codecs import ProtocolError, decode_command
-from aerobee.protocol.command import RESPONSE_FLAG
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.command import JSON, RESPONSE_FLAG, ROCKETMQ
 from aerobee.protocol.frame import FrameDecoder, RawFrame, encode_frame
 
-ANSWERS_MAX: Final = 4 << 20  # bytes of answers made before the client has taken the first
+ANSWERS_MAX: Final = 128 << 10  # bytes of answers that are made before other clients' turn
+
+# What requests may claim of a turn of the loop whose slice is used up.
+NOTHING: Final = 0
+A_MESSAGE: Final = 1  # a client's first request, if messages go by it
+ANYTHING: Final = 2  # what was kept back has waited for its turn already
+PUT_OFF: Final = -1  # "the frame has to wait", in place of a size
+
+# By these messages are sent and received; everything else can wait for some milliseconds.
+_MESSAGES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+    }
+)
+
+_JSON_CODE: Final = re.compile(rb'"code"\s*:\s*"?(\d+)')
+
+
+def _carries_messages(frame: RawFrame) -> bool:
+    """By a look at the request's code: whoever has to wait shall not cost much before."""
+    codec, header, _ = frame
+    if codec == JSON:
+        found = _JSON_CODE.search(header)
+        return found is not None and int(found[1]) in _MESSAGES
+    if codec == ROCKETMQ:
+        return int.from_bytes(header[:2], "big") in _MESSAGES
+    try:
+        return decode_command(*frame).code in _MESSAGES
+    except ProtocolError:
+        return False
 
 
 class GeneralFeed:
@@ -28,6 +67,7 @@ class GeneralFeed:
         self._broken = False  # by a header that cannot be read: nothing after it is answered
         self._decoder = FrameDecoder(frame_size_max)
         self._dispatch = dispatcher.dispatch
+        self._turns = connection.turns
 
     @property
     def header_missing(self) -> bool:
@@ -43,26 +83,37 @@ class GeneralFeed:
             self.kept_back = [*self.kept_back, *frames]
             return ()
         self.completed += len(frames)
-        return self._answer(frames) if frames else ()
+        return self._answer(frames, A_MESSAGE) if frames else ()
 
     def resume(self) -> Sequence[Part]:
         frames, self.kept_back = self.kept_back, ()
-        return self._answer(frames)
+        return self._answer(frames, ANYTHING)
 
-    def _answer(self, frames: Sequence[RawFrame]) -> Sequence[Part]:
+    def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
         out: list[Part] = []
         size = 0
         for index, frame in enumerate(frames):
-            size += self._general(frame, out)
+            answered = self._general(frame, out, claim)
+            if answered == PUT_OFF:
+                self.kept_back = frames[index:]
+                break
             if self._broken:
                 break
+            claim = NOTHING
+            size += answered
             if size > ANSWERS_MAX or self.connection.is_full:
                 self.kept_back = frames[index + 1 :]
                 break
         return (b"".join(out),) if out else ()
 
-    def _general(self, frame: RawFrame, out: list[Part]) -> int:
+    def _general(self, frame: RawFrame, out: list[Part], claim: int) -> int:
         """Decode one frame in full and have it answered; how many bytes of answer there are."""
+        if (
+            claim != ANYTHING
+            and self._turns.is_over()
+            and (claim == NOTHING or not _carries_messages(frame))
+        ):
+            return PUT_OFF
         try:
             command = decode_command(*frame)
         except ProtocolError as error:

@@ -16,7 +16,8 @@ from aerobee.broker.answers import LENGTH_PREFIXES
 from aerobee.broker.broker import Broker
 from aerobee.broker.connection import JOIN_MAX, Connection, Part
 from aerobee.broker.dispatch import ERROR_TEXT_MAX, Dispatcher, say_refused
-from aerobee.broker.general_feed import ANSWERS_MAX, GeneralFeed
+from aerobee.broker.general_feed import ANSWERS_MAX, ANYTHING, NOTHING, PUT_OFF, GeneralFeed
+from aerobee.broker.handlers.pull import PutOff
 from aerobee.broker.handlers.send import DISK_TIMEOUT_REMARK, STORED, code_of, flush_failed_text
 from aerobee.broker.hot_codecs import PULL, SEND, UNUSUAL, heads_by_codec
 from aerobee.broker.store.commitlog import Fact, Row, message_of
@@ -59,14 +60,19 @@ class HotPath(GeneralFeed):
         self._send_times = dispatcher.latencies[RequestCode.SEND_MESSAGE_V2]
         self._pull_times = dispatcher.latencies[RequestCode.PULL_MESSAGE]
 
-    def _answer(self, frames: Sequence[RawFrame]) -> Sequence[Part]:
+    def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
         out: list[Part] = []
         size = 0
         remaining = iter(frames)
         while (frame := self._send_run(remaining, out)) is not None:
-            size += self._other(frame, out)
+            answered = self._other(frame, out, claim)
+            if answered == PUT_OFF:
+                self.kept_back = [frame, *remaining]
+                break
             if self._broken:
                 break
+            claim = NOTHING
+            size += answered
             if size > ANSWERS_MAX or self.connection.is_full:
                 self.kept_back = list(remaining)
                 break
@@ -275,7 +281,7 @@ class HotPath(GeneralFeed):
         if not is_oneway:
             out.append(encode_frame(answer))
 
-    def _other(self, frame: RawFrame, out: list[Part]) -> int:
+    def _other(self, frame: RawFrame, out: list[Part], claim: int) -> int:
         """Answer one frame that is no plain send; how many bytes of answer there are."""
         codec, header, _ = frame
         head_size, table = self._heads[codec]
@@ -284,13 +290,24 @@ class HotPath(GeneralFeed):
             try:
                 hot = head[1](header)
             except UNUSUAL:
-                return self._general(frame, out)
+                return self._general(frame, out, claim)
             if not hot.flag & RESPONSE_FLAG:
+                if not claim and self._turns.is_over():
+                    return PUT_OFF
                 started = perf_counter()
-                parts = self._pulls.pull(
-                    self.connection, codec, hot.opaque, hot.flag, hot.code, hot.extFields
-                )
+                try:
+                    parts = self._pulls.pull(
+                        self.connection,
+                        codec,
+                        hot.opaque,
+                        hot.flag,
+                        hot.code,
+                        hot.extFields,
+                        may_wait=claim != ANYTHING,
+                    )
+                except PutOff:
+                    return PUT_OFF
                 out += parts
                 self._pull_times.add(perf_counter() - started)
                 return sum(map(len, parts))
-        return self._general(frame, out)
+        return self._general(frame, out, claim)

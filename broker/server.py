@@ -1,6 +1,7 @@
 """Listens, keeps the connections, closes those that are silent or slow, and stops in order."""
 
 import asyncio
+import contextlib
 import resource
 import socket
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import structlog
 
 from aerobee.broker.busy_poll import BusyPoll
 from aerobee.broker.connection import Connection, Feed, Limits
+from aerobee.broker.turns import Turns
 
 log = structlog.get_logger("aerobee.server")
 
@@ -29,9 +31,11 @@ class Server:
         limits: Limits | None = None,
         *,
         connections_max: int = 0,
+        turns: Turns | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.busy_poll = BusyPoll(asyncio.get_running_loop())
+        self.turns = Turns() if turns is None else turns
         self.make_feed = make_feed
         self.connections: set[Connection] = set()
         self.connections_max = connections_max or _connections_allowed()
@@ -104,7 +108,8 @@ class Server:
             except TimeoutError:
                 for connection in list(self.connections):
                     connection.abort()
-                await asyncio.sleep(0)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._emptied.wait(), 1.0)
 
     def _sweep(self) -> None:
         """Look at a share of the connections: is one silent, or slow with a frame?"""

@@ -119,12 +119,12 @@ def unregister_client(broker: Broker, request: Request) -> Command:
 def consumer_list(broker: Broker, request: Request) -> Command:
     """The ids of all members; every member gets the same list."""
     group = decode_ext(request.command.ext, ConsumerGroupHeader).consumer_group
-    client_ids = broker.clients.client_ids(group)
-    if not client_ids:
+    known = broker.clients.consumer_group(group)
+    if known is None:
         return request.command.answer(
             ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}"
         )
-    return success(request, {"consumerIdList": client_ids})
+    return request.command.answer(ResponseCode.SUCCESS, body=known.list_body())
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:

@@ -85,7 +85,7 @@ class _NamespaceRequest(Header):
 def list_kv(service: NameService, request: Request) -> Command:
     header = decode_ext(request.command.ext, _NamespaceRequest)
     table = service.kv.namespace(header.namespace)
-    if not table and not service.kv.has(header.namespace):
+    if not table:
         return request.command.answer(
             ResponseCode.QUERY_NOT_FOUND,
             remark=f"No config item, Namespace: {header.namespace}",

@@ -4,8 +4,8 @@ The stored bytes are sent as they are, as views into the mapped log. A pull that
 may wait is held by `long_polling` and run once more when it is woken.
 """
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -22,6 +22,7 @@ from aerobee.broker.dispatch import (
     say_refused,
 )
 from aerobee.broker.handlers.pull_checks import selection_of
+from aerobee.broker.handlers.pull_cold import OldEntries, in_thread
 from aerobee.broker.handlers.pull_filter import select
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.services.refused import Refused
@@ -58,16 +59,22 @@ CODES: Final = {
 EMPTY: Final = frozenset({ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE})
 
 
+class PutOff(Exception):
+    """The answer is large, and the loop has others to serve first: ask again in a later turn."""
+
+
 class Pull:
     """One pull under way; also the hold that waits in long polling."""
 
     __slots__ = (
         "codec",
         "connection",
+        "entries_read",
         "fields",
         "filters_later",
         "flag",
         "is_lite",
+        "may_wait",
         "opaque",
         "owner",
         "queue_id",
@@ -91,6 +98,8 @@ class Pull:
         self.queue_offset = fields.queue_offset
         self.selection = ALL
         self.is_lite = False
+        self.entries_read = False  # its queue's entries were brought into memory already
+        self.may_wait = False  # whether its caller takes a PutOff
         self.filters_later = False  # what was read still has to be selected from
         self.tick = 0
 
@@ -107,6 +116,7 @@ class Pulls:
         self._long_polling: LongPolling = broker.long_polling
         self._long_polling.rerun = self._rerun
         self._residence = Residence()
+        self._old_entries = OldEntries(broker)
         self._reports = broker.store.reports
 
     def handle(self, request: Request) -> Command | None:
@@ -128,9 +138,12 @@ class Pulls:
         flag: int,
         code: int,
         fields: PullRequest,
+        *,
+        may_wait: bool = False,
     ) -> Sequence[Part]:
-        """The answer in pieces; nothing when it comes later."""
+        """The answer in pieces; nothing when it comes later. PutOff only if it `may_wait`."""
         pull = Pull(connection, codec, opaque, flag, fields)
+        pull.may_wait = may_wait
         pull.is_lite = code == LITE_PULL
         return self._run(pull, first=True)
 
@@ -158,15 +171,25 @@ class Pulls:
             pull.selection = selection_of(self.broker, pull.fields, is_lite=pull.is_lite)
             if self.broker.offsets.resets_wait and (moved := self._reset(pull)):
                 return moved
+            if not pull.entries_read and (old := self._old_entries.to_read(pull)):
+                pull.entries_read, pull.may_wait = True, False
+                work = partial(self._old_entries.bring_in, *old)
+                in_thread(pull, 0, work, lambda _: self._run(pull, first=first), self._failed)
+                return ()
             if pull.selection is ALL and (parts := self._answer_plain(pull, first)):
                 return parts
             result = self._read(pull)
             if not self._in_memory(result):
                 self._read_cold(pull, result, first)
                 return ()
+            if result.size > JOIN_MAX and pull.may_wait and self.broker.turns.is_over():
+                result.release()
+                raise PutOff
             return self._answer(pull, result, result.views, first)
         except Refused as refused:
             return _refusal(pull, refused.code, refused.remark)
+        except PutOff:
+            raise
         except OSError as error:
             return self._disk_failed(pull, error)
         except Exception as error:  # one pull's failure is its own: say it, log it, go on
@@ -198,6 +221,8 @@ class Pulls:
             or residence.holds_range(file, position, end)
         ):
             return ()
+        if size > JOIN_MAX and pull.may_wait and broker.turns.is_over():
+            raise PutOff
         if first and fields.sys_flag & PULL_COMMIT_OFFSET:
             broker.offsets.commit(group, topic, queue_id, fields.commit_offset)
         next_offset = pull.queue_offset + count
@@ -291,26 +316,22 @@ class Pulls:
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
         """Have a thread read what is not in memory: the loop must not wait for the disk."""
-        size = result.size
-        pull.connection.waits_begin(1, size)
-        loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(None, self.broker.store.read_cold, result)
 
-        def done(future: "asyncio.Future[list[bytes]]") -> None:
-            pull.connection.waits_end(1, size)
-            try:
-                parts = self._answer(pull, result, future.result(), first)
-            except OSError as error:
-                result.release()
-                parts = self._disk_failed(pull, error)
-            except Exception as error:  # the client is told, others go on
-                result.release()
-                log.exception("a pull failed", topic=pull.topic, queue_id=pull.queue_id)
-                parts = _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
-            if parts:
-                pull.connection.write(parts)
+        def failed(pull: Pull, error: Exception) -> Sequence[Part]:
+            result.release()
+            return self._failed(pull, error)
 
-        reading.add_done_callback(done)
+        work = partial(self.broker.store.read_cold, result)
+        in_thread(
+            pull, result.size, work, lambda read: self._answer(pull, result, read, first), failed
+        )
+
+    def _failed(self, pull: Pull, error: Exception) -> Sequence[Part]:
+        """A thread could not read: the client is told, others go on."""
+        if isinstance(error, OSError):
+            return self._disk_failed(pull, error)
+        log.error("a pull failed", topic=pull.topic, queue_id=pull.queue_id, exc_info=error)
+        return _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
 
     def _disk_failed(self, pull: Pull, error: OSError) -> Sequence[Part]:
         self._reports.disk_error(

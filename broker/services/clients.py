@@ -6,7 +6,8 @@ that is said loudly, once, and kept for those who ask.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import structlog
@@ -18,6 +19,7 @@ from aerobee.broker.services.groups import Groups
 from aerobee.broker.services.heartbeats import BROADCASTING, ConsumerData
 from aerobee.broker.services.subscriptions import Subscription
 from aerobee.broker.settings import Settings
+from aerobee.broker.turns import Turns
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.command import Command
 
@@ -35,11 +37,14 @@ GroupListener = Callable[[str, ConsumerGroup | None], None]
 class Clients:
     """Producers and consumers that are online."""
 
-    def __init__(self, settings: Settings, groups: Groups, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, groups: Groups, clock: Clock, turns: Turns | None = None
+    ) -> None:
         self.on_group_change: list[GroupListener] = []
         self._settings = settings
         self._groups = groups
         self._clock = clock
+        self._turns = Turns() if turns is None else turns
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Connection, Member]] = {}
         # client id -> its connections, the newest last -> in how many groups it produces by it
@@ -63,7 +68,8 @@ class Clients:
 
     def client_ids(self, group: str) -> list[str]:
         """Each member's client id once, in an order that all members are told alike."""
-        return sorted({member.client_id for member in self.consumers_of(group)})
+        known = self._consumers.get(group)
+        return known.client_ids() if known else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         known = self._consumers.get(group)
@@ -151,24 +157,30 @@ class Clients:
 
     def notify(self, group: str) -> None:
         """Tell every member, the newcomer too, to share the queues anew."""
-        if not self._may_notify(group) or group in self._to_notify:
+        known = self._consumers.get(group)
+        if known is None or not self._may_notify(group) or group in self._to_notify:
             return
-        connections = {member.connection for member in self.consumers_of(group)}
-        if len(connections) > _MEMBERS_TOLD_AT_ONCE:
+        if len(known.members) > _MEMBERS_TOLD_AT_ONCE:
             self._to_notify.add(group)
             asyncio.get_running_loop().call_later(_NOTICE_DELAY_S, self._notify_late, group)
         else:
-            self._tell(group, connections)
+            self._tell(group, list(known.members))
 
     def _notify_late(self, group: str) -> None:
         self._to_notify.discard(group)
-        self._tell(group, {member.connection for member in self.consumers_of(group)})
+        known = self._consumers.get(group)
+        if known is not None:
+            self._tell(group, list(known.members))
 
-    def _tell(self, group: str, connections: set[Connection]) -> None:
-        for connection in connections:
+    def _tell(self, group: str, connections: list[Connection]) -> None:
+        """So many at once; the rest in the next turns of the loop."""
+        for connection in connections[-_MEMBERS_TOLD_AT_ONCE:]:
             connection.send_oneway(
                 Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
             )
+        del connections[-_MEMBERS_TOLD_AT_ONCE:]
+        if connections:
+            self._turns.later(partial(self._tell, group, connections))
 
     # --- producers
 
@@ -256,6 +268,10 @@ class Clients:
 
     def expire(self) -> int:
         """Forget the members not heard of for too long; close connections that have no other."""
+        return sum(1 for _ in self._expiring())
+
+    def _expiring(self) -> Iterator[None]:
+        """`expire` in pieces: a network that fails takes thousands of clients at once."""
         limit = self._clock.monotonic() - self._settings.channel_expired_timeout / 1000
         consumers = [
             (group.name, member)
@@ -272,13 +288,14 @@ class Clients:
         for name, member in consumers:
             self._say_silent(name, member)
             self.unregister_consumer(member.connection, name)
+            yield
         for name, member in producers:
             self._say_silent(name, member)
             self.unregister_producer(member.connection, name)
+            yield
         for connection in {member.connection for _, member in (*consumers, *producers)}:
             if not any(self._groups_by(connection)):
                 connection.close("no heartbeat")
-        return len(consumers) + len(producers)
 
     def _say_silent(self, group: str, member: Member) -> None:
         log.warning(
@@ -293,4 +310,6 @@ class Clients:
         """Look for silent clients, until cancelled."""
         while True:
             await self._clock.sleep(_SCAN_S)
-            self.expire()
+            for _ in self._expiring():
+                if self._turns.is_over():
+                    await asyncio.sleep(0)

@@ -1,5 +1,7 @@
 """The live members of one consumer group and what they subscribe, together and apart."""
 
+import heapq
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +12,7 @@ from aerobee.broker.connection import Connection
 from aerobee.broker.services.heartbeats import CLUSTERING, CONSUME_PASSIVELY, ConsumerData
 from aerobee.broker.services.names_check import is_retry_topic
 from aerobee.broker.services.subscriptions import Subscription
+from aerobee.protocol import fastjson
 
 log = structlog.get_logger("aerobee.clients")
 
@@ -48,10 +51,15 @@ class ConsumerGroup:
         self.outdated = False  # a pull spoke of subscriptions that no heartbeat has brought yet
         self.members: dict[Connection, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}  # of all members together
-        self.conflicts: dict[str, dict[str, Subscription | None]] = {}  # topic -> client id -> ...
-        # topic -> what is wanted of it -> by how many members: thousands may come at once, and
-        # to look at each of them for each would take seconds.
-        self._wanted: dict[str, Counter[object]] = {}
+        # Thousands of members may come or go at once, and to look at each of them for each would
+        # take seconds. So what is derived from all of them is kept up step by step.
+        self._client_ids: list[str] = []  # in order, one for each member
+        self._list_body: bytes | None = None
+        # topic -> a heap of (-version, -turn, subscription, member), those that are gone included
+        self._newest: dict[str, list[tuple[int, int, Subscription, Member]]] = {}
+        self._turn = 0
+        self._wanted: dict[str, Counter[object]] = {}  # topic -> what is wanted -> by how many
+        self._shapes: dict[str, frozenset[object]] = {}  # of topics that members want differently
         self._telling = 0  # members that have told what they subscribe
 
     def describe(self, data: ConsumerData) -> None:
@@ -67,20 +75,38 @@ class ConsumerGroup:
         before, member.subscriptions = member.subscriptions, wanted
         self._count(before, -1)
         self._count(wanted, 1)
-        self._merge(before, [member])
+        self._turn += 1
+        for topic, subscription in wanted.items():
+            entry = (-subscription.version, -self._turn, subscription, member)
+            heapq.heappush(self._newest.setdefault(topic, []), entry)
+        self._merge(before.keys() | wanted.keys())
         return True
 
     def join(self, member: Member) -> None:
         """Take a member in, in place of another by the same connection."""
         self.leave(member.connection)
         self.members[member.connection] = member
+        insort(self._client_ids, member.client_id)
+        self._list_body = None
 
     def leave(self, connection: Connection) -> Member | None:
         member = self.members.pop(connection, None)
         if member is not None:
+            del self._client_ids[bisect_left(self._client_ids, member.client_id)]
+            self._list_body = None
             self._count(member.subscriptions, -1)
-            self._merge(member.subscriptions, ())
+            self._merge(member.subscriptions)
         return member
+
+    def client_ids(self) -> list[str]:
+        """Each member's client id once, in an order that all members are told alike."""
+        return list(dict.fromkeys(self._client_ids))
+
+    def list_body(self) -> bytes:
+        """The answer to GET_CONSUMER_LIST_BY_GROUP: every member asks after every change."""
+        if self._list_body is None:
+            self._list_body = fastjson.dumps({"consumerIdList": self.client_ids()})
+        return self._list_body
 
     def _count(self, subscriptions: dict[str, Subscription], step: int) -> None:
         self._telling += step if subscriptions else 0
@@ -91,34 +117,62 @@ class ConsumerGroup:
             if not counts:
                 del self._wanted[topic]
 
-    def _merge(self, gone: dict[str, Subscription], changed: Iterable[Member]) -> None:
-        """Derive the group's subscriptions from its members', anew when one that counted went."""
+    def _merge(self, topics: Iterable[str]) -> None:
+        """Derive the group's subscriptions of these topics from its members'."""
         merged = dict(self.subscriptions)
-        if any(merged.get(topic) is subscription for topic, subscription in gone.items()):
-            merged, changed = {}, self.members.values()
-        for member in changed:
-            for topic, subscription in member.subscriptions.items():
-                known = merged.get(topic)
-                if known is None or subscription.version >= known.version:
-                    merged[topic] = subscription
+        for topic in topics:
+            newest = self._newest_of(topic)
+            if newest is None:
+                merged.pop(topic, None)
+            else:
+                merged[topic] = newest
         self.subscriptions = merged
         self._find_conflicts()
 
-    def _find_conflicts(self) -> None:
-        found = {topic: views for topic in self.subscriptions if (views := self._views(topic))}
-        for topic, views in found.items():
-            if self._shape(views) != self._shape(self.conflicts.get(topic, {})):
-                self._warn(topic, views)
-        for topic in self.conflicts.keys() - found.keys():
-            log.info("members of a group agree again", group=self.name, topic=topic)
-        self.conflicts = found
+    def _newest_of(self, topic: str) -> Subscription | None:
+        """By the clients' own number, the last told of equal ones; None: nobody wants it."""
+        heap = self._newest.get(topic, [])
+        if len(heap) > 2 * self._telling + 16:  # most are of members that have gone
+            heap[:] = [entry for entry in heap if self._counts(topic, entry[2], entry[3])]
+            heapq.heapify(heap)
+        while heap and not self._counts(topic, heap[0][2], heap[0][3]):
+            heapq.heappop(heap)
+        if heap:
+            return heap[0][2]
+        self._newest.pop(topic, None)
+        return None
 
-    def _views(self, topic: str) -> dict[str, Subscription | None]:
-        """What each member says of the topic, when they differ; else nothing."""
+    def _counts(self, topic: str, subscription: Subscription, member: Member) -> bool:
+        return (
+            member.subscriptions.get(topic) is subscription
+            and self.members.get(member.connection) is member
+        )
+
+    def _find_conflicts(self) -> None:
+        """Log when members begin to want different messages of a topic, and when they agree."""
+        shapes = {topic: shape for topic in self.subscriptions if (shape := self._shape_of(topic))}
+        for topic, shape in shapes.items():
+            if shape != self._shapes.get(topic) and (views := self._views(topic)):
+                self._warn(topic, views)
+        for topic in self._shapes.keys() - shapes.keys():
+            log.info("members of a group agree again", group=self.name, topic=topic)
+        self._shapes = shapes
+
+    def _shape_of(self, topic: str) -> frozenset[object]:
+        """The different wishes of the members, None for "not at all"; empty when they agree."""
         counts = self._wanted[topic]
         all_tell = self.consume_type != CONSUME_PASSIVELY or counts.total() == self._telling
         if is_retry_topic(topic) or (len(counts) == 1 and all_tell):
-            return {}
+            return frozenset()
+        return frozenset(counts) if all_tell else frozenset(counts) | {None}
+
+    @property
+    def conflicts(self) -> dict[str, dict[str, Subscription | None]]:
+        """topic -> client id -> what it wants, where members want different messages."""
+        return {topic: views for topic in self._shapes if (views := self._views(topic))}
+
+    def _views(self, topic: str) -> dict[str, Subscription | None]:
+        """What each member says of the topic, when they differ; else nothing."""
         members = [member for member in self.members.values() if member.subscriptions]
         views = {member.client_id: member.subscriptions.get(topic) for member in members}
         if self.consume_type != CONSUME_PASSIVELY:  # pullers may well divide topics by hand

@@ -12,7 +12,6 @@ from aerobee.protocol.config_journal import Change, Path
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # topic -> "broker-a:4;broker-b:4"
 ENTRY_BYTES: Final = 200  # that an entry takes beside its texts
-EMPTIED_MAX: Final = 1000  # namespaces without a key that are remembered, until the next start
 _TABLE: Final = "configTable"
 
 
@@ -24,7 +23,6 @@ class KvConfig:
     ) -> None:
         self._table: dict[str, dict[str, str]] = {}
         self._bytes_max = bytes_max
-        self._emptied: dict[str, None] = {}  # in the order in which they lost their last key
         self.size = 0  # bytes, of all entries
         self.file = TableFile(path, clock, self._entries, self._value_of, disk)
 
@@ -79,13 +77,6 @@ class KvConfig:
         self.file.changed((_TABLE, namespace, key))
         if not values:
             del self._table[namespace]
-            self._emptied[namespace] = None
-            if len(self._emptied) > EMPTIED_MAX:
-                del self._emptied[next(iter(self._emptied))]
-
-    def has(self, namespace: str) -> bool:
-        """Whether anything was put there, though it may be gone again: RocketMQ lists it then."""
-        return namespace in self._table or namespace in self._emptied
 
     def namespace(self, namespace: str) -> dict[str, str]:
         return dict(self._table.get(namespace, {}))

@@ -144,7 +144,7 @@ class DaemonSettings:
     )
     write_buffer_high_water_mark: int = setting(
         0,
-        "Unsent bytes of a connection at which we stop reading from it; 0: 4 MiB.",
+        "Unsent bytes of a connection at which we stop reading from it; 0: 1 MiB.",
         unit="bytes",
         low=0,
     )

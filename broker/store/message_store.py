@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from aerobee.broker.store.commitlog import Fact, LogFull, Row
-from aerobee.broker.store.consume_queue import ConsumeQueue
+from aerobee.broker.store.consume_queue import ENTRY_SIZE, ConsumeQueue
 from aerobee.broker.store.disk import DiskSpace
 from aerobee.broker.store.keepers import Keeper
 from aerobee.broker.store.key_search import Search, search_key
 from aerobee.broker.store.lifecycle import StoreLifecycle
+from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.plain_read import PlainRead
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import (
@@ -34,6 +35,7 @@ from aerobee.protocol.record import Message
 log = structlog.get_logger("aerobee.store")
 
 SLOW_LOCK_S = 0.5
+RECENT_ENTRIES = 50_000  # of a queue: what was written last is in memory, no need to ask
 
 
 class MessageStore(StoreLifecycle):
@@ -206,6 +208,19 @@ class MessageStore(StoreLifecycle):
             self.stats.gets_found += 1
             self.stats.messages_read += found[6]
         return found
+
+    def old_entries(
+        self, topic: str, queue_id: int, queue_offset: int, count: int
+    ) -> tuple[MappedFile, int, int] | None:
+        """File, begin and end of a queue's entries, unless they were written lately."""
+        queue = self.queue_table.table.get((topic, queue_id))
+        if queue is None or queue.max_offset - queue_offset < RECENT_ENTRIES:
+            return None
+        file = queue.files.find(queue_offset * ENTRY_SIZE)
+        if file is None or queue_offset < queue.min_offset:
+            return None
+        position = queue_offset * ENTRY_SIZE - file.start
+        return file, position, min(position + count * ENTRY_SIZE, file.size)
 
     def read_cold(self, result: ReadResult) -> list[bytes]:
         """The bytes of a result's views, read with pread: for a thread beside the loop, or where a

@@ -89,10 +89,13 @@ class Residence:
     first that were not used for longest, which these were just now.
     """
 
-    __slots__ = ("_recent_asked", "_until", "recent_until")
+    __slots__ = ("_recent_asked", "_until", "_whole_files", "recent_until")
 
-    def __init__(self) -> None:
-        self._until: dict[int, float] = {}  # by the physical offset where the block begins
+    def __init__(self, *, whole_files: bool = False) -> None:
+        """With `whole_files` blocks end with their file, not with what is readable of it: a
+        queue's file does not know how far it is written."""
+        self._whole_files = whole_files
+        self._until: dict[tuple[int, int], float] = {}  # by the file and where the block begins
         self.recent_until = 0.0  # so long the end of the log is taken to be there, all of it
         self._recent_asked = 0.0
 
@@ -112,11 +115,16 @@ class Residence:
     def holds_range(self, file: MappedFile, position: int, end: int) -> bool:
         """Whether the range, and what stands around it, is in memory."""
         now = monotonic()
-        until = self._until
+        until, key = self._until, id(file)
         for block in range(position - position % _BLOCK, end, _BLOCK):
-            if until.get(file.start + block, 0.0) < now and not self._has_block(file, block, now):
+            if until.get((key, block), 0.0) < now and not self._has_block(file, block, now):
                 return False
         return True
+
+    def bring_in(self, file: MappedFile, position: int, end: int) -> None:
+        """Read what `holds_range` looks at, for a thread beside the loop: it is then there."""
+        for block in range(position - position % _BLOCK, end, _BLOCK):
+            file.file.read(block, min(_BLOCK, self._end_of(file) - block))
 
     def holds(self, spans: Sequence[Span], size: int) -> bool:
         """Whether all spans, `size` bytes in rising order, are in memory."""
@@ -131,10 +139,13 @@ class Residence:
             return True
         return all(each.file.is_cached(start, length) for each, start, length in spans)
 
+    def _end_of(self, file: MappedFile) -> int:
+        return file.size if self._whole_files else file.readable
+
     def _has_block(self, file: MappedFile, position: int, now: float) -> bool:
-        if not file.file.is_cached(position, min(_BLOCK, file.readable - position)):
+        if not file.file.is_cached(position, min(_BLOCK, self._end_of(file) - position)):
             return False
         if len(self._until) >= _BLOCKS_MAX:
             self._until.clear()
-        self._until[file.start + position] = now + _FRESH_S
+        self._until[id(file), position] = now + _FRESH_S
         return True

@@ -37,6 +37,7 @@ STRICTER: Final = {
     "topic batch queue": _KINDS,
     "topic compaction": _KINDS,
     "group no body": "an OK would promise a group that nobody has named",
+    "kv list emptied": "the names of emptied namespaces are not kept: they would grow for ever",
     "mode pop": _POP,
     "mode pop of absent group": _POP,
     "change config unknown": _SETTINGS,

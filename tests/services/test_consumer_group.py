@@ -5,6 +5,7 @@ import time
 from typing import Any, cast
 
 import pytest
+from loop_turns import calls_of
 
 from aerobee.broker.connection import Connection
 from aerobee.broker.services.consumer_group import ConsumerGroup, Member
@@ -36,6 +37,21 @@ def test_thousands_of_members_come_and_go_in_a_moment() -> None:
         group.leave(member.connection)
     assert not group.subscriptions
     assert time.process_time() - started < 3
+
+
+def test_a_member_that_leaves_costs_no_more_in_a_large_group() -> None:
+    """The newest of the members that stay is found without a look at each of them."""
+
+    def leave_all(count: int) -> None:
+        group = ConsumerGroup("g")
+        members = [member_of(group, f"client-{n}") for n in range(count)]
+        for member in members:
+            group.subscribe(member, wants({"T1": "*"}))
+        for member in reversed(members):
+            group.leave(member.connection)
+        assert not group.subscriptions and not group.client_ids()
+
+    assert calls_of(lambda: leave_all(800)) < 6 * calls_of(lambda: leave_all(200))
 
 
 @pytest.mark.parametrize("seed", range(20))
