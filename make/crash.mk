@@ -26,7 +26,7 @@ powercut-kernel: $(OK) ## what fdatasync promises while a file system goes down,
 	$(CRASH) crash.sync_at_shutdown $(N) $(SEED)
 
 test-full-disk: $(OK) ## a 64 MB disk filled up (needs root for a loop mount)
-	$(V)/bin/pytest -q tests/crash/test_full_disk.py -m root $(ARGS)
+	$(V)/bin/pytest -q tests/crash/test_full_disk.py tests/broker/test_daemon.py -m root $(ARGS)
 
 test-dead-device: $(OK) ## file systems shut down under a running broker (needs root and xfsprogs; CUTS=6)
 	$(V)/bin/pytest -q tests/crash/test_dead_device.py -m root $(ARGS)

@@ -203,7 +203,9 @@ def test_a_folder_of_somebody_else_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_disk_without_space_is_one_sentence(tmp_path: Path) -> None:
+def test_a_fresh_store_on_a_full_disk_starts_and_refuses_sends_with_the_reason(
+    tmp_path: Path,
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
@@ -211,11 +213,12 @@ def test_a_disk_without_space_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space left"):
             (disk / "fill").write_bytes(bytes(1 << 20))
         with Daemon(tmp_path, storePathRootDir=str(disk / "store")) as daemon:
-            assert daemon.process.wait(30) == 1
-        last = daemon.log().splitlines()[-1]
-        assert "no space left on the disk" in last
-        assert "--set storePathRootDir=" in last
-        assert "Traceback" not in daemon.log()
+            send = dict(zip("abcdefgh", ("g", "orders", "TBW102", 4, 0, 0, 0, 0), strict=True))
+            with Wire(daemon.ready()["broker"]) as wire:
+                answer = wire.request(310, send, b"no room")
+            assert answer.code != 0
+            assert "space" in (answer.header.get("remark") or ""), answer
+            assert "Traceback" not in daemon.log()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
