@@ -42,7 +42,7 @@ class _NoServer:
 
     def __init__(self) -> None:
         self.busy_poll = BusyPoll(asyncio.get_running_loop())
-        self.turns = Turns()
+        self.turns = Turns(slice_s=float("inf"))
 
     def opened(self, connection: Connection) -> bool:
         return True
@@ -189,6 +189,7 @@ async def main(arguments: argparse.Namespace) -> None:
             message_index_enable=not arguments.no_index,
         )
         broker = make_broker(settings, Clock())
+        broker.turns.slice_s = float("inf")  # nobody here answers what is put off
         broker.store.load()
         broker.topics.load()
         broker.groups.load()
