@@ -7,10 +7,12 @@ topic here (that its sends need no other check than the queue id) is what lets i
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from aerobee.broker.answers import send_answers
 from aerobee.broker.broker import Broker
+from aerobee.broker.connection import Connection
 from aerobee.broker.dispatch import Handler, Request, failed
 from aerobee.broker.services import names_check
 from aerobee.broker.services.refused import Refused
@@ -58,6 +60,7 @@ class Sends:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.plain: dict[str, int] = {}  # topics whose sends need no check but this: their queues
+        self._held: dict[tuple[str, Connection], list[tuple[Request, SendRequest]]] = {}
         self.added = ""  # the properties that every message gets
         self.answer_ext: dict[str, str] = {}
         self.unique_ids = UniqueIds()
@@ -92,13 +95,13 @@ class Sends:
     def _send(self, request: Request, fields: SendRequest, *, held: bool = False) -> Command | None:
         try:
             config = self.checked_topic(fields)
-            if not held and not self.broker.topics.is_durable(config.name):
+            if not held and self._must_wait(request.connection, config.name):
                 self._hold(request, fields, config.name)
                 return None
             if fields.batch:
                 return self._put_batch(request, self._batch(request, fields, config))
             message = self._message(request, fields, config)
-            if not held and not self.broker.topics.is_durable(message.topic):
+            if not held and self._must_wait(request.connection, message.topic):
                 self._hold(request, fields, message.topic)
                 return None
             queue_id = message.queue_id  # before a delay or a transaction takes it elsewhere
@@ -109,30 +112,43 @@ class Sends:
             return self._refuse(request, refused.code, refused.remark)
         return self._put(request, message, queue_id)
 
+    def _must_wait(self, connection: Connection, topic: str) -> bool:
+        """Whether the topic is not on disk yet, or others of the connection still wait for that."""
+        return not self.broker.topics.is_durable(topic) or (topic, connection) in self._held
+
     def _hold(self, request: Request, fields: SendRequest, topic: str) -> None:
         """Send again once the topic, which is new, is on disk: a message whose topic a crash takes
-        is out of reach. Messages that wait for the same topic keep their order."""
-        connection, file = request.connection, self.broker.topics.file
-        size = len(request.command.body)
-        connection.waits_begin(1, size)
+        is out of reach. What one connection sends keeps its order."""
+        request.connection.waits_begin(1, len(request.command.body))
+        key = topic, request.connection
+        if key in self._held:
+            self._held[key].append((request, fields))
+        else:
+            self._held[key] = [(request, fields)]
+            self.broker.topics.when_durable(topic, partial(self._release, key))
 
-        def saved(error: OSError | None) -> None:
-            if error is None:
-                try:
-                    answer = self._send(request, fields, held=True)
-                except Exception as failure:
-                    answer = failed(request, failure)
-            else:
-                remark = (
-                    f"the message is not stored: its topic {fields.topic} is new, and {file.path} "
-                    f"cannot be saved: {error}; send again later"
-                )
-                answer = self._refuse(request, ResponseCode.SYSTEM_ERROR, remark)
-            connection.waits_end(1, size)
+    def _release(self, key: tuple[str, Connection], error: OSError | None) -> None:
+        """All that a connection has sent at once: were it done in pieces, a client that sends anew
+        with each answer would have its messages held for ever."""
+        for request, fields in self._held.pop(key):
+            answer = self._send_held(request, fields, error)
+            request.connection.waits_end(1, len(request.command.body))
             if answer is not None:
                 request.reply(answer)
 
-        self.broker.topics.when_durable(topic, saved)
+    def _send_held(
+        self, request: Request, fields: SendRequest, error: OSError | None
+    ) -> Command | None:
+        if error is not None:
+            remark = (
+                f"the message is not stored: its topic {fields.topic} is new, and "
+                f"{self.broker.topics.file.path} cannot be saved: {error}; send again later"
+            )
+            return self._refuse(request, ResponseCode.SYSTEM_ERROR, remark)
+        try:
+            return self._send(request, fields, held=True)
+        except Exception as failure:
+            return failed(request, failure)
 
     # --- the checks, in RocketMQ's order
 
@@ -169,7 +185,7 @@ class Sends:
                 f"request queueId[{fields.queue_id}] is illegal: topic {topic} has "
                 f"{config.queue_nums} queues, numbered from 0",
             )
-        if self._is_plain(config) and topics.is_durable(topic):
+        if self._is_plain(config) and topics.is_durable(topic) and not self._is_held(topic):
             self.plain[topic] = config.queue_nums
         return config
 
@@ -179,6 +195,9 @@ class Sends:
             fields.topic, fields.default_topic, fields.default_topic_queue_nums, unit_sub=unit_sub
         )
         return created
+
+    def _is_held(self, topic: str) -> bool:
+        return bool(self._held) and any(name == topic for name, _ in self._held)
 
     def _is_plain(self, config: TopicConfig) -> bool:
         may_change = config.order and not self.broker.settings.broker_permission & WRITE

@@ -115,7 +115,8 @@ class TableFile:
 
     def holds(self, path: Path) -> bool:
         """Whether this entry is on disk as it is now."""
-        return path not in self._unsaved and path not in self._saving
+        is_saving = path in self._saving and not (self._is_written and self._outcome is None)
+        return path not in self._unsaved and not is_saving
 
     def when_saved(self, then: Saved, path: Path | None = None) -> None:
         """Call back once every change so far is on disk, or with the reason why it is not. With a
@@ -246,8 +247,7 @@ class TableFile:
         self._is_written, self._outcome = True, error
 
     def _answer(self, until: float) -> None:
-        """Answer those who wait for the save, up to this time. The entries count as unsaved until
-        all are answered, so that nobody who comes now is served before them."""
+        """Answer those who wait for the save, up to this time."""
         while self._answering and perf_counter() < until:
             try:
                 self._answering.popleft()(self._outcome)

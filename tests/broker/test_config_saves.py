@@ -16,11 +16,14 @@ from peers.in_process import Client, pull_ext, running_broker, send_ext
 from waiting import until
 
 from aerobee.broker.app import AppBroker
+from aerobee.broker.dispatch import Request
+from aerobee.broker.handlers.send import Sends
 from aerobee.broker.services import table_file
 from aerobee.broker.services.table_text import whole_slices
 from aerobee.protocol import fastjson
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
+from aerobee.protocol.headers import SendRequest
 from aerobee.protocol.record import decode_records
 
 Ask = Callable[[Client, str], Command]
@@ -178,6 +181,33 @@ async def test_sends_to_a_new_topic_keep_their_order_while_it_is_saved(
     pulled = await maker.request(RequestCode.PULL_MESSAGE, pull_ext("New"))
     bodies = [bytes(message.body) for message in decode_records(pulled.body)]
     assert bodies == [b"%02d" % number for number in range(20)]
+
+
+async def test_sends_that_follow_each_answer_are_not_held_for_ever(
+    disk: GatedDisk, clients: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[str] = []
+    hold = Sends._hold
+
+    def noted(self: Sends, request: Request, fields: SendRequest, topic: str) -> None:
+        held.append(topic)
+        hold(self, request, fields, topic)
+
+    monkeypatch.setattr(Sends, "_hold", noted)
+    monkeypatch.setattr(table_file, "SLICE_S", 2e-5)  # one answer, or a few, at a time
+    in_flight, rounds = 32, 20
+
+    async def send_in_turn(client: Client) -> None:
+        for _ in range(rounds):
+            answer = await client.request(RequestCode.SEND_MESSAGE_V2, send_ext("New"), b"x")
+            assert answer.code == 0
+
+    disk.hold()
+    senders = [asyncio.ensure_future(send_in_turn(clients[n % 2])) for n in range(in_flight)]
+    await until(lambda: disk.stopped)
+    disk.let_go()
+    await asyncio.gather(*senders)
+    assert len(held) <= 2 * in_flight  # of 640: those before the save, and a last few
 
 
 async def test_a_send_whose_new_topic_cannot_be_saved_is_refused_and_not_stored(
