@@ -8,13 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
 from aerobee.broker.clock import Clock
 from aerobee.broker.store.disk import Disk, RealDisk
 from aerobee.broker.store.json_file import load_json, save_json
-
-log = structlog.get_logger("aerobee.config")
+from aerobee.broker.store.reports import Reports
 
 _QUIET_S: Final = 0.2
 _RETRY_S: Final = 2.0
@@ -87,6 +84,7 @@ class ConfigFile:
         self._taken = 0  # snapshots taken so far
         self._written = 0  # the newest of them on disk
         self._writing = threading.Lock()
+        self._reports = Reports(clock)
 
     def load(self) -> dict[Any, Any] | None:
         return load_json(self.path, disk=self._disk)
@@ -136,6 +134,12 @@ class ConfigFile:
             self._dirty = True  # a thread that had not begun yet never will
             raise
         except OSError as error:
-            log.error("a config file cannot be saved; trying again", path=self.path, error=error)
+            self._reports.disk_error(
+                "a config file cannot be saved",
+                error,
+                call="write",
+                path=self.path,
+                then=f"tried again every {_RETRY_S:g} s",
+            )
             self.changed_lazily()
             await self._clock.sleep(_RETRY_S)

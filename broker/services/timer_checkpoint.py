@@ -14,8 +14,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-import structlog
-
 from aerobee.broker.clock import Clock
 from aerobee.broker.services.timer_recovery import Passed
 from aerobee.broker.store.system_calls import data_sync
@@ -23,8 +21,6 @@ from aerobee.broker.store.wake import Wake
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
-
-log = structlog.get_logger("aerobee.timers")
 
 _PAGE: Final = 4096
 _FIELDS: Final = Struct(">7q")
@@ -113,8 +109,18 @@ class Checkpoints:
                 self.rounds_done = self.rounds_begun
                 self._write(reached)
             except OSError as error:
-                log.error("timers cannot be written to disk; trying again", error=str(error))
-                self.dirty.set()
+                self.note_refused(error)
+
+    def note_refused(self, error: OSError) -> None:
+        """The disk refuses the timers' files: say so and try again by and by."""
+        self._store.reports.disk_error(
+            "timers cannot be written to disk",
+            error,
+            call="sync",
+            path=self._path,
+            then="tried again with the next round; timers that are set meanwhile are in the log",
+        )
+        self.dirty.set()
 
     def step(self) -> None:
         """One round of `run`, at once."""

@@ -198,8 +198,7 @@ class Timers:
         try:
             self.checkpoints.step()
         except OSError as error:
-            log.error("timers cannot be written to disk; trying again", error=str(error))
-            self.checkpoints.dirty.set()
+            self.checkpoints.note_refused(error)
 
     async def start(self) -> None:
         self._store.add_arrival_listener(

@@ -32,6 +32,7 @@ from aerobee.broker.store.keepers import Keepers
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.refusals import Cause, Refusals
+from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.worker import Worker
 
@@ -64,6 +65,7 @@ class Clean:
         refusals: Refusals,
         clock: Clock,
         dispatched_offset: Callable[[], int],
+        reports: Reports,
     ) -> None:
         self.settings = settings  # replaced whole when an operator changes what may change
         self._disk = disk
@@ -72,6 +74,7 @@ class Clean:
         self._refusals = refusals
         self._clock = clock
         self._dispatched_offset = dispatched_offset
+        self._reports = reports
         self.keepers = Keepers(refusals, clock)
         self._manual = 0
         self._unmeasurable: set[str] = set()
@@ -196,12 +199,7 @@ class Clean:
             try:
                 yield from _expired_of(queue, low)
             except OSError as error:  # an operator may have removed the topic's folder
-                log.error(
-                    "expired files of a queue could not be looked for",
-                    topic=queue.topic,
-                    queue_id=queue.queue_id,
-                    reason=str(error),
-                )
+                self._report("expired files of a queue could not be looked for", error, "read")
         index_files = self._index.files if self._index is not None else []
         while len(index_files) > 1 and self._index and index_files[0].end_offset < low:
             self._index.remove(index_files[0])
@@ -212,13 +210,18 @@ class Clean:
         try:
             files.remove(file)
         except OSError as error:
-            log.error("a file could not be removed", path=file.path, reason=str(error))
+            self._report("a file could not be removed", error, "unlink", file.path)
             return False
         try:
             self._disk.syncdir(files.folder)
         except OSError as error:
-            log.error("a folder could not be synced", path=files.folder, reason=str(error))
+            self._report("a folder could not be synced", error, "syncdir", files.folder)
         return True
+
+    def _report(self, event: str, error: OSError, call: str, path: str = "") -> None:
+        wait_s = self.settings.clean_resource_interval / 1000
+        then = f"tried again every {wait_s:g} s; the disk is not freed until it works"
+        self._reports.disk_error(event, error, call=call, path=path, then=then)
 
     def step(self) -> float:
         """Remove at most one log file and what hangs on it; seconds until the next step."""
@@ -254,7 +257,7 @@ class Clean:
                     else:
                         _settled(derived, await worker.run(self.remove, derived))
             except OSError as error:
-                log.error("expired files could not be looked for", reason=str(error))
+                self._report("expired files could not be looked for", error, "read")
             await self._clock.sleep(self.pause(removed))
 
 

@@ -150,6 +150,7 @@ class StoreLifecycle:
             self.refusals,
             clock,
             lambda: self.reput.dispatched_offset,
+            self.reports,
         )
         self.self_check = SelfCheck(self.disk, self.commit_log, clock)
         self._reader = Reader(
