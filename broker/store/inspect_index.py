@@ -64,29 +64,34 @@ def _slots(file: RestFile, of_others: list[int]) -> int:
         # The last entry ends in [end, end + 20): one number of slots fits the file's length.
         least = (end - HEADER_SIZE - count * ENTRY_SIZE + SLOT_SIZE - 1) // SLOT_SIZE
         candidates.append(least + (words - least) % (ENTRY_SIZE // SLOT_SIZE))
-    return next((slots for slots in candidates if _fits(file, header, slots)), 0)
+    # A kill can leave the slots behind their entries: then the chains have to tell.
+    for by_slots in (True, False):
+        for slots in candidates:
+            if _fits(file, header, slots, by_slots=by_slots):
+                return slots
+    return 0
 
 
-def _fits(file: RestFile, header: IndexHeader, slots: int) -> bool:
-    """Whether most entries look like entries if the file has so many slots."""
+def _fits(file: RestFile, header: IndexHeader, slots: int, *, by_slots: bool) -> bool:
+    """Whether most of the first entries look like entries if the file has so many slots: are
+    chained as they would be, and, `by_slots`, are led to."""
     start = HEADER_SIZE + slots * SLOT_SIZE
     if slots <= 0 or (file.size - start) % ENTRY_SIZE:
         return False
     count = min(header.next_number, (file.size - start) // ENTRY_SIZE)
     if count < 2 or any(file.view[start : start + ENTRY_SIZE]):
         return False
-    last = count - 1
-    numbers = np.unique(np.linspace(1, last, min(last, _SAMPLE)).astype(np.int64))
-    entries = np.frombuffer(file.view, INDEX_ENTRY, count, start)[numbers]
-    slot_values = np.frombuffer(file.view, ">i4", slots, HEADER_SIZE)
-    good = (
-        (entries["hash"] > 0)
-        & (entries["offset"] >= header.begin_offset)
-        & (entries["prev"] >= 0)
-        & (entries["prev"] < numbers)
-        & (slot_values[entries["hash"].astype(np.int64) % slots] >= numbers)
-    )
-    return bool(2 * np.count_nonzero(good) > len(numbers))
+    entries = np.frombuffer(file.view, INDEX_ENTRY, min(count, _SAMPLE), start)[1:]
+    good = (entries["hash"] > 0) & (entries["offset"] >= header.begin_offset)
+    if 2 * np.count_nonzero(good) <= len(entries):
+        return False
+    slot_numbers = np.abs(entries["hash"].astype(np.int64)) % slots
+    _, previous = _chains(slot_numbers, slots)
+    good &= entries["prev"] == previous
+    if by_slots:
+        slot_values = np.frombuffer(file.view, ">i4", slots, HEADER_SIZE)
+        good &= slot_values[slot_numbers] > np.arange(len(entries))
+    return bool(2 * np.count_nonzero(good) > len(entries))
 
 
 def _written_end(file: RestFile) -> int:
@@ -121,8 +126,8 @@ def find_by_key(store: RestStore, topic: str, key: str) -> Iterator[int]:
 
 def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Problem]:
     """Whether header, slots and chains of one file agree with its entries. `torn`: a killed
-    broker may have set slots for entries that the header does not count yet, or have cut the file
-    and not its header."""
+    broker may have set slots for entries that the header does not count yet, or not yet have set
+    those of the last entries, or have cut the file and not its header."""
     header = header_of(file)
     if not slots:
         yield Problem(file.path, 0, "its number of slots cannot be told: the header or first entry")
@@ -146,7 +151,10 @@ def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Prob
         number = int(bad[0])
         found, right = int(entries["prev"][number]), int(previous[number])
         yield _bad_entry(file, start, bad, f"it goes on at {found}, the one before it is {right}")
-    wrong = np.flatnonzero((slot_values != newest) & ~(torn & (slot_values > len(entries))))
+    right = slot_values == newest
+    if torn:
+        right |= (slot_values > len(entries)) | _are_behind(slot_values, newest, hashes % slots)
+    wrong = np.flatnonzero(~right)
     if wrong.size:
         slot = int(wrong[0])
         text = f"slot {slot} says {int(slot_values[slot])}, its newest entry is {int(newest[slot])}"
@@ -159,6 +167,16 @@ def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Prob
     if len(entries) and int(entries["offset"][-1]) != header.end_offset:
         text = f"the header ends at {header.end_offset}, the last entry's record is at "
         yield Problem(file.path, 24, text + str(int(entries["offset"][-1])))
+
+
+def _are_behind(
+    slot_values: NDArray[Any], newest: NDArray[Any], slot_numbers: NDArray[Any]
+) -> NDArray[Any]:
+    """Which slots say nothing yet, or name an older entry of their own chain."""
+    older = (slot_values > 0) & (slot_values < newest)
+    behind: NDArray[Any] = slot_values == 0
+    behind[older] = slot_numbers[slot_values[older] - 1] == np.flatnonzero(older)
+    return behind
 
 
 def _chains(slot_numbers: NDArray[Any], slots: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -270,8 +270,7 @@ def _check_index(
         if header.next_number < 2:
             continue
         slots = slots_by_size[file.size]
-        torn = not store.stopped_cleanly and file is store.index[-1]
-        yield from check_index_file(file, slots, torn=torn)
+        yield from check_index_file(file, slots, torn=not store.stopped_cleanly)
         if not slots:
             continue
         entries = entries_of(file, slots)

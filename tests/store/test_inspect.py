@@ -368,6 +368,16 @@ def test_after_a_kill_during_a_recovery_an_index_file_may_be_short(
     run("stat", str(folder))
 
 
+@pytest.mark.parametrize("written", [0, 60])
+def test_after_a_kill_the_slots_may_be_behind_the_entries(folder: Path, written: int) -> None:
+    last = files(folder, "index")[-1]
+    change(last, 40 + written * 4, bytes((100 - written) * 4))
+    assert problems(folder) != []
+    (folder / "abort").touch()
+    assert slots_of(open_directory(str(folder)))[last.stat().st_size] == 100
+    assert problems(folder) == []
+
+
 def test_after_a_kill_the_index_may_be_ahead_of_its_header(folder: Path) -> None:
     path = files(folder, "index")[-1]
     count = struct.unpack_from(">i", path.read_bytes(), 36)[0]
