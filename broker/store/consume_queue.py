@@ -12,6 +12,7 @@ dispatched and thus readable.
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -29,6 +30,7 @@ ENTRY: Final = struct.Struct(">qiq")
 ENTRY_SIZE: Final = 20
 BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
+DISPATCH_LAG_MS: Final = 200  # between storing a message and writing its entry, as a rule
 ALLOCATION_CHUNK: Final = 64 * 1024
 
 
@@ -190,6 +192,7 @@ class ConsumeQueue:
         if file is None or not file.start <= byte < file.end:
             if file is not None:
                 file.wrote = file.size
+                self._date_back(file)
             start = byte - byte % self.files.file_size
             file = self.files.find(byte) or self.files.create(start)
             self.writing = file
@@ -199,6 +202,13 @@ class ConsumeQueue:
         # The last entry that fits the chunk whole.
         self.write_end = file.allocated - file.allocated % ENTRY_SIZE
         file.wrote = self.write_position
+
+    def _date_back(self, file: MappedFile) -> None:
+        """A full file must not look younger than its last message, whose entry was written some
+        time after it was stored (see `queue_dates`); the next flush knows the time itself."""
+        disk = self.files.disk
+        with suppress(OSError):
+            disk.set_modified_ms(file.path, disk.modified_ms(file.path) - DISPATCH_LAG_MS)
 
     # -- reading
 

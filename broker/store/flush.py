@@ -25,6 +25,7 @@ from aerobee.broker.store.flush_log import LogFlush, LogJob
 from aerobee.broker.store.index_file import IndexFile
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.store.queue_dates import date_file, is_full
 from aerobee.broker.store.refusals import Cause, Refusals
 from aerobee.broker.store.reports import Reports
 from aerobee.broker.store.reput import Reput
@@ -134,10 +135,13 @@ class QueueFlush:
     def sync(self, job: QueueJob) -> QueueJob:
         claimed = self._checkpoint.value
         try:
-            for _, _, _, files in job.queues:
+            for queue, _, _, files in job.queues:
                 for mapped in files:
                     job.path = mapped.path
                     mapped.file.sync()
+                    if is_full(queue, mapped):
+                        with suppress(FileNotFoundError):  # its topic may have been deleted
+                            date_file(self._log.files, queue, mapped)
             for file, _ in job.index:
                 job.path = file.path
                 file.write_slots()

@@ -12,11 +12,12 @@ import structlog
 
 from aerobee.broker.store.checkpoint import StoreCheckpoint
 from aerobee.broker.store.commitlog import CommitLog
-from aerobee.broker.store.consume_queue import BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from aerobee.broker.store.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.index_service import IndexService
 from aerobee.broker.store.mapped_file import MappedFile
 from aerobee.broker.store.property_columns import key_spans
+from aerobee.broker.store.queue_dates import date_file, timestamp_at
 from aerobee.broker.store.recovery_plan import (
     IndexFileFacts,
     LogFileFacts,
@@ -28,7 +29,7 @@ from aerobee.broker.store.recovery_plan import (
 from aerobee.broker.store.recovery_queue import LIGHT, recover_queue
 from aerobee.broker.store.recovery_scan import FOREVER, LogScan
 from aerobee.broker.store.reput import Reput
-from aerobee.broker.store.scan import NOTHING_HERE, check_record, find_record
+from aerobee.broker.store.scan import NOTHING_HERE, find_record
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.record import CorruptRecord, decode_record
 
@@ -46,7 +47,7 @@ def gather_facts(
     clean: bool,
 ) -> RecoveryFacts:
     files = tuple(
-        LogFileFacts(file.start, _timestamp_at(file, 0)) for file in commit_log.files.files
+        LogFileFacts(file.start, timestamp_at(file, 0)) for file in commit_log.files.files
     )
     index_files = (
         ()
@@ -64,15 +65,6 @@ def gather_facts(
         index_files,
         settings.message_index_enable and settings.message_index_safe,
     )
-
-
-def _timestamp_at(file: MappedFile, position: int) -> int:
-    """The store time of the record at a position; 0 when there is no sound one."""
-    room = file.size - position
-    try:
-        return check_record(file.view, file.start, position, room, False).store_timestamp
-    except CorruptRecord:
-        return 0
 
 
 def _limit_of(queue: ConsumeQueue, plan: Plan) -> int | None:
@@ -330,17 +322,12 @@ class Recovery:
             return True
 
     def _date_queue_files(self, rebuilt_from: int) -> None:
-        """RocketMQ 4.9 finds messages by time in the first queue file that was changed at or
-        after it: one that was written anew gets the time of its last message."""
+        """Files that were written anew are as old as their last messages."""
         for queue in self._log.queues:
             for mapped in queue.files.files[:-1]:
                 position = mapped.size - mapped.size % ENTRY_SIZE - ENTRY_SIZE
-                offset, size, _ = ENTRY.unpack(mapped.read(position, ENTRY_SIZE))
-                file = self._log.files.find(offset) if offset >= rebuilt_from else None
-                if file is not None and size != BLANK_ENTRY_SIZE:
-                    time_ms = _timestamp_at(file, offset - file.start)
-                    if time_ms:
-                        queue.files.disk.set_modified_ms(mapped.path, time_ms)
+                if ENTRY.unpack(mapped.read(position, ENTRY_SIZE))[0] >= rebuilt_from:
+                    date_file(self._log.files, queue, mapped)
 
     def _number_queues(self) -> None:
         for queue in self._log.queues:
