@@ -4,8 +4,6 @@ import os
 from functools import cache
 from typing import Final
 
-import structlog
-
 from aerobee.broker.broker import Broker
 from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import (
@@ -18,8 +16,6 @@ from aerobee.protocol.admin_headers import QueryConsumerOffset, UpdateConsumerOf
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.command import Command
 from aerobee.protocol.headers import decode_ext
-
-log = structlog.get_logger("aerobee.offsets")
 
 _MEMORY_SHARE: Final = 0.4  # of the machine's memory: messages nearer to the log's end are "young"
 
