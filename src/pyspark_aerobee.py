@@ -1,5 +1,12 @@
-"""Found by Spark through its name: `spark.read.format("aerobee")` works without a register call."""
+"""Found by Spark through its name: `spark.read.format("aerobee")` works without a register call.
 
-from aerobee.pipeline.source import AerobeeDataSource as DefaultSource
+Imported by a driver before its session, it also makes the workers run the driver's Python.
+"""
+
+from aerobee.pipeline.data_source import AerobeeDataSource as DefaultSource
+from aerobee.pipeline.driver import end_with_our_sentence, use_this_python
 
 __all__ = ["DefaultSource"]
+
+use_this_python()
+end_with_our_sentence()

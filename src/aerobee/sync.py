@@ -13,46 +13,31 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
-from aerobee.client import accumulator, admin, client, consumer, message, producer, transactions
-from aerobee.client.consumer import Start
+from aerobee.client import client
+from aerobee.client.admin import admin
+from aerobee.client.consuming import consumer
+from aerobee.client.consuming.options import ConsumerOptions, Start
 from aerobee.client.errors import Closed
-from aerobee.client.message import Receipt
-from aerobee.client.options import ConsumerOptions
-from aerobee.client.producer import BUFFER_BYTES
-from aerobee.client.pulling import Pulled
-from aerobee.client.sender import Body
-from aerobee.client.transactions import Half, Verdict
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.client.message import Body, Receipt, Received
+from aerobee.client.message import Message as AsyncMessage
+from aerobee.client.producing import accumulator, producer, transactions
+from aerobee.client.producing.producer import BUFFER_BYTES
+from aerobee.client.producing.transactions import Half, Verdict
+from aerobee.client.serializers import Serializer
+from aerobee.client.transport.remoting import ConnectionEvent
+from aerobee.protocol.json.fastjson import MessageQueue
 
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 ENDING_SECONDS: Final = 1.0  # what calls of other threads get to end by themselves on closing
-
-
-class SendOptions(TypedDict, total=False):
-    """The options of a send; `aerobee.Client.send` explains them."""
-
-    tag: str | None
-    key: str | Iterable[str] | None
-    order_key: str | None
-    delay: float | None
-    deliver_at: datetime | float | None
-    properties: Mapping[str, str] | None
-    durable: bool
-
-
-class BatchOptions(TypedDict, total=False):
-    """The options of messages that travel together, without an answer, or as a half message."""
-
-    tag: str | None
-    key: str | Iterable[str] | None
-    order_key: str | None
-    properties: Mapping[str, str] | None
 
 
 class _Loop:
@@ -128,19 +113,53 @@ class _Loop:
         await self._loop.shutdown_asyncgens()
 
 
-def connect(url: str | None = None, *, timeout: float = 3.0) -> Client:
-    """Connect to the cluster behind name servers; close the client, or use it in `with`."""
-    return Client(url, timeout=timeout)
+class _Twin(Generic[A]):
+    """A blocking object, and the one of the SDK that does its work in the loop."""
+
+    def __init__(self, loop: _Loop, made: A) -> None:
+        self._loop = loop
+        self._made = made
+
+    def _there(self, work: Callable[[], T]) -> T:
+        """Do it in the loop, which may be changing what it looks at."""
+
+        async def there() -> T:
+            return work()
+
+        return self._loop.run(there())
 
 
-class Client:
+def _blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Twin[A], P], T]:
+    """A coroutine method of the SDK, with its own parameters, as a blocking one."""
+
+    @functools.wraps(method)
+    def call(self: _Twin[A], /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._loop.run(method(self._made, *arguments, **options))
+
+    return call
+
+
+class Client(_Twin[client.Client]):
     """The blocking twin of `aerobee.Client`."""
 
-    def __init__(self, url: str | None = None, *, timeout: float = 3.0) -> None:
-        self._client = client.Client(url, timeout=timeout)
-        self._loop = _Loop()
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        timeout: float = 3.0,
+        wait: float = 0.0,
+        on_connection: Callable[[ConnectionEvent], object] | None = None,
+        serializer: Serializer | None = None,
+    ) -> None:
+        """As `aerobee.connect`; `on_connection` is called in the background thread."""
+        made = client.Client(
+            url, timeout=timeout, wait=wait, on_connection=on_connection, serializer=serializer
+        )
+        super().__init__(_Loop(), made)
         try:
-            self._loop.run(self._client.open())
+            self._loop.run(made.open())
         except BaseException:
             self._loop.close()
             raise
@@ -155,39 +174,57 @@ class Client:
         """Close it; calls that other threads are in end with an error."""
         if self._loop.is_alive:
             try:
-                self._loop.run(self._client.close())
+                self._loop.run(self._made.close())
             finally:
                 self._loop.close()
 
-    def send(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        timeout: float | None = None,
-        **options: Unpack[SendOptions],
-    ) -> Receipt:
-        """Store one message and give its receipt."""
-        return self._loop.run(self._client.send(topic, body, timeout=timeout, **options))
+    send = _blocking(client.Client.send)
+    send_oneway = _blocking(client.Client.send_oneway)
+    request = _blocking(client.Client.request)
+    recall = _blocking(client.Client.recall)
+    queues = _blocking(client.Client.queues)
+    pull = _blocking(client.Client.pull)
+    min_offset = _blocking(client.Client.min_offset)
+    max_offset = _blocking(client.Client.max_offset)
+    offset_at = _blocking(client.Client.offset_at)
+    message = _blocking(client.Client.message)
 
-    def send_oneway(self, topic: str, body: Body, **options: Unpack[BatchOptions]) -> str:
-        return self._loop.run(self._client.send_oneway(topic, body, **options))
-
-    def producer(self, topic: str, *, timeout: float | None = None) -> Producer:
-        return Producer(self._loop, self._client.producer(topic, timeout=timeout))
+    def producer(
+        self, topic: str, *, timeout: float | None = None, serializer: Serializer | None = None
+    ) -> Producer:
+        return Producer(
+            self._loop, self._made.producer(topic, timeout=timeout, serializer=serializer)
+        )
 
     def buffered_producer(
-        self, topic: str, *, linger: float = 0.005, buffer_bytes: int = BUFFER_BYTES
+        self,
+        topic: str,
+        *,
+        linger: float = 0.005,
+        buffer_bytes: int = BUFFER_BYTES,
+        timeout: float | None = None,
+        serializer: Serializer | None = None,
     ) -> BufferedProducer:
         """A producer that sends in batches from a buffer."""
-        made = self._client.producer(topic, linger=linger, buffer_bytes=buffer_bytes)
+        made = self._made.producer(
+            topic,
+            linger=linger,
+            buffer_bytes=buffer_bytes,
+            timeout=timeout,
+            serializer=serializer,
+        )
         return BufferedProducer(self._loop, made)
 
     def transactions(
-        self, topic: str, *, group: str, check: Callable[[message.Message], Verdict]
+        self,
+        topic: str,
+        *,
+        group: str,
+        check: Callable[[AsyncMessage], Verdict],
+        timeout: float | None = None,
     ) -> TransactionProducer:
         """`check` is called in the background thread; it must not call this client."""
-        made = self._client.transactions(topic, group=group, check=check)
+        made = self._made.transactions(topic, group=group, check=check, timeout=timeout)
         return TransactionProducer(self._loop, made)
 
     def consumer(
@@ -202,8 +239,8 @@ class Client:
         start: Start | None = None,
         options: ConsumerOptions | None = None,
     ) -> Consumer:
-        async def make() -> consumer.Consumer:  # its events belong to the loop
-            return self._client.consumer(
+        def make() -> consumer.Consumer:  # its events belong to the loop
+            return self._made.consumer(
                 topic,
                 group=group,
                 tags=tags,
@@ -214,24 +251,7 @@ class Client:
                 options=options,
             )
 
-        return Consumer(self._loop, self._loop.run(make()))
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        return self._loop.run(self._client.queues(topic))
-
-    def pull(
-        self, queue: MessageQueue, queue_offset: int, *, count: int = 256, wait: float = 0.0
-    ) -> Pulled:
-        return self._loop.run(self._client.pull(queue, queue_offset, count=count, wait=wait))
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        return self._loop.run(self._client.min_offset(queue))
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        return self._loop.run(self._client.max_offset(queue))
-
-    def offset_at(self, queue: MessageQueue, moment: datetime | float) -> int:
-        return self._loop.run(self._client.offset_at(queue, moment))
+        return Consumer(self._loop, self._there(make))
 
     def find(
         self,
@@ -243,106 +263,90 @@ class Client:
         tags: str | Iterable[str] | None = None,
         sql: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[message.Message]:
-        found = self._client.find(
+    ) -> Iterator[Received]:
+        found = self._made.find(
             topic, key=key, since=since, until=until, tags=tags, sql=sql, limit=limit
         )
         return self._loop.iterate(found)
 
-    def message(self, message_id: str, *, topic: str | None = None) -> message.Message:
-        return self._loop.run(self._client.message(message_id, topic=topic))
-
-    def recall(self, topic: str, recall_handle: str) -> str:
-        """Take back a delayed message before its time; gives its id."""
-        return self._loop.run(self._client.recall(topic, recall_handle))
-
     @property
     def client_id(self) -> str:
-        return self._client.client_id
+        return self._made.client_id
 
     @property
     def name_servers(self) -> list[str]:
-        return self._client.name_servers
+        return self._made.name_servers
 
     @property
     def admin(self) -> Admin:
-        return Admin(self._loop, self._client.admin)
+        return Admin(self._loop, self._made.admin)
 
 
-class Producer:
+connect = Client
+
+
+class Producer(_Twin[producer.Producer]):
     """The blocking twin of `aerobee.Producer`."""
 
-    def __init__(self, loop: _Loop, made: producer.Producer) -> None:
-        self._loop = loop
-        self._producer = made
-
     def __enter__(self) -> Self:
-        self._loop.run(self._producer.__aenter__())
+        self._loop.run(self._made.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.run(self._producer.__aexit__())
+        self._loop.run(self._made.__aexit__())
 
-    def send(self, body: Body, **options: Unpack[SendOptions]) -> Receipt:
-        return self._loop.run(self._producer.send(body, **options))
-
-    def send_batch(self, bodies: list[Body], **options: Unpack[BatchOptions]) -> list[Receipt]:
-        return self._loop.run(self._producer.send_batch(bodies, **options))
-
-    def send_oneway(self, body: Body, **options: Unpack[BatchOptions]) -> str:
-        return self._loop.run(self._producer.send_oneway(body, **options))
+    send = _blocking(producer.Producer.send)
+    send_batch = _blocking(producer.Producer.send_batch)
+    send_oneway = _blocking(producer.Producer.send_oneway)
 
     @property
     def topic(self) -> str:
-        return self._producer.topic
+        return self._made.topic
 
 
-class BufferedProducer:
+class BufferedProducer(_Twin[producer.BufferedProducer]):
     """The blocking twin of `aerobee.BufferedProducer`."""
 
-    def __init__(self, loop: _Loop, made: producer.BufferedProducer) -> None:
-        self._loop = loop
-        self._producer = made
-
     def __enter__(self) -> Self:
-        self._loop.run(self._producer.__aenter__())
+        self._loop.run(self._made.__aenter__())
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._loop.run(self._producer.__aexit__(kind, error, trace))
+        self._loop.run(self._made.__aexit__(kind, error, trace))
 
-    def send(self, body: Body, **options: Unpack[SendOptions]) -> accumulator.Delivery:
-        return self._loop.run(self._producer.send(body, **options))
+    send = _blocking(producer.BufferedProducer.send)
+    flush = _blocking(producer.BufferedProducer.flush)
 
     def receipt(self, delivery: accumulator.Delivery) -> Receipt:
         return self._loop.run(delivery.receipt())
 
-    def flush(self) -> None:
-        self._loop.run(self._producer.flush())
-
     @property
     def buffered(self) -> int:
         """Bytes that wait for their receipt."""
-        return self._producer.buffered
+        return self._made.buffered
 
 
-class TransactionProducer:
+class TransactionProducer(_Twin[transactions.TransactionProducer]):
     """The blocking twin of `aerobee.TransactionProducer`."""
 
-    def __init__(self, loop: _Loop, made: transactions.TransactionProducer) -> None:
-        self._loop = loop
-        self._producer = made
-
     def __enter__(self) -> Self:
-        self._loop.run(self._producer.__aenter__())
+        self._loop.run(self._made.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.run(self._producer.__aexit__())
+        self._loop.run(self._made.__aexit__())
 
     @contextmanager
-    def begin(self, body: Body, **options: Unpack[BatchOptions]) -> Iterator[Half]:
-        """Store a half message; leaving the block commits it, an exception rolls it back."""
+    def begin(
+        self,
+        body: Body,
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        order_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Iterator[Half]:
+        """Store a half message; leaving the block commits it, after an exception `check` says."""
 
         async def enter() -> Half:
             return await block.__aenter__()
@@ -350,7 +354,7 @@ class TransactionProducer:
         async def leave(error: BaseException | None) -> None:
             await block.__aexit__(type(error) if error else None, error, None)
 
-        block = self._producer.begin(body, **options)
+        block = self._made.begin(body, tag=tag, key=key, order_key=order_key, properties=properties)
         half = self._loop.run(enter())
         try:
             yield half
@@ -360,49 +364,58 @@ class TransactionProducer:
         self._loop.run(leave(None))
 
     def send(
-        self, body: Body, execute: Callable[[Half], Verdict], **options: Unpack[BatchOptions]
+        self,
+        body: Body,
+        execute: Callable[[Half], Verdict],
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> Receipt:
         """The listener form: `execute` does the local work and gives the verdict."""
-        with self.begin(body, **options) as half:
+        with self.begin(body, tag=tag, key=key, properties=properties) as half:
             half.verdict = execute(half) or Verdict.UNKNOWN
         return half.receipt
 
 
-class Message:
-    """A message of a consumer, with blocking `ack` and `retry`; all else as `aerobee.Message`."""
+class Message(Received):
+    """A message of a consumer; `aerobee.Message` with calls that block."""
 
-    __slots__ = ("_loop", "message")
+    __slots__ = ("_loop", "_message")
 
-    def __init__(self, loop: _Loop, received: message.Message) -> None:
+    def __init__(self, loop: _Loop, received: AsyncMessage) -> None:
+        super().__init__(received.stored, received.broker, received._delivery)
+        self.reconsume_times = received.reconsume_times
         self._loop = loop
-        self.message = received
+        self._message = received
 
     def ack(self) -> None:
-        self._loop.run(self.message.ack())
+        """Say that it is done: the group does not get it again."""
+        self._do(self._message.ack())
 
-    def retry(self, delay: float | None = None) -> None:
-        self._loop.run(self.message.retry(delay))
+    def retry(self, delay: float | None = None, *, reason: str = "") -> None:
+        """Ask for it again after `delay` seconds."""
+        self._do(self._message.retry(delay, reason=reason))
 
-    @property
-    def body(self) -> bytes:
-        return self.message.body
+    def reject(self, reason: str = "") -> None:
+        """Put it to the group's dead letters at once."""
+        self._do(self._message.reject(reason))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.message, name)
+    def reply(self, body: Body, *, properties: Mapping[str, str] | None = None) -> bool:
+        """Answer a message that was sent by `request`; false when who asked is gone."""
+        return self._do(self._message.reply(body, properties=properties))
 
-    def __repr__(self) -> str:
-        return repr(self.message)
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        result = self._loop.run(work)
+        self.finished = self._message.finished
+        return result
 
 
-class Consumer:
-    """The blocking twin of `aerobee.Consumer`: iterate over it."""
-
-    def __init__(self, loop: _Loop, made: consumer.Consumer) -> None:
-        self._loop = loop
-        self._consumer = made
+class Consumer(_Twin[consumer.Consumer]):
+    """The blocking twin of `aerobee.Consumer`: iterate over it, or `run` a handler."""
 
     def __enter__(self) -> Self:
-        self._loop.run(self._consumer.__aenter__())
+        self._loop.run(self._made.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -410,68 +423,76 @@ class Consumer:
 
     def close(self) -> None:
         if self._loop.is_alive:  # a closed client has closed it
-            self._loop.run(self._consumer.close())
+            self._loop.run(self._made.close())
 
     def __iter__(self) -> Iterator[Message]:
-        for received in self._loop.iterate(aiter(self._consumer)):
+        for received in self._loop.iterate(aiter(self._made)):
             yield Message(self._loop, received)
 
     def get(self, timeout: float | None = None) -> Message | None:
         """The next message, None when none came in time; acked by its `ack` only."""
+        found = self.get_batch(1, timeout)
+        return found[0] if found else None
 
-        async def take() -> message.Message | None:
-            try:
-                async with asyncio.timeout(timeout):
-                    return await self._consumer.get()
-            except TimeoutError:
-                return None
+    def get_batch(self, count: int, timeout: float | None = None) -> list[Message]:
+        """Up to `count` messages: waits for the first, then takes what is here."""
+        found = self._loop.run(self._made.get_batch(count, timeout))
+        return [Message(self._loop, received) for received in found]
 
-        received = self._loop.run(take())
-        return None if received is None else Message(self._loop, received)
+    def run(
+        self,
+        handler: Callable[[Message], object],
+        *,
+        concurrency: int = 16,
+        time_limit: float | None = None,
+    ) -> None:
+        """Call `handler` for each message in so many threads, until another closes the consumer."""
+
+        def handle(received: AsyncMessage) -> object:
+            return handler(Message(self._loop, received))
+
+        self._loop.run(self._made.run(handle, concurrency=concurrency, time_limit=time_limit))
 
     @property
     def queues(self) -> list[MessageQueue]:
-        return self._do(lambda: self._consumer.queues)
+        return self._there(lambda: self._made.queues)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Fetch no more from these queues (None: all) until `resume`; what is here still comes."""
-        self._do(lambda: self._consumer.pause(queues))
+        self._there(lambda: self._made.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        self._do(lambda: self._consumer.resume(queues))
+        self._there(lambda: self._made.resume(queues))
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """Go on from there; what is taken and not finished is forgotten."""
-        self._do(lambda: self._consumer.seek(queue, queue_offset))
+        self._there(lambda: self._made.seek(queue, queue_offset))
 
-    def seek_to(self, start: Start) -> None:
-        self._loop.run(self._consumer.seek_to(start))
-
-    def commit(self) -> None:
-        self._loop.run(self._consumer.commit())
-
-    def _do(self, work: Callable[[], T]) -> T:
-        """In the loop, which may be changing the queues."""
-
-        async def there() -> T:
-            return work()
-
-        return self._loop.run(there())
+    seek_to = _blocking(consumer.Consumer.seek_to)
+    commit = _blocking(consumer.Consumer.commit)
 
 
-class Admin:
-    """Every coroutine of `aerobee.Admin` as a blocking method."""
+class Admin(_Twin[admin.Admin]):
+    """The blocking twin of `aerobee.Admin`."""
 
-    def __init__(self, loop: _Loop, made: admin.Admin) -> None:
-        self._loop = loop
-        self._admin = made
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._admin, name)
-
-        def blocking(*arguments: Any, **options: Any) -> Any:
-            return self._loop.run(method(*arguments, **options))
-
-        blocking.__name__ = name
-        blocking.__doc__ = method.__doc__
-        return blocking
+    brokers = _blocking(admin.Admin.brokers)
+    runtime = _blocking(admin.Admin.runtime)
+    settings = _blocking(admin.Admin.settings)
+    change_settings = _blocking(admin.Admin.change_settings)
+    ping = _blocking(admin.Admin.ping)
+    topics = _blocking(admin.Admin.topics)
+    create_topic = _blocking(admin.Admin.create_topic)
+    update_topic = _blocking(admin.Admin.update_topic)
+    delete_topic = _blocking(admin.Admin.delete_topic)
+    topic_config = _blocking(admin.Admin.topic_config)
+    topic_stats = _blocking(admin.Admin.topic_stats)
+    groups = _blocking(admin.Admin.groups)
+    group_config = _blocking(admin.Admin.group_config)
+    create_group = _blocking(admin.Admin.create_group)
+    delete_group = _blocking(admin.Admin.delete_group)
+    members = _blocking(admin.Admin.members)
+    conflicts = _blocking(admin.Admin.conflicts)
+    is_broadcasting = _blocking(admin.Admin.is_broadcasting)
+    timers = _blocking(admin.Admin.timers)
+    lag = _blocking(admin.Admin.lag)
+    reset = _blocking(admin.Admin.reset)

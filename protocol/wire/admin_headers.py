@@ -1,6 +1,6 @@
 """The ext fields of coordination, query and administration requests, a struct for each."""
 
-from aerobee.protocol.headers import Header, Int32, Int64
+from aerobee.protocol.wire.headers import Header, Int32, Int64
 
 
 class TopicHeader(Header):

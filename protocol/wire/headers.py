@@ -3,14 +3,19 @@
 Attribute names are Python's, wire names RocketMQ's. `decode_ext` says which field is wrong.
 """
 
+import re
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from aerobee.protocol.names import TEMPLATE_TOPIC
+
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+_JAVA_NUMBER: Final = re.compile("[+-]?[0-9]{1,100}")
 
 PULL_COMMIT_OFFSET: Final = 1
 PULL_SUSPEND: Final = 2
@@ -33,7 +38,7 @@ class SendRequest(Header):
     topic: str
     queue_id: Int32
     producer_group: str = ""
-    default_topic: str = "TBW102"
+    default_topic: str = TEMPLATE_TOPIC
     default_topic_queue_nums: Int32 = 4
     sys_flag: Int32 = 0
     born_timestamp: Int64 = 0
@@ -84,20 +89,21 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 @cache
-def _boolean_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+def _names_of(kind: type[msgspec.Struct], value: type) -> tuple[str, ...]:
+    """The wire names of the fields of one type."""
     hints = get_type_hints(kind)
     return tuple(
         field.encode_name
         for field in msgspec.structs.fields(kind)
-        if hints[field.name] in (bool, bool | None)
+        if hints[field.name] in (value, value | None)
     )
 
 
 def decode_ext(ext: dict[str, str], kind: type[T]) -> T:
     """`ext` as a value of `kind`; a boolean is true only for "true" (any case) and the 1 of C++,
-    a number may begin with a plus as Java's may."""
+    a number may begin with a plus or with zeros as Java's may."""
     values: dict[str, Any] = ext
-    booleans = [name for name in _boolean_names(kind) if name in ext]
+    booleans = [name for name in _names_of(kind, bool) if name in ext]
     if booleans:
         values = dict(ext)
         for name in booleans:
@@ -105,15 +111,17 @@ def decode_ext(ext: dict[str, str], kind: type[T]) -> T:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        unsigned = {name: _without_plus(value) for name, value in values.items()}
-        if unsigned != values:
-            return decode_ext(unsigned, kind)
-        raise HeaderError(f"the request's fields cannot be used: {error}") from None
+        problem = error
+    numbers = {name: ext[name] for name in _names_of(kind, int) if name in ext}
+    values = values | {name: _as_java_reads(text) for name, text in numbers.items()}
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError:
+        raise HeaderError(f"the request's fields cannot be used: {problem}") from None
 
 
-def _without_plus(value: Any) -> Any:
-    is_number = isinstance(value, str) and value[:1] == "+" and value[1:].isdecimal()
-    return value[1:] if is_number else value
+def _as_java_reads(text: str) -> str | int:
+    return int(text) if _JAVA_NUMBER.fullmatch(text) else text
 
 
 def decode_send_v2(ext: dict[str, str]) -> SendRequest:

@@ -7,8 +7,8 @@ is kept for it, when its lengths cannot be right.
 import struct
 from typing import Final
 
-from aerobee.protocol.codecs import ENCODERS, ProtocolError
-from aerobee.protocol.command import Command
+from aerobee.protocol.wire.codecs import ENCODERS, ProtocolError
+from aerobee.protocol.wire.command import Command
 
 FRAME_SIZE_MAX: Final = 16_777_216
 _LENGTHS: Final = struct.Struct(">iI")
@@ -92,11 +92,22 @@ class FrameDecoder:
         )
 
 
+def frame_sizes(start: bytes) -> tuple[int, int, int]:
+    """Codec, size of the header and size of the body, by a frame's first eight bytes."""
+    length, mark = _LENGTHS.unpack(start)
+    header_size = mark & 0xFFFFFF
+    return mark >> 24, header_size, length - 4 - header_size
+
+
+def frame_lengths(codec: int, header_length: int, body_length: int) -> bytes:
+    """The first eight bytes of a frame."""
+    return _LENGTHS.pack(4 + header_length + body_length, codec << 24 | header_length)
+
+
 def encode_frame_head(command: Command, body_length: int) -> bytes:
     """Everything of the frame but its body."""
     header = ENCODERS[command.codec](command)
-    mark = command.codec << 24 | len(header)
-    return _LENGTHS.pack(4 + len(header) + body_length, mark) + header
+    return frame_lengths(command.codec, len(header), body_length) + header
 
 
 def encode_frame(command: Command) -> bytes:

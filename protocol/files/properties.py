@@ -4,6 +4,8 @@ from typing import Final
 
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
+NAME_END_BYTES: Final = NAME_END.encode()
+PAIR_END_BYTES: Final = PAIR_END.encode()
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -44,18 +46,20 @@ TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_CARRIED_FROM: Final = "TIMER_CARRIED_FROM"  # ours, as the next: written by the broker alone
 TIMER_CARRIED_LEVEL: Final = "TIMER_CARRIED_LEVEL"
+LAST_FAILURE: Final = "LAST_FAILURE"  # ours: why a consumer gave the message back
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 CRC32: Final = "__CRC32#"
 
 PROPERTIES_SIZE_MAX: Final = 32767
+FAILURE_SIZE_MAX: Final = 512  # characters
 
 
 def parse(text: str) -> dict[str, str]:
     """The pairs of a property string; one whose name or value is empty is left out."""
     pairs = {}
-    for pair in text.split(PAIR_END):
-        name, found, value = pair.partition(NAME_END)
+    for one in text.split(PAIR_END):
+        name, found, value = one.partition(NAME_END)
         if found and name and value:
             pairs[name] = value
     return pairs
@@ -63,34 +67,70 @@ def parse(text: str) -> dict[str, str]:
 
 def encode(pairs: dict[str, str]) -> str:
     """The property string of `pairs`, each pair ended (readers of every version accept that)."""
-    return "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs.items())
+    return "".join(pair(name, value) for name, value in pairs.items())
 
 
-def get(text: str, name: str) -> str | None:
-    """The value of one property, without parsing the others; the last, as in `parse`."""
+def pair(name: str, value: str) -> str:
+    return f"{name}{NAME_END}{value}{PAIR_END}"
+
+
+def ended(text: str) -> str:
+    """`text` with its last pair ended, so that another may follow."""
+    return text + PAIR_END if text and text[-1] != PAIR_END else text
+
+
+def value_span(text: str, name: str) -> tuple[int, int] | None:
+    """Where the value of a property stands, found without parsing the others; of two the last
+    one's that is not empty, as in `parse`. None: there is none."""
     wanted = name + NAME_END
     at = text.rfind(wanted)
     while at >= 0:
         if at == 0 or text[at - 1] == PAIR_END:
             start = at + len(wanted)
             end = text.find(PAIR_END, start)
-            if value := text[start:end] if end >= 0 else text[start:]:
-                return value
+            if end < 0:
+                end = len(text)
+            if start < end:
+                return start, end
         at = text.rfind(wanted, 0, at)
     return None
 
 
+def get(text: str, name: str) -> str | None:
+    """The value of one property."""
+    span = value_span(text, name)
+    return text[span[0] : span[1]] if span is not None else None
+
+
+def key_spans(text: str) -> list[tuple[int, int]]:
+    """Where the keys of a message stand: UNIQ_KEY and the words of KEYS."""
+    spans = []
+    unique = value_span(text, UNIQ_KEY)
+    if unique is not None:
+        spans.append(unique)
+    words = value_span(text, KEYS)
+    if words is not None:
+        start, last = words
+        for word in text[start:last].split(" "):
+            if word:
+                spans.append((start, start + len(word)))
+            start += len(word) + 1
+    return spans
+
+
+def keys_of(text: str) -> list[str]:
+    """The keys under which a message is found in the index."""
+    return [text[start:end] for start, end in key_spans(text)]
+
+
 def put(text: str, name: str, value: str) -> str:
     """`text` with the property set to `value`, replacing an earlier one."""
-    if get(text, name) is not None:
-        text = remove(text, name)
-    elif text and not text.endswith(PAIR_END):
-        text += PAIR_END
-    return f"{text}{name}{NAME_END}{value}{PAIR_END}"
+    text = ended(text) if get(text, name) is None else remove(text, name)
+    return text + pair(name, value)
 
 
 def remove(text: str, *names: str) -> str:
     """`text` without the named properties."""
-    pairs = (pair for pair in text.split(PAIR_END) if pair)
-    kept = [pair for pair in pairs if pair.partition(NAME_END)[0] not in names]
-    return "".join(pair + PAIR_END for pair in kept)
+    pairs = (one for one in text.split(PAIR_END) if one)
+    kept = [one for one in pairs if one.partition(NAME_END)[0] not in names]
+    return "".join(one + PAIR_END for one in kept)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgpack
 import msgspec
 
-from aerobee.protocol.command import JSON, LANGUAGES, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.wire.command import JSON, LANGUAGES, MSGPACK, ROCKETMQ, Command
 
 EXT_FIELDS_MAX: Final = 1024
 INT32_MIN: Final = -(2**31)
@@ -28,10 +28,22 @@ class _JsonHeader(msgspec.Struct):
     language: str | int = "OTHER"
     version: int = 0
     remark: str | None = None
-    extFields: dict[str, str | int | float | bool | None] | None = None
+    extFields: dict[str, Any] | None = None
 
 
-_json_header: Final = msgspec.json.Decoder(_JsonHeader)
+class _PackedHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    code: int
+    flag: int
+    opaque: int
+    language: int
+    version: int
+    remark: str | None
+    ext: dict[str, Any]
+
+
+# Not strict: Java's readers take a number in quotes for a number too.
+_json_header: Final = msgspec.json.Decoder(_JsonHeader, strict=False)
+_packed_header: Final = msgspec.msgpack.Decoder(_PackedHeader, strict=False)
 _json_encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -40,15 +52,9 @@ def _decode_json(header: bytes) -> Command:
         parsed = _json_header.decode(header)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise ProtocolError(f"the JSON header cannot be read: {error}") from None
-    ext: dict[str, str] = {}
-    for name, value in (parsed.extFields or {}).items():
-        if type(value) is str:
-            ext[name] = value
-        elif value is not None:  # C++ and Node send numbers and booleans bare
-            ext[name] = _json_encode(value).decode()
     return Command(
         parsed.code,
-        ext,
+        _texts(parsed.extFields or {}),
         b"",
         parsed.opaque,
         parsed.flag,
@@ -57,6 +63,19 @@ def _decode_json(header: bytes) -> Command:
         parsed.version,
         JSON,
     )
+
+
+def _texts(fields: dict[str, Any]) -> dict[str, str]:
+    """Ext fields as text; C++ and Node send numbers and booleans bare. A null is no field."""
+    if {*map(type, fields.values())} <= {str}:
+        return fields
+    ext: dict[str, str] = {}
+    for name, value in fields.items():
+        if type(value) is str:
+            ext[name] = value
+        elif value is not None:
+            ext[name] = _json_encode(value).decode()
+    return ext
 
 
 def _encode_json(command: Command) -> bytes:
@@ -82,18 +101,12 @@ _SHORT: Final = struct.Struct(">h")
 def _decode_binary(header: bytes) -> Command:
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
-        remark, position = _binary_text(header, _BINARY_HEAD.size, _INT)
+        remark, position = _binary_text(header, _BINARY_HEAD.size)
         (ext_length,) = _INT.unpack_from(header, position)
         position += 4
         if ext_length < 0 or position + ext_length > len(header):
             raise ProtocolError(f"ext block of {ext_length} bytes in a header of {len(header)}")
-        end = position + ext_length
-        ext: dict[str, str] = {}
-        while position < end:
-            name, position = _binary_text(header, position, _SHORT)
-            value, position = _binary_text(header, position, _INT)
-            if value:  # a zero-length value is a null
-                ext[name] = value
+        ext = _binary_ext(header, position, position + ext_length)
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"the binary header cannot be read: {error}") from None
     return Command(
@@ -101,12 +114,34 @@ def _decode_binary(header: bytes) -> Command:
     )
 
 
-def _binary_text(header: bytes, position: int, length_form: struct.Struct) -> tuple[str, int]:
-    (length,) = length_form.unpack_from(header, position)
-    start = position + length_form.size
+def _binary_text(header: bytes, position: int) -> tuple[str, int]:
+    (length,) = _INT.unpack_from(header, position)
+    start = position + 4
     if length < 0 or start + length > len(header):
         raise ProtocolError(f"text of {length} bytes at {position} of a header of {len(header)}")
     return header[start : start + length].decode(), start + length
+
+
+def _binary_ext(header: bytes, position: int, end: int) -> dict[str, str]:
+    """The pairs of an ext block. A loop without calls of ours: each request has a dozen of them."""
+    ext: dict[str, str] = {}
+    name_length_at, value_length_at = _SHORT.unpack_from, _INT.unpack_from
+    size = len(header)
+    while position < end:
+        (length,) = name_length_at(header, position)
+        start = position + 2
+        name_end = start + length
+        if length < 0 or name_end > size:
+            raise ProtocolError(f"text of {length} bytes at {position} of a header of {size}")
+        name = header[start:name_end].decode()
+        (length,) = value_length_at(header, name_end)
+        start = name_end + 4
+        position = start + length
+        if length < 0 or position > size:
+            raise ProtocolError(f"text of {length} bytes at {name_end} of a header of {size}")
+        if length:  # a zero-length value is a null
+            ext[name] = header[start:position].decode()
+    return ext
 
 
 def _encode_binary(command: Command) -> bytes:
@@ -133,19 +168,21 @@ def _encode_binary(command: Command) -> bytes:
 
 def _decode_msgpack(header: bytes) -> Command:
     try:
-        code, flag, opaque, language, version, remark, ext = msgpack.unpackb(
-            header, max_map_len=EXT_FIELDS_MAX, max_ext_len=0
-        )
-    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        parsed = _packed_header.decode(header)
+        ext = _texts(parsed.ext)
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
         raise ProtocolError(f"the MessagePack header cannot be read: {error}") from None
-    numbers = (code, flag, opaque, language, version)
-    if any(type(number) is not int for number in numbers) or type(ext) is not dict:
-        raise ProtocolError("the MessagePack header's fields have the wrong types")
-    if not (remark is None or type(remark) is str) or any(
-        type(name) is not str or type(value) is not str for name, value in ext.items()
-    ):
-        raise ProtocolError("the MessagePack header's remark and ext fields must be text")
-    return Command(code, ext, b"", opaque, flag, remark, _language(language), version, MSGPACK)
+    return Command(
+        parsed.code,
+        ext,
+        b"",
+        parsed.opaque,
+        parsed.flag,
+        parsed.remark,
+        _language(parsed.language),
+        parsed.version,
+        MSGPACK,
+    )
 
 
 def _encode_msgpack(command: Command) -> bytes:
@@ -188,8 +225,10 @@ def decode_command(codec: int, header: bytes, body: bytes | memoryview = b"") ->
     command = decode(header)
     if len(command.ext) > EXT_FIELDS_MAX:
         raise ProtocolError(f"{len(command.ext)} ext fields, at most {EXT_FIELDS_MAX} are taken")
-    for name in ("code", "opaque", "flag", "version"):
-        if not INT32_MIN <= getattr(command, name) <= INT32_MAX:
-            raise ProtocolError(f"{name} {getattr(command, name)} does not fit 32 bits")
+    numbers = (command.code, command.opaque, command.flag, command.version)
+    if min(numbers) < INT32_MIN or max(numbers) > INT32_MAX:
+        for name, number in zip(("code", "opaque", "flag", "version"), numbers, strict=True):
+            if not INT32_MIN <= number <= INT32_MAX:
+                raise ProtocolError(f"{name} {number} does not fit 32 bits")
     command.body = body
     return command

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from aerobee.protocol import fastjson
+from aerobee.protocol.json import fastjson
 
 SUFFIX: Final = ".journal"
 _VERSION: Final = 1

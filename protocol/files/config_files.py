@@ -1,0 +1,22 @@
+"""config/*.json of a store at rest, with what a killed broker left in the journal beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aerobee.protocol.files.config_journal import SUFFIX, read_journal, with_journal
+from aerobee.protocol.json import fastjson
+
+
+def read_config(store: str, name: str) -> dict[Any, Any]:
+    """The object in the file; OSError or ValueError when it cannot be read."""
+    path = Path(store) / "config" / name
+    data = path.read_bytes()
+    content = fastjson.loads(data)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    journal = path.with_name(name + SUFFIX)
+    if journal.is_file():
+        with_journal(data, content, read_journal(journal.read_bytes()))
+    return content

@@ -1,0 +1,237 @@
+"""Messages as records of the commitlog: encode and decode, for broker, client and pipeline."""
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.ids import offset_message_id
+from aerobee.protocol.files.record_layout import (
+    CRC_MASK,
+    CRC_PROPERTY_SIZE,
+    HEAD_V4,
+    HEAD_V4_SIZE,
+    HEADS,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE,
+    TOPIC_SIZE_MAX_V1,
+    V6_HOSTS,
+    Buffer,
+    CorruptRecord,
+    crc_property,
+    host_flags,
+)
+from aerobee.protocol.files.record_scan import check_record
+
+COMPRESSED: Final = 0x1
+MULTI_TAGS: Final = 0x2
+TRANSACTION_NONE: Final = 0x0
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+TRANSACTION_MASK: Final = 0xC
+NOT_IN_QUEUE: Final = 0x4  # set in prepared and rolled-back messages alike
+COMPRESSION_MASK: Final = 0x700
+COMPRESSION_LZ4: Final = 0x100
+COMPRESSION_ZSTD: Final = 0x200
+COMPRESSION_ZLIB: Final = 0x300
+
+_SHORT: Final = struct.Struct(">h")
+_LOOPBACK: Final = bytes([127, 0, 0, 1, 0, 0, 0, 0])
+
+
+class Message(msgspec.Struct, gc=False, eq=False):
+    """What a store is asked to append. A struct of msgspec: a third of a class's time to make."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = _LOOPBACK
+    store_host: bytes = _LOOPBACK
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+    def property(self, name: str) -> str | None:
+        return properties.get(self.properties, name)
+
+
+class StoredMessage(Message, gc=False, eq=False):
+    """A decoded record."""
+
+    size: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    store_timestamp: int = 0
+    body_crc: int = 0
+
+    @property
+    def message_id(self) -> str:
+        """The offset id: where the message is stored."""
+        return offset_message_id(self.store_host, self.physical_offset)
+
+    def property_map(self) -> dict[str, str]:
+        return properties.parse(self.properties)
+
+
+def encode_record(
+    message: Message,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    *,
+    append_crc: bool = False,
+) -> bytes:
+    """The record's bytes; the plain form of what the commitlog's hot path writes."""
+    topic = message.topic.encode()
+    props = message.properties.encode()
+    if append_crc and props and not props.endswith(properties.PAIR_END_BYTES):
+        props += properties.PAIR_END_BYTES
+    v2 = len(topic) > TOPIC_SIZE_MAX_V1
+    sys_flag = message.sys_flag & ~V6_HOSTS | host_flags(message.born_host, message.store_host)
+    head = HEADS[sys_flag & V6_HOSTS]
+    props_size = len(props) + (CRC_PROPERTY_SIZE if append_crc else 0)
+    size = head.size + len(message.body) + (2 if v2 else 1) + len(topic) + 2 + props_size
+    record = b"".join(
+        (
+            head.pack(
+                size,
+                MAGIC_V2 if v2 else MAGIC_V1,
+                crc32(message.body) & CRC_MASK,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                message.born_timestamp,
+                message.born_host,
+                store_timestamp,
+                message.store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                len(message.body),
+            ),
+            message.body,
+            len(topic).to_bytes(2 if v2 else 1, "big"),
+            topic,
+            _SHORT.pack(props_size),
+            props,
+        )
+    )
+    return record + crc_property(crc32(record) & CRC_MASK) if append_crc else record
+
+
+def decode_record(buffer: Buffer, position: int = 0, *, check: bool = False) -> StoredMessage:
+    """The record at `position`, with `check` its checksums too; CorruptRecord if not sound."""
+    record = check_record(buffer, None, position, len(buffer) - position, check)
+    head = HEADS[record.sys_flag & V6_HOSTS]
+    fields = head.unpack_from(buffer, position)
+    body_at = position + head.size
+    props_at = record.properties_position
+    try:
+        topic = record.topic.decode()
+        props = str(buffer[props_at : position + record.size], "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptRecord(position, f"text is not UTF-8: {error.reason}") from None
+    return StoredMessage(
+        topic,
+        fields[3],
+        bytes(buffer[body_at : body_at + fields[14]]),
+        props,
+        flag=fields[4],
+        sys_flag=fields[7],
+        born_timestamp=fields[8],
+        born_host=fields[9],
+        store_host=fields[11],
+        reconsume_times=fields[12],
+        prepared_transaction_offset=fields[13],
+        size=fields[0],
+        queue_offset=fields[5],
+        physical_offset=fields[6],
+        store_timestamp=fields[10],
+        body_crc=fields[2],
+    )
+
+
+def decode_records(buffer: Buffer) -> list[StoredMessage]:
+    """Every record of a pull's or query's body; CorruptRecord when one is not sound.
+
+    The common record is decoded here, in a third of the time of `decode_record`, which does what
+    is rare: IPv6 hosts, long topics, damage.
+    """
+    data = buffer if isinstance(buffer, bytes) else bytes(buffer)
+    found: list[StoredMessage] = []
+    append = found.append
+    unpack = HEAD_V4.unpack_from
+    end = len(data)
+    position = 0
+    topic_bytes, topic = b"", ""
+    while end - position > HEAD_V4_SIZE:
+        head = unpack(data, position)
+        size = head[0]
+        body_start = position + HEAD_V4_SIZE
+        body_end = body_start + head[14]
+        following = position + size
+        if (
+            head[1] != MAGIC_V1
+            or head[7] & V6_HOSTS
+            or not body_start <= body_end < following <= end
+        ):
+            break
+        props_at = body_end + 3 + data[body_end]
+        if props_at > following or (
+            props_at + (data[props_at - 2] << 8 | data[props_at - 1]) != following
+        ):
+            break
+        name = data[body_end + 1 : props_at - 2]
+        try:
+            props = data[props_at:following].decode()
+            if name != topic_bytes:
+                topic_bytes, topic = name, name.decode()
+        except UnicodeDecodeError:
+            break
+        append(
+            StoredMessage(
+                topic,
+                head[3],
+                data[body_start:body_end],
+                props,
+                head[4],
+                head[7],
+                head[8],
+                head[9],
+                head[11],
+                head[12],
+                head[13],
+                size,
+                head[5],
+                head[6],
+                head[10],
+                head[2],
+            )
+        )
+        position = following
+    while position < end:
+        message = decode_record(data, position)
+        append(message)
+        position += message.size
+    return found
+
+
+def split_records(buffer: Buffer) -> Iterator[memoryview]:
+    """The bytes of each record, undecoded."""
+    view = memoryview(buffer)
+    position = 0
+    while position < len(view):
+        (size,) = SIZE.unpack_from(view, position)
+        if not HEAD_V4_SIZE < size <= len(view) - position:
+            raise CorruptRecord(position, f"size {size} with {len(view) - position} bytes left")
+        yield view[position : position + size]
+        position += size
