@@ -1,0 +1,169 @@
+"""All users: of the operator's files, of the settings, and of config/access.json.
+
+The operator's files are never written. What mqadmin and `aerobee user` change goes to access.json;
+a user that stands in a file is changed there only. Files are looked at every few seconds; one that
+cannot be used leaves everything as it is.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from aerobee.broker.auth.accounts import Account, make_user
+from aerobee.broker.auth.files import Mark, access_files, check_mode, marks, read_access_file
+from aerobee.broker.auth.model import Access, AccessError, User, nobody
+from aerobee.broker.auth.white_addresses import white_addresses
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.services.config_files.json_file import load_json, save_private_json
+from aerobee.broker.settings import Settings
+from aerobee.broker.settings.access import InitialUser, InnerCredentials
+from aerobee.broker.store.files.disk import Disk, RealDisk
+
+log = structlog.get_logger("aerobee.access")
+
+FILE_NAME: Final = "access.json"
+LOOK_EVERY_S: Final = 5.0
+SHIPPED_SECRET: Final = "12345678"  # that of every plain_acl.yml that Apache ships
+
+
+class AccessBook:
+    """Who may do what, now; `generation` grows with every change."""
+
+    def __init__(
+        self, settings: Settings, path: str, clock: Clock, disk: Disk | None = None
+    ) -> None:
+        self.current = Access()
+        self.generation = 0
+        self.changed_at_ms = 0
+        self.accounts: dict[str, Account] = {}  # of access.json
+        self.white: list[str] = []
+        self.path = path
+        self._settings = settings
+        self._clock = clock
+        self._disk = disk if disk is not None else RealDisk()
+        self._marks: tuple[Mark, ...] = ()
+        self._changing = asyncio.Lock()
+
+    # --- reading
+
+    def load(self) -> None:
+        """Read everything; AccessError says what is wrong, and leaves what was."""
+        self._marks = self._look()
+        content = self._own_file()
+        own = content.get("accounts") or []
+        white = content.get("globalWhiteRemoteAddresses") or []
+        self._put_in_force(own, white, self._made_of(own, white))
+
+    def reload(self) -> None:
+        """Read everything anew; on an error all stays as it is, and the log says why."""
+        try:
+            self.load()
+        except AccessError as error:
+            log.error("users and rights are not reloaded: the ones before stay", reason=str(error))
+        else:
+            log.info("users and rights reloaded", users=len(self.current.users))
+
+    async def watch(self) -> None:
+        """Follow the files, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            if self._look() != self._marks or self._secret_has_expired():
+                self.reload()
+
+    def _look(self) -> tuple[Mark, ...]:
+        return tuple(marks([*access_files(self._settings), self.path]))
+
+    def _own_file(self) -> dict[Any, Any]:
+        if os.path.exists(self.path):
+            check_mode(self.path)
+        try:
+            return load_json(self.path, disk=self._disk) or {}
+        except OSError as error:
+            raise AccessError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def _made_of(self, own: list[Account], own_white: list[str]) -> Access:
+        """All users: those of the files count first, then access.json's, then the settings'."""
+        now_ms = self._clock.now_ms()
+        users: dict[str, User] = {}
+        white = list(own_white)
+        for path in access_files(self._settings):
+            accounts, addresses = read_access_file(path)
+            white += addresses
+            for account in accounts:
+                user = make_user(account, path, now_ms)
+                if user.name in users:
+                    log.warning("an account stands twice: the first counts", user=user.name)
+                users.setdefault(user.name, user)
+        for user in (*(make_user(each, self.path, now_ms) for each in own), *self._of_settings()):
+            users.setdefault(user.name, user)
+        tests = [white_addresses(text) for text in white]
+        is_white = (lambda address: any(test(address) for test in tests)) if tests else nobody
+        return Access(users, is_white)
+
+    def _put_in_force(self, own: list[Account], white: list[str], access: Access) -> None:
+        self.accounts = {str(account.get("accessKey")): account for account in own}
+        self.white = list(white)
+        self.current = access
+        self.generation += 1
+        self.changed_at_ms = self._clock.now_ms()
+
+    def _of_settings(self) -> list[User]:
+        users = []
+        if text := self._settings.init_authentication_user:
+            first = msgspec.json.decode(text, type=InitialUser)
+            users.append(_super(first.username, first.password, "initAuthenticationUser"))
+        if text := self._settings.inner_client_authentication_credentials:
+            inner = msgspec.json.decode(text, type=InnerCredentials)
+            users.append(
+                _super(inner.access_key, inner.secret_key, "innerClientAuthenticationCredentials")
+            )
+        return users
+
+    def _secret_has_expired(self) -> bool:
+        now_ms = self._clock.now_ms()
+        return any(
+            len(user.secrets) > 1
+            and int(self.accounts.get(user.name, {}).get("oldSecretUntil") or 2**63) <= now_ms
+            for user in self.current.users.values()
+        )
+
+    # --- changing
+
+    def is_in_file(self, name: str) -> str:
+        """Where the user stands that only an editor may change; "" when it is ours to change."""
+        user = self.current.users.get(name)
+        return user.origin if user is not None and name not in self.accounts else ""
+
+    async def change(
+        self,
+        edit: Callable[[dict[str, Account], list[str]], None],
+    ) -> None:
+        """Have `edit` change accounts and white addresses, save them, put them in force.
+
+        AccessError when the result is no sound one, OSError when the disk refuses: nothing is
+        changed then."""
+        async with self._changing:
+            if self._look() != self._marks:
+                self.load()
+            accounts = {name: dict(account) for name, account in self.accounts.items()}
+            white = list(self.white)
+            edit(accounts, white)
+            for name in accounts:
+                if place := self.is_in_file(name):
+                    raise AccessError(f"User:{name} stands in {place} and is changed there")
+            own = list(accounts.values())
+            access = self._made_of(own, white)
+            if not any(user.is_super and user.is_enabled for user in access.users.values()):
+                raise AccessError("no super user would be left to change anything again")
+            content = {"accounts": own, "globalWhiteRemoteAddresses": white}
+            await asyncio.to_thread(save_private_json, self.path, content, self._disk)
+            self._put_in_force(own, white, access)
+            self._marks = self._look()
+
+
+def _super(name: str, secret: str, origin: str) -> User:
+    return User(name, (secret,), is_super=True, origin=origin)

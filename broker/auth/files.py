@@ -1,0 +1,124 @@
+"""The operator's files of users: YAML, all scalars as text, nobody else may read them."""
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+from aerobee.broker.auth.accounts import Account, text_of
+from aerobee.broker.auth.model import AccessError
+from aerobee.broker.settings import Settings
+
+FILE_SIZE_MAX: Final = 4 << 20
+FOLDER: Final = "acl"
+NAMES: Final = ("access.yml", "plain_acl.yml")
+_TOO_OPEN: Final = stat.S_IWGRP | stat.S_IRWXO
+
+Mark = tuple[str, int, int, int]
+
+
+class Text(str):
+    """A scalar that knows its line."""
+
+    __slots__ = ("line",)
+    line: int
+
+
+class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # it has no types
+    """Scalars as texts with their lines, and no aliases: a small file could name itself huge."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Text:
+        text = Text(super().construct_scalar(node))
+        text.line = node.start_mark.line + 1
+        return text
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(None, None, "aliases are not taken", mark)
+        return super().compose_node(parent, index)
+
+
+def access_files(settings: Settings) -> list[str]:
+    """Those that are there, in the order in which they count."""
+    folder = os.path.dirname(os.path.abspath(settings.acl_file)) if settings.acl_file else ""
+    folder = folder or settings.folder
+    if not folder:
+        return []
+    first = [settings.acl_file] if settings.acl_file else [os.path.join(folder, n) for n in NAMES]
+    below = [
+        os.path.join(path, name)
+        for path, _, names in sorted(os.walk(os.path.join(folder, FOLDER)))
+        for name in sorted(names)
+        if name.endswith((".yml", ".yaml"))
+    ]
+    return [path for path in (*first, *below) if path == settings.acl_file or os.path.exists(path)]
+
+
+def read_access_file(path: str) -> tuple[list[Account], list[str]]:
+    """The accounts and the white addresses of one file; AccessError says what is wrong."""
+    check_mode(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(FILE_SIZE_MAX + 1)
+        if len(data) > FILE_SIZE_MAX:
+            raise AccessError(f"{path} has more than {FILE_SIZE_MAX} bytes")
+        content = yaml.load(data, _Loader)  # our loader makes texts, lists and maps only
+    except OSError as error:
+        raise AccessError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        # The error's own text would quote the file, and with it a secret.
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it is no YAML"
+        raise AccessError(f"{path}{where} cannot be read: {problem}") from None
+    if content is None or content == "":
+        return [], []
+    if not isinstance(content, dict):
+        raise AccessError(f"{path} holds no `accounts:`; see docs/security.md")
+    accounts, white = content.get("accounts") or [], content.get("globalWhiteRemoteAddresses") or []
+    if not isinstance(accounts, list) or not all(isinstance(each, dict) for each in accounts):
+        raise AccessError(f"{path}: accounts must be a list of accounts")
+    if not isinstance(white, list) or not all(isinstance(each, str) for each in white):
+        raise AccessError(f"{path}: globalWhiteRemoteAddresses must be a list of addresses")
+    return [_with_secret(account, path) for account in accounts], white
+
+
+def _with_secret(account: Account, path: str) -> Account:
+    """The secret of a `secretFile` (systemd's credentials, a container's secrets) put in place."""
+    file = text_of(account, "secretFile")
+    if not file:
+        return account
+    file = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expandvars(file))
+    check_mode(file)
+    try:
+        with open(file, encoding="utf-8") as opened:
+            secret = opened.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AccessError(f"{path}: secretFile {file} cannot be read: {error}") from None
+    return {**account, "secretKey": secret}
+
+
+def check_mode(path: str) -> None:
+    """AccessError when others than the owner (and, to read, its group) may use the file."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise AccessError(f"{path} cannot be read: {error.strerror}") from None
+    if mode & _TOO_OPEN:
+        raise AccessError(
+            f"{path} holds secrets and others may read or change it (mode "
+            f"{stat.S_IMODE(mode):o}); run: chmod 600 {path}"
+        )
+
+
+def marks(paths: list[str]) -> Iterator[Mark]:
+    """What changes when a file does; a link's target counts, as Kubernetes swaps links."""
+    for path in paths:
+        try:
+            facts = os.stat(path)
+        except OSError:
+            continue
+        yield path, facts.st_mtime_ns, facts.st_size, facts.st_ino

@@ -1,0 +1,395 @@
+"""What each request needs: one table, and a handler without a row in it stops the start.
+
+A row is OPEN (anybody), SIGNED (any user), SUPER, or what the user must be allowed to do: each need
+names resources of the request by an ext field, by its body, or by the stored record that it points
+to. Names of retry and dead-letter topics stand for their group. docs/security.md shows the table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from aerobee.broker.auth.model import (
+    CLUSTER,
+    CREATE,
+    DELETE,
+    GET,
+    GROUP,
+    PUB,
+    SUB,
+    TOPIC,
+    UPDATE,
+    Resource,
+)
+from aerobee.broker.base.resource_names import may_be_sent_to
+from aerobee.broker.services.clients.heartbeats import parse_heartbeat
+from aerobee.broker.services.redelivery.put_again import message_at
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.protocol.files.ids import parse_offset_message_id
+from aerobee.protocol.files.properties import REAL_TOPIC
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    TEMPLATE_TOPIC,
+    TRACE_DATA_PREFIX,
+    TRACE_TOPIC,
+)
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import Header, Int64, decode_ext
+
+TopicOfRecord = Callable[[int], str | None]  # the topic of the record at a physical offset
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, and what is needed to see which resources it names."""
+
+    command: Command
+    cluster: str
+    topic_of_record: TopicOfRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One resource, and the actions of which the user must have one."""
+
+    resource: Resource
+    actions: frozenset[str]
+
+
+class Level(Enum):
+    """Rows without a resource."""
+
+    OPEN = "open"
+    SIGNED = "signed"
+    SUPER = "super"
+
+
+Need = Callable[[Asked], Iterator[Ask]]
+Row = Level | tuple[Need, ...]
+
+
+def of_topic(name: str, *actions: str) -> Ask:
+    """A topic; those of retries and dead letters are their group's, and only to be consumed."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            wanted = {SUB if action == PUB else action for action in actions}
+            return Ask(Resource(GROUP, name.removeprefix(prefix)), frozenset(wanted))
+    return Ask(Resource(TOPIC, name), frozenset(actions))
+
+
+def of_group(name: str, *actions: str) -> Ask:
+    return Ask(Resource(GROUP, name), frozenset(actions))
+
+
+def is_trace(topic: str) -> bool:
+    return topic == TRACE_TOPIC or topic.startswith(TRACE_DATA_PREFIX)
+
+
+def is_kept_by_broker(topic: str) -> bool:
+    """Whether messages of all topics pass through it: super users only."""
+    return topic == TEMPLATE_TOPIC or not may_be_sent_to(topic)
+
+
+# --- needs
+
+
+def topic(field: str, *actions: str) -> Need:
+    """The topic that an ext field names; without the field a topic that has no name."""
+    return lambda asked: iter((of_topic(asked.command.ext.get(field, ""), *actions),))
+
+
+def group(field: str, *actions: str) -> Need:
+    return lambda asked: iter((of_group(asked.command.ext.get(field, ""), *actions),))
+
+
+def topic_if_named(field: str, *actions: str) -> Need:
+    return lambda asked: topic(field, *actions)(asked) if asked.command.ext.get(field) else iter(())
+
+
+def group_if_named(field: str, *actions: str) -> Need:
+    return lambda asked: group(field, *actions)(asked) if asked.command.ext.get(field) else iter(())
+
+
+def cluster(*actions: str) -> Need:
+    return lambda asked: iter((Ask(Resource(CLUSTER, asked.cluster), frozenset(actions)),))
+
+
+def topic_or_cluster(field: str, *actions: str) -> Need:
+    """A topic, or the whole cluster where none is named."""
+    return lambda asked: (
+        topic(field, *actions)(asked) if asked.command.ext.get(field) else cluster(*actions)(asked)
+    )
+
+
+class _AtOffset(Header):
+    offset: Int64
+
+
+class _AtCommitLogOffset(Header):
+    commit_log_offset: Int64
+
+
+def record_at_offset(*actions: str) -> Need:
+    """The topic of the record that `offset` points to, whatever the request says of it."""
+    return lambda asked: _record(asked, decode_ext(asked.command.ext, _AtOffset).offset, actions)
+
+
+def record_of_transaction(asked: Asked) -> Iterator[Ask]:
+    fields = decode_ext(asked.command.ext, _AtCommitLogOffset)
+    return _record(asked, fields.commit_log_offset, (PUB,))
+
+
+def record_by_id(*actions: str) -> Need:
+    def asks(asked: Asked) -> Iterator[Ask]:
+        try:
+            _, offset = parse_offset_message_id(asked.command.ext.get("msgId", ""))
+        except ValueError:
+            return iter(())  # the handler says what is wrong
+        return _record(asked, offset, actions)
+
+    return asks
+
+
+def _record(asked: Asked, offset: int, actions: tuple[str, ...]) -> Iterator[Ask]:
+    """Where there is no record nothing can be read: the handler says so."""
+    name = asked.topic_of_record(offset)
+    if name is not None:
+        yield of_topic(name, *actions)
+
+
+def heartbeat(asked: Asked) -> Iterator[Ask]:
+    """Every group and topic that the client wants to consume."""
+    for consumer in parse_heartbeat(asked.command.body).consumers:
+        yield of_group(consumer.group, SUB)
+        for subscription in consumer.subscriptions:
+            yield of_topic(subscription.topic, SUB)
+
+
+def body_names(
+    topic_key: str = "", group_key: str = "", list_key: str = "", *, actions: tuple[str, ...]
+) -> Need:
+    """Names in a JSON body, or in each object of a list in it."""
+
+    def asks(asked: Asked) -> Iterator[Ask]:
+        body = _body(asked)
+        entries = body.get(list_key) if list_key else [body]
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict):
+                if topic_key:
+                    yield of_topic(str(entry.get(topic_key) or ""), *actions)
+                if group_key:
+                    yield of_group(str(entry.get(group_key) or ""), *actions)
+
+    return asks
+
+
+def chunks_of_commit(asked: Asked) -> Iterator[Ask]:
+    """The topics of the prepared rows that SINK_COMMIT publishes."""
+    rows = _body(asked).get("chunks")
+    for row in rows if isinstance(rows, list) else ():
+        try:
+            offset = int(row[3])
+        except (TypeError, ValueError, LookupError):
+            continue  # the handler refuses it
+        yield from _record(asked, offset, (PUB,))
+
+
+def _body(asked: Asked) -> Mapping[Any, Any]:
+    value = fastjson.loads(asked.command.body) if asked.command.body else {}
+    return value if isinstance(value, dict) else {}
+
+
+# --- the table
+
+_OPEN, _SIGNED, _SUPER = Level.OPEN, Level.SIGNED, Level.SUPER
+_PULL: Final = (topic("topic", SUB), group("consumerGroup", SUB))
+_READ_TOPIC: Final = (topic("topic", GET),)
+# Whoever may consume a topic may ask how far it reaches: a consumer has to, before its first pull.
+_RANGE: Final = (topic("topic", GET, SUB),)
+_LOCK: Final = (
+    body_names(group_key="consumerGroup", actions=(SUB,)),
+    body_names("topic", list_key="mqSet", actions=(SUB,)),
+)
+_CLUSTER_GET: Final = (cluster(GET),)
+_CLUSTER_UPDATE: Final = (cluster(UPDATE),)
+
+ROWS: Final[Mapping[int, Row]] = {
+    # messages
+    RequestCode.SEND_MESSAGE: (topic("topic", PUB),),
+    RequestCode.SEND_MESSAGE_V2: (topic("b", PUB),),
+    RequestCode.SEND_BATCH_MESSAGE: (topic("b", PUB),),
+    RequestCode.SEND_REPLY_MESSAGE: (topic("topic", PUB),),
+    RequestCode.SEND_REPLY_MESSAGE_V2: (topic("b", PUB),),
+    RequestCode.RECALL_MESSAGE: (topic("topic", PUB),),
+    RequestCode.END_TRANSACTION: (record_of_transaction,),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: (record_by_id(UPDATE),),
+    RequestCode.PULL_MESSAGE: _PULL,
+    RequestCode.LITE_PULL_MESSAGE: _PULL,
+    RequestCode.CONSUMER_SEND_MSG_BACK: (group("group", SUB), record_at_offset(SUB)),
+    RequestCode.QUERY_MESSAGE: (topic("topic", SUB, GET),),
+    RequestCode.VIEW_MESSAGE_BY_ID: (record_at_offset(GET, SUB),),
+    # clients
+    RequestCode.HEART_BEAT: (heartbeat,),
+    RequestCode.UNREGISTER_CLIENT: (group_if_named("consumerGroup", SUB),),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: (group("consumerGroup", SUB, GET),),
+    RequestCode.LOCK_BATCH_MQ: _LOCK,
+    RequestCode.UNLOCK_BATCH_MQ: _LOCK,
+    RequestCode.CHECK_CLIENT_CONFIG: _SIGNED,
+    RequestCode.QUERY_ASSIGNMENT: (body_names("topic", "consumerGroup", actions=(SUB,)),),
+    # offsets
+    RequestCode.QUERY_CONSUMER_OFFSET: (
+        topic("topic", SUB, GET),
+        group("consumerGroup", SUB, GET),
+    ),
+    RequestCode.UPDATE_CONSUMER_OFFSET: (
+        topic("topic", SUB, UPDATE),
+        group("consumerGroup", SUB, UPDATE),
+    ),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _RANGE,
+    RequestCode.GET_MAX_OFFSET: _RANGE,
+    RequestCode.GET_MIN_OFFSET: _RANGE,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _RANGE,
+    # topics
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (topic("topic", CREATE),),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: (
+        body_names("topicName", list_key="topicConfigList", actions=(CREATE,)),
+    ),
+    RequestCode.DELETE_TOPIC_IN_BROKER: (topic("topic", DELETE),),
+    RequestCode.GET_TOPIC_CONFIG: _READ_TOPIC,
+    RequestCode.GET_TOPIC_STATS_INFO: _READ_TOPIC,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _READ_TOPIC,
+    RequestCode.QUERY_CONSUME_QUEUE: _READ_TOPIC,
+    RequestCode.GET_ALL_TOPIC_CONFIG: _CLUSTER_GET,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _CLUSTER_GET,
+    # groups
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+        body_names(group_key="groupName", actions=(CREATE,)),
+    ),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (
+        body_names(group_key="groupName", list_key="groupConfigList", actions=(CREATE,)),
+    ),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: (group("groupName", DELETE),),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: (group("group", GET),),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: (group("consumerGroup", GET),),
+    RequestCode.GET_CONSUME_STATS: (group("consumerGroup", GET), topic_if_named("topic", GET)),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: (group("group", GET),),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: (
+        group("group", GET),
+        topic_if_named("topic", GET),
+    ),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: (topic("topic", GET), group("group", GET)),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: (group("consumerGroup", GET),),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: (group("consumerGroup", SUB), record_by_id(SUB)),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (topic("topic", GET), group("group", GET)),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (topic("topic", UPDATE), group("group", UPDATE)),
+    RequestCode.CLONE_GROUP_OFFSET: (
+        group("srcGroup", UPDATE),
+        group("destGroup", UPDATE),
+        topic_if_named("topic", UPDATE),
+    ),
+    RequestCode.QUERY_CORRECTION_OFFSET: (topic("topic", GET), group("compareGroup", GET)),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: (topic("topic", UPDATE), group("group", UPDATE)),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: (
+        body_names("topic", "consumerGroup", actions=(UPDATE,)),
+    ),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _CLUSTER_GET,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: _CLUSTER_GET,
+    # the broker
+    RequestCode.UPDATE_BROKER_CONFIG: _CLUSTER_UPDATE,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CLUSTER_UPDATE,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: _CLUSTER_UPDATE,
+    RequestCode.CLEAN_UNUSED_TOPIC: _CLUSTER_UPDATE,
+    RequestCode.GET_BROKER_CONFIG: _CLUSTER_GET,
+    RequestCode.GET_BROKER_RUNTIME_INFO: _CLUSTER_GET,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: _CLUSTER_GET,
+    RequestCode.GET_ALL_DELAY_OFFSET: _CLUSTER_GET,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _CLUSTER_GET,
+    RequestCode.GET_ALL_PRODUCER_INFO: _CLUSTER_GET,
+    RequestCode.GET_BROKER_CONSUME_STATS: _CLUSTER_GET,
+    RequestCode.VIEW_BROKER_STATS_DATA: _CLUSTER_GET,
+    RequestCode.GET_BROKER_HA_STATUS: _CLUSTER_GET,
+    RequestCode.EXCHANGE_BROKER_HA_INFO: _CLUSTER_UPDATE,
+    RequestCode.GET_TIMER_CHECK_POINT: _CLUSTER_GET,
+    RequestCode.GET_TIMER_METRICS: _CLUSTER_GET,
+    # users and their rights
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _SUPER,
+    RequestCode.DELETE_ACL_CONFIG: _SUPER,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _SUPER,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _CLUSTER_GET,
+    RequestCode.AUTH_CREATE_USER: _SUPER,
+    RequestCode.AUTH_UPDATE_USER: _SUPER,
+    RequestCode.AUTH_DELETE_USER: _SUPER,
+    RequestCode.AUTH_GET_USER: _CLUSTER_GET,
+    RequestCode.AUTH_LIST_USER: _CLUSTER_GET,
+    RequestCode.AUTH_CREATE_ACL: _SUPER,
+    RequestCode.AUTH_UPDATE_ACL: _SUPER,
+    RequestCode.AUTH_DELETE_ACL: _SUPER,
+    RequestCode.AUTH_GET_ACL: _CLUSTER_GET,
+    RequestCode.AUTH_LIST_ACL: _CLUSTER_GET,
+    # name service; Go's pull consumer does not sign its questions for routes
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _OPEN,
+    RequestCode.REGISTER_BROKER: _CLUSTER_UPDATE,
+    RequestCode.UNREGISTER_BROKER: _CLUSTER_UPDATE,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: _CLUSTER_UPDATE,
+    RequestCode.QUERY_DATA_VERSION: _CLUSTER_UPDATE,
+    RequestCode.BROKER_HEARTBEAT: _CLUSTER_UPDATE,
+    RequestCode.PUT_KV_CONFIG: _SUPER,
+    RequestCode.DELETE_KV_CONFIG: _SUPER,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _SUPER,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: _SUPER,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: _SUPER,
+    RequestCode.UPDATE_NAMESRV_CONFIG: _SUPER,
+    RequestCode.GET_KV_CONFIG: _CLUSTER_GET,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: _CLUSTER_GET,
+    RequestCode.GET_BROKER_CLUSTER_INFO: _CLUSTER_GET,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _CLUSTER_GET,
+    RequestCode.GET_TOPICS_BY_CLUSTER: _CLUSTER_GET,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _CLUSTER_GET,
+    RequestCode.GET_UNIT_TOPIC_LIST: _CLUSTER_GET,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _CLUSTER_GET,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _CLUSTER_GET,
+    RequestCode.GET_NAMESRV_CONFIG: _CLUSTER_GET,
+    RequestCode.GET_BROKER_MEMBER_GROUP: _CLUSTER_GET,
+    # POP, which is refused in words
+    **dict.fromkeys((200050, 200051, 200052, 200053, 200054, 200055, 200151), _PULL),
+    # ours: the Spark sink's SINK_STATE, _PREPARE, _COMMIT, its list of queries and their removal;
+    # LIST_TIMERS
+    20100: _SIGNED,
+    20101: (topic("topic", PUB),),
+    20102: (chunks_of_commit,),
+    20103: _CLUSTER_GET,
+    20104: _CLUSTER_UPDATE,
+    20110: (topic_or_cluster("topic", GET),),
+}
+
+# Calls that change more than messages and offsets, or show secrets: each leaves a line in the log.
+ADMINISTRATIVE: Final = frozenset(
+    {
+        *(17, 18, 25, 50, 51, 53, 100, 102, 200, 205, 207, 215, 216, 217, 222, 225),
+        *(306, 309, 314, 316, 318, 323, 327, 329, 353, 401),
+        *(3001, 3002, 3003, 3006, 3007, 3008, 20104),
+    }
+)
+
+
+def missing_rows(codes: Iterable[int]) -> list[int]:
+    """Request codes that nobody has said the needs of."""
+    return sorted(int(code) for code in codes if code not in ROWS)
+
+
+def topics_of_records(store: MessageStore) -> TopicOfRecord:
+    """The topic of a stored record; of one that the broker keeps for later, where it goes to."""
+
+    def topic_at(physical_offset: int) -> str | None:
+        message = message_at(store, physical_offset) if physical_offset >= 0 else None
+        if message is None:
+            return None
+        if may_be_sent_to(message.topic):
+            return message.topic
+        return message.property(REAL_TOPIC) or message.topic
+
+    return topic_at
