@@ -1,0 +1,72 @@
+"""How much of the log the slaves have, counted by broker; and the puts that wait for copies.
+
+A broker counts once, however many connections it has: by its brokerId where it told us that, else
+by its host. `needed` copies beside our own let a put be acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.store.durability.waiters import Waiters
+from aerobee.broker.store.results import DurableCallback, PutStatus
+
+Who = int | str  # brokerId or host
+
+
+class Copies:
+    def __init__(
+        self,
+        clock: Clock,
+        log_end: Callable[[], int],
+        *,
+        needed: int,
+        behind_max: int,
+        timeout_ms: int,
+    ) -> None:
+        """`behind_max`: a slave that lacks more bytes than this does not count as there."""
+        self._log_end = log_end
+        self.needed = needed
+        self._behind_max = behind_max
+        self.waiters = Waiters(clock, timeout_ms / 1000, PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self._links: dict[object, tuple[Who, int]] = {}
+        self._reached = 0
+
+    # -- what links tell
+
+    def acked(self, link: object, who: Who, end: int) -> None:
+        """The broker at the other end of the link has the log up to here."""
+        self._links[link] = who, end
+        reached = self.copied_offset
+        if reached > self._reached:
+            self._reached = reached
+            self.waiters.reached(reached)
+
+    def left(self, link: object) -> None:
+        self._links.pop(link, None)
+
+    # -- what others ask
+
+    def by_broker(self) -> dict[Who, int]:
+        """How much of the log each has that is connected, by its newest connection: an older one
+        may speak of a folder that is gone."""
+        return dict(self._links.values())
+
+    @property
+    def copied_offset(self) -> int:
+        """The log is on `needed` other brokers up to here."""
+        ends = sorted(self.by_broker().values(), reverse=True)
+        return ends[self.needed - 1] if 0 < self.needed <= len(ends) else 0
+
+    def is_in_sync(self, acked: int) -> bool:
+        return self._log_end() - acked < self._behind_max
+
+    def when_copied(self, end: int, callback: DurableCallback) -> None:
+        """Call back when so many brokers have it; at once when they are not there."""
+        if end <= self._reached:
+            callback(PutStatus.PUT_OK)
+        elif sum(map(self.is_in_sync, self.by_broker().values())) < self.needed:
+            callback(PutStatus.SLAVE_NOT_AVAILABLE)
+        else:
+            self.waiters.add(end, callback)

@@ -1,0 +1,84 @@
+"""What a slave asks its master beside the log: who it is, and its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aerobee.broker.net.inner_client import inner_credentials, inner_tls
+from aerobee.broker.net.request_link import LinkError, RequestLink
+from aerobee.broker.settings import Settings
+from aerobee.broker.settings.properties_file import parse_properties
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+
+ANSWER_S: Final = 5.0
+
+
+class MasterRefused(LinkError):
+    """The master has answered, with no."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddress:
+    """Where the master answers requests, and where it sends its log."""
+
+    main: str
+    ha: str
+
+
+@dataclass(frozen=True, slots=True)
+class MasterFacts:
+    """What a slave has to know before it follows."""
+
+    file_size: int  # mappedFileSizeCommitLog
+    log_start: int
+    log_end: int
+    is_ours: bool  # no Java broker
+
+
+class MasterClient:
+    """Requests to one master."""
+
+    def __init__(self, address: str, settings: Settings) -> None:
+        self.address = address
+        credentials, tls = inner_credentials(settings), inner_tls(settings)
+        self._link = RequestLink(address, _nothing, credentials, tls, kind="master")
+
+    async def facts(self) -> MasterFacts:
+        config = await self.ask(RequestCode.GET_BROKER_CONFIG)
+        settings = {key: value for _, key, value in parse_properties(str(config.body, "utf-8"))}
+        figures = (await self.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table") or {}
+        try:
+            return MasterFacts(
+                int(settings.get("mappedFileSizeCommitLog") or settings["mapedFileSizeCommitLog"]),
+                int(figures["commitLogMinOffset"]),
+                int(figures["commitLogMaxOffset"]),
+                "sendsRefused" in figures,
+            )
+        except (KeyError, ValueError) as error:
+            raise LinkError(f"master {self.address} does not tell its {error}") from None
+
+    async def ask(self, code: int, ext: dict[str, str] | None = None) -> Command:
+        """The master's answer; LinkError when it says no, or nothing."""
+        await self._link.connect(ANSWER_S)
+        answer = await self._link.request(Command(code, dict(ext or {})), ANSWER_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise MasterRefused(f"master {self.address} refused request {code}: {answer.remark}")
+        return answer
+
+    async def ask_json(self, code: int, ext: dict[str, str] | None = None) -> dict[Any, Any]:
+        answer = await self.ask(code, ext)
+        try:
+            content = fastjson.loads(answer.body) if answer.body else {}
+        except fastjson.JsonError as error:
+            raise LinkError(f"master {self.address} answered {code} with {error}") from None
+        return content if isinstance(content, dict) else {}
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def _nothing() -> None:
+    """The next request opens the connection again."""

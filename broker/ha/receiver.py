@@ -1,0 +1,103 @@
+"""A slave's end of the stream: bytes come in, whole records go to the log.
+
+What has come of a record that is not whole stays here, so that the log always ends with a record:
+a reader, a crash or a master that was restarted never meets half of one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aerobee.broker.ha.wire import FrameReader, StreamError
+from aerobee.protocol.files.record_layout import (
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    HEAD_V4_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    head_part,
+)
+
+_PLACE: Final = head_part("physical_offset")
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+
+
+class Receiver:
+    """One link's state. `whole` is the end of the last whole record."""
+
+    __slots__ = ("_file_size", "_frames", "_partial", "_wanted", "received", "whole")
+
+    def __init__(self, log_end: int, file_size: int, known: bytes = b"") -> None:
+        """`known`: the first bytes behind the log's end, as far as they need not be sent."""
+        self._file_size = file_size
+        self._frames = FrameReader(file_size)
+        self._partial = bytearray(known)
+        self._wanted = BLANK_SIZE  # bytes that the partial record must have to be looked at
+        self.whole = log_end
+        self.received = log_end + len(known)
+
+    def feed(self, data: memoryview) -> list[tuple[int, memoryview]]:
+        """The whole records that have come, as offset and bytes; each lot within one file."""
+        lots: list[tuple[int, memoryview]] = []
+        for offset, piece in self._frames.feed(data):
+            if offset != self.received:
+                raise StreamError(f"the master goes on at {offset}, our log at {self.received}")
+            self.received += len(piece)
+            if self._partial:
+                piece = self._complete(piece, lots)
+            size = self._count_whole(piece)
+            if size:
+                lots.append((self.whole, piece[:size]))
+                self.whole += size
+            self._partial += piece[size:]
+        return lots
+
+    def _complete(self, piece: memoryview, lots: list[tuple[int, memoryview]]) -> memoryview:
+        """Add what is missing of the partial record; what is left of the piece behind it."""
+        while piece and self._partial:
+            missing = self._wanted - len(self._partial)
+            self._partial += piece[:missing]
+            piece = piece[missing:]
+            if len(self._partial) < self._wanted:
+                break
+            record = memoryview(bytes(self._partial))
+            if self._count_whole(record):  # else its size is known now
+                lots.append((self.whole, record))
+                self.whole += len(record)
+                self._partial.clear()
+        return piece
+
+    def _count_whole(self, data: memoryview) -> int:
+        """How many bytes at the start of `data` are whole records."""
+        unpack = SIZE_AND_MAGIC.unpack_from
+        base, end = self.whole, len(data)
+        if not end:
+            return 0
+        position = 0
+        file_end = self._file_size - base % self._file_size  # in `data`
+        self._wanted = BLANK_SIZE
+        while end - position >= BLANK_SIZE:
+            size, magic = unpack(data, position)
+            if magic not in _MAGICS:
+                self._check_blank(base + position, size, magic, file_end - position)
+            elif not HEAD_V4_SIZE < size <= file_end - position - BLANK_SIZE:
+                raise StreamError(f"a record of {size} bytes at {base + position}")
+            if position + size > end:
+                self._wanted = size
+                break
+            if not position and magic != BLANK_MAGIC:
+                (place,) = _PLACE.unpack_from(data)
+                if place != base:
+                    raise StreamError(f"the record at {base} was written for {place}")
+            position += size
+            if position == file_end < end:
+                raise StreamError(f"a frame crosses the end of a file at {base + position}")
+        return position
+
+    def _check_blank(self, offset: int, size: int, magic: int, room: int) -> None:
+        if magic != BLANK_MAGIC or size != room:
+            raise StreamError(
+                f"neither record nor end of file at {offset}: size {size}, magic "
+                f"{magic & 0xFFFFFFFF:#010x}, {room} bytes left in the file"
+            )
