@@ -1,151 +1,141 @@
-"""The message store: the parts wired together, and the few verbs that others call.
+"""The message store: the few verbs that others call, on the parts that `parts` joins.
 
-The core is synchronous: `put` appends under put_message_lock without waiting for anything.
+The core is synchronous: a put appends without waiting for anything (`writer`).
 `start` runs the coroutines (reput, commit, flush, clean), each a thin loop over a `step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import structlog
-
-from aerobee.broker.store.commitlog import Fact, LogFull, Row
-from aerobee.broker.store.consume_queue import ENTRY_SIZE, ConsumeQueue
-from aerobee.broker.store.disk import DiskSpace
-from aerobee.broker.store.keepers import Keeper
-from aerobee.broker.store.key_search import Search, search_key
-from aerobee.broker.store.lifecycle import StoreLifecycle
-from aerobee.broker.store.mapped_file import MappedFile
-from aerobee.broker.store.plain_read import PlainRead
-from aerobee.broker.store.refusals import Cause
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.store.durability.waiters import join_outcomes
+from aerobee.broker.store.files.disk import Disk, DiskSpace
+from aerobee.broker.store.index.key_search import Search, search_key
+from aerobee.broker.store.lifecycle import Lifecycle
+from aerobee.broker.store.parts import build_parts
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.recovery.recovery import Progress
 from aerobee.broker.store.results import (
     ArrivalListener,
     Boundary,
     DurableCallback,
-    PutResult,
     PutStatus,
     ReadResult,
-    Refusal,
-    RefusedPut,
 )
+from aerobee.broker.store.retention.keepers import Keeper
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message
+from aerobee.broker.store.writer import Writer
 
-log = structlog.get_logger("aerobee.store")
-
-SLOW_LOCK_S = 0.5
-RECENT_ENTRIES = 50_000  # of a queue: what was written last is in memory, no need to ask
+WhenCopied = Callable[[int, DurableCallback], None]
 
 
-class MessageStore(StoreLifecycle):
+class MessageStore:
     """Puts, reads, lookups and housekeeping of one store directory."""
 
-    # -- writing
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        clock: Clock,
+        disk: Disk | None = None,
+        ahead: bool | None = None,
+    ) -> None:
+        """`ahead`: make files in a thread before they are needed (by default on a real disk)."""
+        parts = build_parts(settings, clock, disk, ahead)
+        base, files = parts.base, parts.files
+        dispatch, durability = parts.dispatch, parts.durability
+        self.settings = settings
+        self.clock = clock
+        self.sync_flush = settings.sync_flush
+        self.puts_wait = settings.sync_flush  # an answer has to wait for `when_durable`
+        self._when_copied: WhenCopied | None = None
+        self.disk = base.disk
+        self.stats = base.stats
+        self.counters = base.counters
+        self.refusals = base.refusals
+        self.reports = base.reports
+        self.commit_log = files.commit_log
+        self.queue_table = files.queues
+        self.index = files.index
+        self._listeners = files.listeners
+        self._pool = files.pool
+        self.visible_limit = dispatch.visible_limit
+        self.reput = dispatch.reput
+        self._dispatcher = dispatch.dispatcher
+        self.flush = durability.flush
+        self.queue_flush = durability.queue_flush
+        self.checkpoint = durability.checkpoint
+        self.commit = durability.commit
+        self.clean = parts.clean
+        self.self_check = parts.self_check
+        self._reader = parts.reader
+        self.read_plain = parts.reader.read_plain
+        self.hot_bytes = parts.reader.hot_bytes
+        self._life = Lifecycle(parts)
+        writer = Writer(base, files.commit_log, dispatch.reput, durability.flush)
+        self.put = writer.put
+        self.put_accepted = writer.put_accepted
+        self.put_again = writer.put_again
+        self.put_rows = writer.put_rows
+        self.put_batch = writer.put_batch
+        self.append_copy = writer.append_copy
+        self._writer = writer
 
-    def put(self, messages: Sequence[Message]) -> list[PutResult]:
-        """Append independent messages: one lock and one clock read for all."""
-        return self._put(messages, self.refusals.current)
+    # -- opening and closing
 
-    def put_again(self, messages: Sequence[Message]) -> list[PutResult]:
-        """The same for messages that were acknowledged and wait in a file that is to be removed:
-        also while sends are refused because the disk fills up, for it makes room."""
-        return self._put(messages, self.refusals.besides(Cause.DISK_FULL))
+    def load(self, progress: Progress | None = None) -> None:
+        """Lock the directory, read what is there and bring it in order; StoreError if it cannot."""
+        self._life.load(progress)
 
-    def _put(self, messages: Sequence[Message], refusal: Refusal | None) -> list[PutResult]:
-        if refusal is not None:
-            self.stats.put_failures += len(messages)
-            return [RefusedPut(refusal.status, refusal.reason) for _ in messages]
-        lock = self._put_message_lock
-        if not lock.acquire(False) and not lock.acquire(timeout=self._busy_after_s):
-            return [self._busy() for _ in messages]
-        started = self.clock.monotonic()
-        facts: list[Fact] = []
-        try:
-            results = self.commit_log.append(messages, self.clock.now_ms(), facts)
-            self.reput.offer(facts)
-        finally:
-            lock.release()
-        self._note_put(started, facts, len(messages))
-        return results
+    @property
+    def was_stopped(self) -> bool:
+        """The last life of the directory ended in order."""
+        return self._life.opening.was_stopped
 
-    def put_rows(self, rows: Sequence[Row]) -> list[Fact]:
-        """Append plain messages, cheaply: a fact for each that was taken. What is left, from the
-        first that was not, is for `put`, which also knows the reason."""
-        lock = self._put_message_lock
-        if self.refusals.current is not None or not lock.acquire(False):
-            return []
-        started = self.clock.monotonic()
-        facts: list[Fact] = []
-        try:
-            facts = self.commit_log.append_rows(rows, self.clock.now_ms())
-            self.reput.offer(facts)
-        except LogFull:
-            return []
-        finally:
-            lock.release()
-        self._note_put(started, facts, len(facts))
-        return facts
+    def finish_start(self) -> bool:
+        """Do what a full disk has kept the start from; whether nothing is left of it."""
+        return self._life.opening.finish()
 
-    def put_batch(self, messages: Sequence[Message]) -> PutResult:
-        """Append the messages of one batch: all in one file and one piece, or none."""
-        refusal = self.refusals.current
-        if refusal is not None:
-            self.stats.put_failures += len(messages)
-            return RefusedPut(refusal.status, refusal.reason)
-        if not messages:
-            return RefusedPut(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
-        lock = self._put_message_lock
-        if not lock.acquire(False) and not lock.acquire(timeout=self._busy_after_s):
-            return self._busy()
-        started = self.clock.monotonic()
-        facts: list[Fact] = []
-        try:
-            result = self.commit_log.append_batch(messages, self.clock.now_ms(), facts)
-            self.reput.offer(facts)
-        finally:
-            lock.release()
-        self._note_put(started, facts, len(messages))
-        return result
+    async def start(self) -> None:
+        """Run the coroutines."""
+        await self._life.start()
 
-    def _busy(self) -> PutResult:
-        return RefusedPut(
-            PutStatus.OS_PAGECACHE_BUSY,
-            f"another put has held the log for over "
-            f"{self.settings.os_page_cache_busy_time_out_mills} ms "
-            f"(osPageCacheBusyTimeOutMills): the disk is too slow; send again later",
-        )
+    async def stop(self) -> None:
+        """Take no more puts; dispatch, commit and flush all; checkpoint; unlock."""
+        await self._life.stop()
 
-    def _note_put(self, started: float, facts: list[Fact], asked: int) -> None:
-        took = self.clock.monotonic() - started
-        stats = self.stats
-        stats.put_calls += 1
-        stats.put_times.add(took)
-        stats.puts += len(facts)
-        stats.put_failures += asked - len(facts)
-        if facts:
-            last = facts[-1]
-            stats.put_bytes += last[2] + last[3] - facts[0][2]
-            if self.sync_flush:  # consumers see only what is flushed, whether or not anybody waits
-                self.flush.ask(last[2] + last[3])
-            else:
-                self.reput.nudge(facts)
-        if took * 1000 > stats.put_lock_ms_max:
-            stats.put_lock_ms_max = took * 1000
-        if took > SLOW_LOCK_S:
-            log.warning(
-                "put_message_lock was held long",
-                ms=round(took * 1000),
-                messages=asked,
-                physical_offset=facts[0][2] if facts else None,
-            )
+    def close(self) -> None:
+        """What `stop` does, in place: for a store whose coroutines were not started."""
+        self._life.close()
+
+    def abandon(self) -> None:
+        """Let go of the directory as a killed process does: nothing is flushed, `abort` stays."""
+        self._life.opening.let_go()
+
+    # -- writing: `put`, `put_accepted`, `put_again`, `put_rows` and `put_batch` are the writer's
 
     def when_durable(self, end_offset: int, callback: DurableCallback) -> None:
-        """SYNC_FLUSH: call back when the log is on disk up to here; ASYNC_FLUSH: at once."""
+        """Call back when the log is as safe up to here as the settings ask for: on disk
+        (SYNC_FLUSH), on other brokers (`wait_for_copies`), both, or at once."""
+        copied = flushed = callback
+        if self.sync_flush and self._when_copied is not None:
+            copied, flushed = join_outcomes(callback)
+        if self._when_copied is not None:
+            self._when_copied(end_offset, copied)
         if self.sync_flush:
-            self.flush.when_durable(end_offset, callback)
-        else:
+            self.flush.when_durable(end_offset, flushed)
+        elif self._when_copied is None:
             callback(PutStatus.PUT_OK)
+
+    def wait_for_copies(self, when_copied: WhenCopied) -> None:
+        """Puts are acknowledged once this has called back for their end."""
+        self._when_copied = when_copied
+        self.puts_wait = True
+
+    def on_append(self, callback: Callable[[], None] | None) -> None:
+        """Call this after each append."""
+        self._writer.on_append = callback
 
     def add_arrival_listener(
         self, callback: ArrivalListener, wants: Callable[[str, int], bool] | None = None
@@ -153,12 +143,18 @@ class MessageStore(StoreLifecycle):
         """Call back after each dispatch with what arrived in the queues that `wants` is true for
         (None: in all). Others' queues may be among them. When what it wants of a queue changes,
         `listening_changed` must be called."""
-        self.reput.listeners.append(callback)
-        self.queue_table.add_wanted(wants)
+        self._listeners.add(callback, wants)
+        for topic, queue_id in self.queue_table.table:
+            self.queue_table.listening_changed(topic, queue_id)
 
     def listening_changed(self, topic: str, queue_id: int) -> None:
         """A listener has begun or ceased to want a queue's arrivals."""
         self.queue_table.listening_changed(topic, queue_id)
+
+    def prepare_queue(self, topic: str, queue_id: int) -> None:
+        """A message to this queue is about to be put: have its first file made until then."""
+        if self.refusals.current is None:
+            self.queue_table.get_or_create(topic, queue_id)
 
     # -- reading
 
@@ -180,11 +176,7 @@ class MessageStore(StoreLifecycle):
             queue, queue_offset, max_count, max_bytes, matches, matches_record
         )
         if result.count and queue is not None:
-            self.stats.gets_found += 1
-            self.stats.messages_read += result.count
             result.max_offset = self.visible_end(queue)
-        else:
-            self.stats.gets_missed += 1
         return result
 
     def visible_end(self, queue: ConsumeQueue) -> int:
@@ -194,33 +186,6 @@ class MessageStore(StoreLifecycle):
                 return queue.assigned
             self.reput.catch_up()
         return queue.max_offset
-
-    def read_plain(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int
-    ) -> PlainRead | None:
-        """What most pulls want, with less ado: every record of a range, not far behind the log's
-        end. None: ask `read_queue`. Whoever keeps a view holds the file meanwhile."""
-        queue = self.queue_table.table.get((topic, queue_id))
-        if queue is None:
-            return None
-        found = self._reader.read_plain(queue, queue_offset, max_count, max_bytes)
-        if found is not None:
-            self.stats.gets_found += 1
-            self.stats.messages_read += found[6]
-        return found
-
-    def old_entries(
-        self, topic: str, queue_id: int, queue_offset: int, count: int
-    ) -> tuple[MappedFile, int, int] | None:
-        """File, begin and end of a queue's entries, unless they were written lately."""
-        queue = self.queue_table.table.get((topic, queue_id))
-        if queue is None or queue.max_offset - queue_offset < RECENT_ENTRIES:
-            return None
-        file = queue.files.find(queue_offset * ENTRY_SIZE)
-        if file is None or queue_offset < queue.min_offset:
-            return None
-        position = queue_offset * ENTRY_SIZE - file.start
-        return file, position, min(position + count * ENTRY_SIZE, file.size)
 
     def read_cold(self, result: ReadResult) -> list[bytes]:
         """The bytes of a result's views, read with pread: for a thread beside the loop, or where a
@@ -247,6 +212,20 @@ class MessageStore(StoreLifecycle):
         if queue is not None and queue.max_offset < queue.assigned:
             self.reput.catch_up()
         return queue
+
+    def last_entry(self) -> tuple[int, int] | None:
+        """Where the newest record stands that is in a queue, and its size."""
+        ends = [queue for queue in self.queue_table if queue.max_offset > queue.min_offset]
+        if not ends:
+            return None
+        newest = max(ends, key=lambda queue: queue.max_physical_offset)
+        entry = newest.entry(newest.max_offset - 1)
+        return entry[:2] if entry is not None else None
+
+    def read_log(self, physical_offset: int, size: int) -> bytes:
+        """Bytes of one file of the log, as far as it has them."""
+        file = self.commit_log.find_readable(physical_offset)
+        return b"" if file is None else file.read(physical_offset - file.start, size)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queue_table.get(topic, queue_id)
@@ -288,7 +267,8 @@ class MessageStore(StoreLifecycle):
         """The records with a key, as a search that pauses: see `key_search`."""
         self.reput.catch_up()
         limit = min(max_count, self.settings.max_msgs_num_batch)
-        return search_key(self.commit_log, self.index, topic, key, limit, begin_ms, end_ms, unique)
+        log, index, times = self.commit_log, self.index, (begin_ms, end_ms)
+        return search_key(log, index, topic, key, limit, *times, unique, self.reports)
 
     # -- keeping
 
@@ -305,7 +285,7 @@ class MessageStore(StoreLifecycle):
 
     def delete_topic(self, topic: str) -> None:
         """Remove the topic's queues; its records stay in the log until they expire."""
-        self._drain()
+        self.reput.drain()
         self.reput.forget(topic)
         self.queue_table.remove_topic(topic)
 
@@ -355,7 +335,7 @@ class MessageStore(StoreLifecycle):
 
     @property
     def dispatched_offset(self) -> int:
-        return self.reput.dispatched_offset
+        return self._dispatcher.dispatched_offset
 
     @property
     def free_transient_buffers(self) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 from typing import NamedTuple
 
-from aerobee.broker.histogram import Histogram
-from aerobee.broker.store.mapped_file import MappedFile
+from aerobee.broker.base.histogram import Histogram
+from aerobee.broker.store.files.mapped_file import MappedFile
 
 
 class PutStatus(IntEnum):
@@ -199,9 +199,6 @@ class StoreStats:
     put_bytes: int = 0
     put_calls: int = 0
     put_lock_ms_max: float = 0.0
-    gets_found: int = 0
-    gets_missed: int = 0
-    messages_read: int = 0
     flushes: int = 0
     flush_ms_max: float = 0.0
     dispatched: int = 0

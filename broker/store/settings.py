@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
-from aerobee.broker.store.layout import Layout
+from aerobee.broker.store.files.layout import Layout
+from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 # Their messages wait for a time: their store times are the clock's, even after it was set back.
-TIMED_TOPICS = frozenset({SCHEDULE_TOPIC, "rmq_sys_wheel_timer"})
+TIMED_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
@@ -114,7 +114,10 @@ class StoreSettings:
 
     @property
     def pool_enabled(self) -> bool:
-        """The pool serves ASYNC_FLUSH masters only, as upstream."""
-        return (
-            self.transient_store_pool_enable and not self.sync_flush and self.broker_role != "SLAVE"
-        )
+        """The pool serves masters that wait neither for the disk nor for slaves."""
+        waits_for_nobody = not self.sync_flush and self.broker_role == "ASYNC_MASTER"
+        return self.transient_store_pool_enable and waits_for_nobody
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role == "SLAVE"

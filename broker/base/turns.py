@@ -1,0 +1,106 @@
+"""Which share of a turn of the event loop goes to work that can wait.
+
+Thousands of clients may ask for something in the same moment: they start together, or a switch
+between them and us comes back. Each request is short, all of them are not, and the loop would
+answer nobody else meanwhile. So what can wait gets a slice of each turn; the rest goes on in the
+next ones, in order, and reads and writes of other connections come in between.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger("aerobee.turns")
+
+SLICE_S: Final = 0.0002
+MESSAGES_S: Final = 0.0003  # more for messages: cut finer, pulls would be slower
+
+
+class Turns:
+    """One for all connections and services of a loop."""
+
+    __slots__ = ("_is_turning", "_until", "_waiting", "slice_s")
+
+    def __init__(self, slice_s: float = SLICE_S) -> None:
+        self.slice_s = slice_s
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._until = 0.0
+        self._is_turning = False
+
+    def __len__(self) -> int:
+        """How much work waits."""
+        return len(self._waiting)
+
+    def is_over(self, more_s: float = 0.0) -> bool:
+        """Whether this turn's slice, and so much more, is used up. The first to ask in a turn
+        begins the slice."""
+        if self._is_turning:
+            return perf_counter() >= self._until + more_s
+        self._begin()
+        return False
+
+    def later(self, work: Callable[[], object]) -> None:
+        """Call `work` in one of the next turns, after what waits already."""
+        self._waiting.append(work)
+        if not self._is_turning:
+            self._begin()
+
+    def now_or_later(self, work: Callable[[], object]) -> None:
+        """Call `work` at once, unless the slice is used up."""
+        if self.is_over():
+            self._waiting.append(work)
+        else:
+            work()
+
+    def charge(self, seconds: float) -> None:
+        """So much of the slice goes to what the loop itself does at the end of the turn."""
+        self._until -= seconds
+
+    def _begin(self) -> None:
+        self._is_turning = True
+        self._until = perf_counter() + self.slice_s
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        waiting = self._waiting
+        if not waiting:
+            self._is_turning = False
+            return
+        asyncio.get_running_loop().call_soon(self._turn)
+        self._until = perf_counter() + self.slice_s
+        while waiting:
+            try:
+                waiting.popleft()()
+            except Exception:  # one client's trouble: the others' work goes on
+                log.exception("work that was put off failed")
+            if perf_counter() >= self._until:
+                break
+
+
+class InOrder:
+    """Long work of one kind that stops at every yield: one after the other, in slices."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Turns, Iterator[None]]] = deque()
+
+    def add(self, turns: Turns, work: Iterator[None]) -> None:
+        """Begin at once, unless other work is under way."""
+        self._waiting.append((turns, work))
+        if len(self._waiting) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting:
+            turns, work = self._waiting[0]
+            try:
+                for _ in work:
+                    if turns.is_over():
+                        turns.later(self._go_on)
+                        return
+            except Exception:  # what waits behind it goes on
+                log.exception("work in slices failed")
+            self._waiting.popleft()

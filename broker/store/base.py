@@ -1,0 +1,46 @@
+"""What the parts of a store stand on: settings, clock and disk, and what they count and report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.reports import Reports
+from aerobee.broker.store.files.abort_file import AbortFile
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.mapped_file import MappingCounters
+from aerobee.broker.store.refusals import Cause, Refusals
+from aerobee.broker.store.results import StoreStats
+from aerobee.broker.store.settings import StoreSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBase:
+    settings: StoreSettings
+    clock: Clock
+    disk: Disk
+    stats: StoreStats
+    counters: MappingCounters
+    refusals: Refusals
+    reports: Reports
+    unsynced: set[str]  # folders with entries that are not yet on disk
+    abort: AbortFile
+
+    def fence(self, reason: str) -> None:
+        """Take no more puts, and tell the next start that the page cache is not to be trusted."""
+        self.refusals.set(Cause.SYNC_FAILED, reason)
+        self.abort.mark_sync_failed()
+
+
+def build_base(settings: StoreSettings, clock: Clock, disk: Disk) -> StoreBase:
+    return StoreBase(
+        settings,
+        clock,
+        disk,
+        StoreStats(),
+        MappingCounters(),
+        Refusals(),
+        Reports(clock),
+        set(),
+        AbortFile(disk, settings.layout),
+    )

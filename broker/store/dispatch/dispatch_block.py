@@ -1,0 +1,111 @@
+"""Dispatch of a block of records read from the log: queue entries and keys, in whole columns.
+
+A block that is out of the ordinary (a queue that starts elsewhere than it ended, deliver times,
+units, somebody who listens, a topic that is no name) is left to reput, which goes record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerobee.broker.store.index.index_service import IndexService
+from aerobee.broker.store.log.scan_block import Block
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.queues.queue_table import QueueTable
+from aerobee.protocol.files.java_hash_columns import fold_hashes
+from aerobee.protocol.files.properties_columns import Keys, read_properties
+from aerobee.protocol.files.queue_entry_columns import ENTRY_TYPE
+from aerobee.protocol.files.record import NOT_IN_QUEUE, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from aerobee.protocol.files.record_columns import groups, rows
+
+Column = NDArray[Any]
+Lane = tuple[ConsumeQueue, Column, Column]  # its records in the block: all, those it lacks
+
+
+def dispatch_block(
+    queues: QueueTable,
+    index: IndexService | None,
+    view: memoryview,
+    base: int,
+    block: Block,
+    opened_max: int | None = None,
+) -> bool:
+    """Write the block's queue entries and keys; False, and nothing written, if it is not one for
+    columns, or if more than `opened_max` queues would need their first file. OSError when the disk
+    refuses."""
+    lanes = []
+    for topic, queue_id, which in _by_queue(view, block):
+        queue = queues.of_record(topic, queue_id)
+        lane = _lane(queue, base, block, which) if queue is not None else None
+        if lane is None:
+            return False
+        lanes.append(lane)
+    if opened_max is not None and sum(lane[0].writing is None for lane in lanes) > opened_max:
+        return False
+    codes, keys = read_properties(view, block.props_at, block.end - block.props_at)
+    entries = np.empty(len(block), ENTRY_TYPE)
+    entries["offset"] = block.start + base
+    entries["size"] = block.end - block.start
+    entries["code"] = codes
+    for queue, _, lacking in lanes:
+        if lacking.size:
+            queue.put_run(entries[lacking].tobytes())
+            queue.assigned = max(queue.assigned, queue.max_offset)
+    if index is not None:
+        _add_keys(index, keys, lanes, base, block)
+    return True
+
+
+def number_block(queues: QueueTable, view: memoryview, block: Block) -> None:
+    """Note which numbers the block's records have taken in their queues; no entry is written."""
+    for topic, queue_id, which in _by_queue(view, block):
+        queue = queues.of_record(topic, queue_id)
+        taken = block.queue_offset[which[block.sys_flag[which] & NOT_IN_QUEUE == 0]]
+        if queue is not None and taken.size:
+            queue.assigned = int(taken[-1]) + 1
+
+
+def _by_queue(view: memoryview, block: Block) -> Iterator[tuple[bytes, int, Column]]:
+    """The records of each (topic, queue id)."""
+    for size, which in groups(block.topic_size):
+        at = block.body_end[which] + 1
+        names = rows(view, at, size)
+        while which.size:
+            same = (names == names[0]).all(1)
+            topic, members = names[0].tobytes(), which[same]
+            for queue_id, found in groups(block.queue_id[members]):
+                yield topic, queue_id, members[found]
+            which, names = which[~same], names[~same]
+
+
+def _lane(queue: ConsumeQueue, base: int, block: Block, which: Column) -> Lane | None:
+    """What of a queue's records it lacks; None if they do not simply follow its end."""
+    if queue.listened or not queue.plain_tags:
+        return None
+    lacking = which[
+        (block.sys_flag[which] & NOT_IN_QUEUE == 0)
+        & (block.end[which] + base > queue.max_physical_offset)
+    ]
+    expected = np.arange(queue.max_offset, queue.max_offset + lacking.size)
+    if (block.queue_offset[lacking] != expected).any():
+        return None
+    return queue, which, lacking
+
+
+def _add_keys(index: IndexService, keys: Keys, lanes: list[Lane], base: int, block: Block) -> None:
+    index.write_pending()
+    prefixes = np.empty(len(block), np.uint32)
+    for queue, which, _ in lanes:
+        prefixes[which] = queue.key_hash
+    records, hashes, powers = keys.in_order()
+    offsets = block.start[records] + base
+    wanted = (block.sys_flag[records] & TRANSACTION_MASK != TRANSACTION_ROLLBACK) & (
+        offsets > index.indexed_offset
+    )
+    if wanted.any():
+        values = fold_hashes(prefixes[records[wanted]] * powers[wanted] + hashes[wanted])
+        index.add_hashed(values, offsets[wanted], block.time[records[wanted]])

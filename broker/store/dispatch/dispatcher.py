@@ -1,0 +1,187 @@
+"""The dispatcher: gives records their queue entries and keys, and tells the listeners.
+
+Records come as facts of an append, as facts read from the log, or as a block of the log in columns.
+It knows how far it came (`dispatched_offset`); a record that comes again is ignored. After an
+OSError what was not dispatched is to be handed over again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aerobee.broker.store.base import StoreBase
+from aerobee.broker.store.dispatch.dispatch_block import dispatch_block
+from aerobee.broker.store.dispatch.entries import NO_MAX, put_entries
+from aerobee.broker.store.dispatch.facts import count_up_to, end_of
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.index.index_service import IndexService
+from aerobee.broker.store.log.commitlog import CommitLog, Fact
+from aerobee.broker.store.log.scan_block import Block, read_block
+from aerobee.broker.store.queues.listeners import ArrivalListeners
+from aerobee.broker.store.results import Arrival
+from aerobee.protocol.files.record import NOT_IN_QUEUE
+from aerobee.protocol.files.record_columns import LEAST_SIZE
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.files.record_scan import Scanned, check_record
+
+BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
+OPENED_MAX: Final = 2  # queues that get a file or blocks in one go: some 0.3 ms each
+CHUNK_RECORDS: Final = 1024
+
+
+class RecordDispatcher:
+    def __init__(
+        self,
+        base: StoreBase,
+        commit_log: CommitLog,
+        index: IndexService | None,
+        listeners: ArrivalListeners,
+    ) -> None:
+        self._settings = base.settings
+        self._log = commit_log
+        self._index = index
+        self._listeners = listeners
+        self._stats = base.stats
+        self.dispatched_offset = 0
+        self.dispatched_timestamp = 0
+        self._failed_to = 0  # records below may have keys in the index though they wait
+        self._arrivals: list[Arrival] = []
+
+    # -- facts of an append
+
+    def dispatch_appended(self, facts: list[Fact], *, in_columns: bool) -> None:
+        """Dispatch the first of these facts, at least one. `tell_arrivals` is left to the caller,
+        who drops them first: a listener may come back here. `in_columns`: the log may be read."""
+        if in_columns and len(facts) >= BLOCK_MIN:
+            facts = self._of_one_file(facts)
+            if len(facts) >= BLOCK_MIN and self._dispatch_as_block(facts):
+                return
+        self._dispatch(facts, OPENED_MAX)
+
+    def tell_arrivals(self) -> None:
+        if self._arrivals:
+            arrivals, self._arrivals = self._arrivals, []
+            self._listeners.tell(arrivals)
+
+    def _of_one_file(self, facts: list[Fact]) -> list[Fact]:
+        """The records that are in the first one's file."""
+        file = self._log.files.find(facts[0][2])
+        if file is None or facts[-1][2] < file.end:
+            return facts
+        return facts[: count_up_to(facts, file.end)]
+
+    def _dispatch_as_block(self, facts: list[Fact]) -> bool:
+        """Dispatch records of one file in columns. False: not plain ones, or somebody listens."""
+        start, end = facts[0][2], end_of(facts[-1])
+        file = self._log.files.find(start)
+        if file is None or start not in (self.dispatched_offset, file.start):
+            return False
+        self._failed_to = end
+        block = read_block(
+            file.view,
+            file.start,
+            start - file.start,
+            end - file.start,
+            len(facts),
+            check_crc=False,
+        )
+        return len(block) == len(facts) and self._dispatch_columns(file, block, OPENED_MAX)
+
+    # -- records read from the log
+
+    def dispatch_written(self, file: MappedFile, position: int, end: int, count: int) -> bool:
+        """Dispatch records that this process has just written, so that they are in memory, in
+        columns. False, with nothing done: they are few, or none for that."""
+        if end - position < BLOCK_MIN * LEAST_SIZE:
+            return False
+        block = read_block(file.view, file.start, position, end, count, check_crc=False)
+        if len(block) < BLOCK_MIN or not self._dispatch_columns(file, block, OPENED_MAX):
+            return False
+        self._log.last_store_timestamp = max(
+            self._log.last_store_timestamp, self.dispatched_timestamp
+        )
+        return True
+
+    def dispatch_block(self, file: MappedFile, block: Block) -> None:
+        """Dispatch a block of the log, in columns or, where it is out of the ordinary, record by
+        record. CorruptRecord when a topic is no name."""
+        if self._dispatch_columns(file, block):
+            return
+        for first in range(0, len(block), CHUNK_RECORDS):
+            facts: list[Fact] = []
+            try:
+                for position in block.start[first : first + CHUNK_RECORDS].tolist():
+                    room = file.size - position
+                    record = check_record(file.view, file.start, position, room, False)
+                    facts.append(self.fact_of(record, file.view, file.start))
+            finally:
+                if facts:
+                    self.dispatch_read(facts)
+
+    def fact_of(self, record: Scanned, view: memoryview, base: int) -> Fact:
+        """What append would have said of a record. CorruptRecord when its topic is no name."""
+        queue = self._log.queues.of_record(record.topic, record.queue_id)
+        if queue is None:
+            raise CorruptRecord(record.physical_offset, f"its topic is {record.topic!r}")
+        end = record.physical_offset + record.size - base
+        return (
+            queue,
+            -1 if record.sys_flag & NOT_IN_QUEUE else record.queue_offset,
+            record.physical_offset,
+            record.size,
+            record.store_timestamp,
+            str(view[record.properties_position : end], "utf-8", "replace"),
+            record.sys_flag,
+        )
+
+    def dispatch_read(self, facts: list[Fact]) -> None:
+        """Dispatch records read from the log; the index may have some of them already."""
+        known = 0
+        if self._index is not None:
+            self._index.write_pending()
+            indexed = self._index.indexed_offset
+            known = sum(1 for fact in facts if fact[2] <= indexed)
+        try:
+            if known:
+                self._put_entries(facts[:known], NO_MAX)
+                self.dispatched_timestamp = facts[known - 1][4]
+            self._dispatch(facts[known:], NO_MAX)
+        finally:
+            for queue in {fact[0] for fact in facts}:
+                queue.assigned = max(queue.assigned, queue.max_offset)
+            self.tell_arrivals()
+
+    # -- both
+
+    def _dispatch_columns(
+        self, file: MappedFile, block: Block, opened_max: int | None = None
+    ) -> bool:
+        if not dispatch_block(
+            self._log.queues, self._index, file.view, file.start, block, opened_max
+        ):
+            return False
+        self.dispatched_offset = file.start + int(block.end[-1])
+        self.dispatched_timestamp = int(block.time[-1])
+        self._stats.dispatched += len(block)
+        return True
+
+    def _dispatch(self, facts: list[Fact], opened_max: int) -> None:
+        """Queue entries and keys. After a failure none counts as dispatched, though some queues
+        may have their entries."""
+        try:
+            self._put_entries(facts, opened_max)
+        finally:
+            done = facts[: count_up_to(facts, self.dispatched_offset)]
+            if done:
+                self.dispatched_timestamp = done[-1][4]
+                self._stats.dispatched += len(done)
+                if self._index is not None:
+                    if done[0][2] < self._failed_to:
+                        known_to = self._index.known_to
+                        done = [fact for fact in done if fact[2] > known_to]
+                    self._index.add(done)
+
+    def _put_entries(self, facts: list[Fact], opened_max: int) -> None:
+        count = put_entries(self._settings, facts, self._arrivals, opened_max)
+        if count:
+            self.dispatched_offset = end_of(facts[count - 1])

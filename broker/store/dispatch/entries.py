@@ -1,0 +1,121 @@
+"""The queue entries of a batch of facts, and the arrivals to tell of."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from aerobee.broker.store.dispatch.facts import count_up_to
+from aerobee.broker.store.log.commitlog import Fact
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.results import Arrival
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.files import properties as message_properties
+from aerobee.protocol.files.java_hash import tags_code as code_of_tag
+from aerobee.protocol.files.properties import NAME_END, PAIR_END, TAGS
+from aerobee.protocol.files.queue_entry import ENTRY, ENTRY_SIZE
+
+NO_MAX: Final = 1 << 62
+_TAGS_MAX: Final = 10_000  # remembered: somebody who invents tags gets no memory for them
+_TAGS_NAME: Final = TAGS + NAME_END
+_TAGS_SIZE: Final = len(_TAGS_NAME)
+_pack_entry = ENTRY.pack
+_tag_codes: dict[str, int] = {}
+
+
+def put_entries(
+    settings: StoreSettings, batch: list[Fact], arrivals: list[Arrival], opened_max: int
+) -> int:
+    """Write a batch's queue entries, each queue's with one call; how many facts it took. It stops
+    before a queue that needs a new file or new blocks when so many have got them. OSError when the
+    disk refuses: no arrival is noted, and the whole batch is to be tried again."""
+    touched: list[ConsumeQueue] = []
+    known = len(arrivals)
+    try:
+        count = _collect(settings, batch, arrivals, touched, opened_max)
+        for queue in touched:
+            queue.write_waiting()
+    except BaseException:
+        del arrivals[known:]
+        for queue in touched:  # the others need not wait for the one that failed
+            with suppress(OSError):
+                queue.write_waiting()
+        raise
+    return count
+
+
+def _collect(
+    settings: StoreSettings,
+    batch: list[Fact],
+    arrivals: list[Arrival],
+    touched: list[ConsumeQueue],
+    opened_max: int,
+) -> int:
+    """The loop that every message passes; how many it took."""
+    tag_codes = _tag_codes
+    opened = 0
+    for queue, queue_offset, offset, size, time_ms, text, _sys_flag in batch:
+        at = text.rfind(_TAGS_NAME)  # of two the last counts, as in Java's map
+        if at < 0 and queue.plain_tags:
+            code = 0
+        elif at >= 0 and queue.plain_tags and (at == 0 or text[at - 1] == PAIR_END):
+            end = text.find(PAIR_END, at)
+            tag = text[at + _TAGS_SIZE : end] if end >= 0 else text[at + _TAGS_SIZE :]
+            tag = tag or message_properties.get(text, TAGS) or ""
+            found = tag_codes.get(tag)
+            code = _remember_tag(tag) if found is None else found
+        elif opened >= opened_max:  # before it has a unit of its own in the queue's extension
+            return count_up_to(batch, offset)
+        else:
+            code = _unusual_code(settings, queue, offset + size, text, time_ms)
+        if queue_offset >= 0:
+            waiting = queue.waiting
+            ahead = len(waiting)
+            is_next = queue_offset == queue.max_offset + ahead
+            if is_next and queue.write_position + ENTRY_SIZE * ahead < queue.write_end:
+                if not ahead:
+                    touched.append(queue)
+                waiting.append(_pack_entry(offset, size, code))
+            elif not ahead and offset + size <= queue.max_physical_offset:
+                pass  # it is there: a batch is tried again
+            elif opened >= opened_max:
+                return count_up_to(batch, offset)
+            else:
+                opened += 1
+                queue.write_waiting()
+                queue.put(queue_offset, offset, size, code)
+            if queue.listened:
+                arrivals.append(
+                    Arrival(
+                        queue.topic,
+                        queue.queue_id,
+                        queue_offset,
+                        code if queue.plain_tags else queue.real_tags_code(code),
+                        time_ms,
+                        text,
+                        offset,
+                        size,
+                    )
+                )
+    return len(batch)
+
+
+def _unusual_code(
+    settings: StoreSettings, queue: ConsumeQueue, end: int, text: str, time_ms: int
+) -> int:
+    """The tags code where it is not simply that of TAGS: a deliver time, a unit's address."""
+    code = code_of_tag(message_properties.get(text, message_properties.TAGS))
+    if queue.is_schedule:
+        level = message_properties.get(text, message_properties.DELAY)
+        if level is not None and level.isascii() and level.isdigit() and int(level) > 0:
+            code = time_ms + settings.delay_ms_of_level(int(level))
+    if queue.ext is not None and queue.ext_writable and end > queue.max_physical_offset:
+        return queue.ext.put(code, time_ms)
+    return code
+
+
+def _remember_tag(tag: str) -> int:
+    if len(_tag_codes) > _TAGS_MAX:
+        _tag_codes.clear()
+    code = _tag_codes[tag] = code_of_tag(tag)
+    return code

@@ -1,0 +1,66 @@
+"""The way through the log for a dispatch that has no facts: after a start, or when it is behind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aerobee.broker.store.dispatch.dispatcher import RecordDispatcher
+from aerobee.broker.store.log.commitlog import CommitLog, Fact
+from aerobee.broker.store.log.read_records import read_records
+from aerobee.protocol.files.record_layout import CorruptRecord
+
+STEP_RECORDS: Final = 128  # read and dispatched in one go before the loop gets its turn
+BLOCK_RECORDS: Final = 2048  # ... in columns
+
+
+NOTHING: Final = 1 << 62
+
+
+class LogWalk:
+    def __init__(self, commit_log: CommitLog, dispatcher: RecordDispatcher) -> None:
+        self._log = commit_log
+        self._dispatcher = dispatcher
+        self._deleted: dict[bytes, int] = {}  # topics, and the log's end when they were deleted
+        self.written_from = NOTHING  # what stands from here on was written by this process
+
+    def skip(self, topic: str) -> None:
+        """The topic is deleted: pass over the records that it has so far."""
+        self._deleted[topic.encode()] = self._log.max_offset
+
+    def end(self) -> None:
+        """The log's end is reached."""
+        self._deleted.clear()
+
+    def step(self, limit: int) -> bool:
+        """Dispatch the next records of the log; False when there are none before `limit`."""
+        dispatcher, files = self._dispatcher, self._log.files
+        offset = dispatcher.dispatched_offset
+        file = files.find(offset)
+        if file is None and files.files and offset < files.min_offset:
+            dispatcher.dispatched_offset = files.min_offset  # files were removed before it came
+            return True
+        if file is None or offset >= limit:
+            return False
+        end = min(file.readable, limit - file.start)
+        is_known = offset >= self.written_from and not self._deleted
+        if is_known and dispatcher.dispatch_written(file, offset - file.start, end, BLOCK_RECORDS):
+            return True
+        facts: list[Fact] = []
+        try:
+            for record, piece, base in read_records(file, offset - file.start, end):
+                if record.physical_offset < self._deleted.get(record.topic, 0):
+                    continue
+                facts.append(dispatcher.fact_of(record, piece, base))
+                if len(facts) >= STEP_RECORDS:
+                    break
+        except CorruptRecord:
+            if not facts:  # else it is met again, as the first, in the next step
+                raise
+        if facts:
+            dispatcher.dispatch_read(facts)
+        else:
+            dispatcher.dispatched_offset = file.start + end
+        self._log.last_store_timestamp = max(
+            self._log.last_store_timestamp, dispatcher.dispatched_timestamp
+        )
+        return True

@@ -1,0 +1,389 @@
+"""The port to storage: everything the store does to files goes through a `Disk`.
+
+`RealDisk` is the operating system's. Tests run the same store code on a simulated one, so nothing
+here knows what the files mean, and nothing else in the store calls `os` for its files.
+
+Two rules of the real disk are kept in this file alone:
+- data is made durable with `fdatasync`, never with `mmap.flush` (which keeps the GIL);
+- blocks are allocated before they are written (a hole on a full disk is a SIGBUS through a map).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from aerobee.broker.store.files import page_cache
+from aerobee.broker.store.files.system_calls import (
+    allocate_blocks,
+    data_sync,
+    is_empty_from,
+    map_file,
+    rewrite_blocks,
+)
+
+HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # what a lock is refused with
+LOST_AND_FOUND: Final = "lost+found"  # mkfs makes it, and closes it to all but root
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """What ordinary users may have of the file system that holds a path, and may still take."""
+
+    total: int
+    free: int
+
+    @property
+    def used_ratio(self) -> float:
+        return 1.0 - self.free / self.total if self.total else 0.0
+
+
+class DiskFile(Protocol):
+    """One open file of a fixed length."""
+
+    path: str
+    size: int
+    prewritten: int  # blocks before this position were written by `prewrite`
+
+    def view(self) -> memoryview:
+        """The whole file as writable shared memory; the same object every time."""
+
+    def use_randomly(self) -> None:
+        """Before the first `view`: touching a byte shall bring in its page alone. Without it the
+        kernel reads ahead, which makes the first store into a fresh file cost a millisecond."""
+
+    def allocate(self, start: int, length: int) -> None:
+        """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
+
+    def prewrite(self, start: int, length: int) -> None:
+        """Write the blocks of a range of whole pages to disk, as they are. Blocks that are only
+        allocated have to be marked as written by the first sync of each, which costs a commit of
+        the file system's journal, and is not reported when that fails. Others may write to the
+        range meanwhile. OSError where the system has no such call."""
+
+    def sync(self) -> None:
+        """Return when all that was written to the file is on disk."""
+
+    def truncate(self, length: int) -> None:
+        """Drop the bytes from `length` on, and their blocks. The file is short until `extend`: a
+        kill in between leaves it so, and a start has to cope with that."""
+
+    def extend(self, size: int) -> None:
+        """Give the file this length: the new bytes read as zeros and own no blocks."""
+
+    def is_empty_from(self, position: int) -> bool:
+        """Whether all behind `position` is zeros; not said where there is much to read."""
+
+    def write(self, position: int, data: bytes | memoryview) -> None: ...
+
+    def read(self, position: int, length: int) -> bytes: ...
+
+    def send_to(self, socket: int, position: int, length: int) -> int:
+        """Give bytes of the file to a socket without copying them here; how many it took.
+        BlockingIOError when it takes none now."""
+
+    def is_cached(self, position: int, length: int) -> bool:
+        """Whether the range can be read without waiting for the device."""
+
+    def close(self) -> None:
+        """Close; memory that others still look at stays valid until they let go of it."""
+
+
+class DiskLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    def create(self, path: str, size: int) -> DiskFile:
+        """A new file of this length with no blocks yet. FileExistsError if it is there."""
+
+    def open(self, path: str) -> DiskFile: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_folder(self, path: str) -> bool: ...
+
+    def length(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Say when the file was last changed, where others go by that."""
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder. Without what a file
+        system keeps for itself where it is mounted."""
+
+    def makedirs(self, path: str) -> list[str]:
+        """Make the folder and its parents; the folders that got a new entry, to be synced."""
+
+    def syncdir(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmtree(self, path: str) -> None:
+        """Remove a folder and all that is in it."""
+
+    def read_small(self, path: str) -> bytes: ...
+
+    def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Create or overwrite a small file and sync its content (its name: `syncdir`); `mode`
+        is that of a new one."""
+
+    def space(self, path: str) -> DiskSpace: ...
+
+    def lock(self, path: str) -> DiskLock:
+        """Take the exclusive lock, or raise BlockingIOError when somebody has it."""
+
+
+def make_folder(disk: Disk, path: str) -> None:
+    """Make a folder and its parents, durably."""
+    for changed in disk.makedirs(path):
+        disk.syncdir(changed)
+
+
+class RealFile:
+    """A file that is opened when it is first used: a store has more files than are ever read."""
+
+    __slots__ = (
+        "_closed",
+        "_descriptor",
+        "_lock",
+        "_random",
+        "_users",
+        "_view",
+        "path",
+        "prewritten",
+        "size",
+    )
+
+    def __init__(self, path: str, size: int, descriptor: int = -1) -> None:
+        self.path = path
+        self.size = size
+        self.prewritten = 0
+        self._descriptor = descriptor
+        self._closed = False
+        self._random = False
+        # Threads open, map and close it once, and never hold this while they wait for the disk.
+        self._lock = threading.RLock()
+        self._users = 0  # long calls under way: the last of them closes a file that was closed
+        self._view: memoryview | None = None
+
+    def _open(self) -> int:
+        if self._descriptor < 0:
+            with self._lock:
+                if self._closed:
+                    raise OSError(errno.EBADF, "the file was closed", self.path)
+                if self._descriptor < 0:
+                    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+                    self._descriptor = os.open(self.path, flags)
+        return self._descriptor
+
+    def use_randomly(self) -> None:
+        self._random = True
+
+    def view(self) -> memoryview:
+        view = self._view
+        if view is None:
+            with self._lock:  # a thread that reads may come at the same moment
+                if self._view is None:
+                    self._view = map_file(self._open(), self.size, random=self._random)
+                view = self._view
+        return view
+
+    def allocate(self, start: int, length: int) -> None:
+        if length > 0:
+            allocate_blocks(self._open(), start, length)
+
+    def prewrite(self, start: int, length: int) -> None:
+        with self._in_use() as descriptor:
+            if descriptor is not None:
+                rewrite_blocks(descriptor, start, length)
+                self.prewritten = max(self.prewritten, start + length)
+
+    def sync(self) -> None:
+        with self._in_use() as descriptor:
+            if descriptor is not None:
+                data_sync(descriptor)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[int | None]:
+        """The descriptor, which a close meanwhile leaves open; None when the file was removed."""
+        with self._lock:
+            try:
+                descriptor = None if self._closed else self._open()
+            except FileNotFoundError:
+                descriptor = None  # it is about to be closed
+            self._users += 1
+        try:
+            yield descriptor
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._close_unused()
+
+    def truncate(self, length: int) -> None:
+        self.prewritten = min(self.prewritten, length)
+        os.ftruncate(self._open(), length)
+
+    def extend(self, size: int) -> None:
+        assert self._view is None or size == self.size, "the map is shorter than that"
+        os.ftruncate(self._open(), size)
+        self.size = size
+
+    def is_empty_from(self, position: int) -> bool:
+        return is_empty_from(self._open(), position)
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        descriptor = self._descriptor
+        written = os.pwrite(self._open() if descriptor < 0 else descriptor, data, position)
+        while written < len(data):
+            written += os.pwrite(self._open(), data[written:], position + written)
+
+    def read(self, position: int, length: int) -> bytes:
+        descriptor = self._descriptor
+        return os.pread(self._open() if descriptor < 0 else descriptor, length, position)
+
+    def send_to(self, socket: int, position: int, length: int) -> int:
+        return os.sendfile(socket, self._open(), position, length)
+
+    def is_cached(self, position: int, length: int) -> bool:
+        return page_cache.is_cached(self._open(), position, length)
+
+    def close(self) -> None:
+        # Views that were handed out keep the memory mapped; the last of them unmaps it.
+        self._view = None
+        with self._lock:
+            self._closed = True
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self._closed and not self._users and self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+_locked_here: set[str] = set()  # fcntl locks do not hold between two stores of one process
+
+
+class RealLock:
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _locked_here.discard(self._path)
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def create(self, path: str, size: int) -> RealFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(path)
+            raise
+        return RealFile(path, size, descriptor)
+
+    def open(self, path: str) -> RealFile:
+        return RealFile(path, os.stat(path, follow_symlinks=False).st_size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def length(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(path) if name != LOST_AND_FOUND)
+        except FileNotFoundError:
+            return []
+
+    def makedirs(self, path: str) -> list[str]:
+        changed: list[str] = []
+        folder = path
+        while not os.path.isdir(folder):
+            folder = os.path.dirname(folder) or "."
+            changed.append(folder)
+        if changed:
+            os.makedirs(path, exist_ok=True)
+        return changed
+
+    def syncdir(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmtree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def read_small(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        # Not emptied first: on a full disk the blocks that it gave back could be gone.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "r+b") as file:
+            file.write(data)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+
+    def space(self, path: str) -> DiskSpace:
+        facts = os.statvfs(path)
+        used = facts.f_blocks - facts.f_bfree  # without what is kept for root, as df counts
+        unit = facts.f_frsize
+        return DiskSpace((used + facts.f_bavail) * unit, facts.f_bavail * unit)
+
+    def lock(self, path: str) -> RealLock:
+        path = os.path.realpath(path)
+        if path in _locked_here:
+            raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in HELD_BY_ANOTHER:  # a file system that has no locks
+                raise
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
+        with suppress(OSError):  # what it holds means nothing, and a full disk may refuse it
+            os.pwrite(descriptor, b"lock", 0)
+        _locked_here.add(path)
+        return RealLock(path, descriptor)

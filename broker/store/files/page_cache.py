@@ -1,0 +1,67 @@
+"""Whether a range of a file is in the page cache, asked without reading it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Final
+
+_CACHESTAT: Final = 451  # Linux 6.5; the number is the same on every architecture
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_PROBE_BYTES: Final = 1 << 20
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+class _Counts(ctypes.Structure):
+    _fields_ = (
+        ("cached", ctypes.c_uint64),
+        ("dirty", ctypes.c_uint64),
+        ("writeback", ctypes.c_uint64),
+        ("evicted", ctypes.c_uint64),
+        ("recently_evicted", ctypes.c_uint64),
+    )
+
+
+_syscall: Final = ctypes.PyDLL(None, use_errno=True).syscall
+_has_cachestat = hasattr(os, "RWF_NOWAIT")  # Linux, and not yet refused
+
+
+def is_cached(descriptor: int, position: int, length: int) -> bool:
+    """True also where the system cannot tell: then the range is read as if it were there."""
+    global _has_cachestat
+    if length <= 0:
+        return True
+    if _has_cachestat:
+        wanted, counts = _Range(position, length), _Counts()
+        result = _syscall(
+            _CACHESTAT, descriptor, ctypes.byref(wanted), ctypes.byref(counts), ctypes.c_uint(0)
+        )
+        if result == 0:
+            pages = (position + length - 1) // _PAGE - position // _PAGE + 1
+            return bool(counts.cached >= pages)
+        _has_cachestat = False  # an older kernel, or a sandbox that forbids the call
+    return _by_reading(descriptor, position, length)
+
+
+def _by_reading(descriptor: int, position: int, length: int) -> bool:
+    """The older way: a read that fails rather than waits."""
+    buffer = bytearray(min(length, _PROBE_BYTES))
+    end = position + length
+    while position < end:
+        view = memoryview(buffer)[: min(len(buffer), end - position)]
+        try:
+            count = os.preadv(descriptor, [view], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return True
+            raise
+        if count < len(view):
+            return False
+        position += count
+    return True

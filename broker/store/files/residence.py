@@ -1,0 +1,87 @@
+"""Whether what a pull reads is in memory, remembered for some milliseconds."""
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import Final
+
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
+
+_BLOCK: Final = 1 << 20
+_FRESH_S: Final = 0.02  # so long an answer for a block holds
+_BLOCKS_MAX: Final = 4096  # remembered at most
+_SPARSE: Final = 32  # records so far apart are asked for one by one
+
+Span = tuple[MappedFile, int, int]  # file, position, length
+
+
+class Residence:
+    """Whether records can be sent without waiting for the disk, asked of the system once per
+    block of the log rather than once per pull.
+
+    A block that was found in memory is taken to be there for some milliseconds more: consumers
+    read it piece by piece within that time. The system might drop a page right after any answer,
+    so a read that waits after all can be made rarer but never be excluded; it drops the pages
+    first that were not used for longest, which these were just now.
+    """
+
+    __slots__ = ("_recent_asked", "_until", "_whole_files", "recent_until")
+
+    def __init__(self, *, whole_files: bool = False) -> None:
+        """With `whole_files` blocks end with their file, not with what is readable of it: a
+        queue's file does not know how far it is written."""
+        self._whole_files = whole_files
+        self._until: dict[tuple[int, int], float] = {}  # by the file and where the block begins
+        self.recent_until = 0.0  # so long the end of the log is taken to be there, all of it
+        self._recent_asked = 0.0
+
+    def holds_recent(self, files: MappedFileQueue, start: int, end: int) -> bool:
+        """Whether all of the log's end is in memory; asked once for many pulls. What is appended
+        meanwhile is there, too."""
+        now = monotonic()
+        if now < self._recent_asked:
+            return now < self.recent_until
+        self._recent_asked = now + _FRESH_S
+        for file in files.overlapping(start, end):
+            if not self.holds_range(file, max(start - file.start, 0), file.readable):
+                return False
+        self.recent_until = now + _FRESH_S
+        return True
+
+    def holds_range(self, file: MappedFile, position: int, end: int) -> bool:
+        """Whether the range, and what stands around it, is in memory."""
+        now = monotonic()
+        until, key = self._until, id(file)
+        for block in range(position - position % _BLOCK, end, _BLOCK):
+            if until.get((key, block), 0.0) < now and not self._has_block(file, block, now):
+                return False
+        return True
+
+    def bring_in(self, file: MappedFile, position: int, end: int) -> None:
+        """Read what `holds_range` looks at, for a thread beside the loop: it is then there."""
+        for block in range(position - position % _BLOCK, end, _BLOCK):
+            file.file.read(block, min(_BLOCK, self._end_of(file) - block))
+
+    def holds(self, spans: Sequence[Span], size: int) -> bool:
+        """Whether all spans, `size` bytes in rising order, are in memory."""
+        file, position, _ = spans[0]
+        last_file, last_position, last_length = spans[-1]
+        end = last_position + last_length
+        if (
+            last_file is file
+            and end - position <= size * _SPARSE + _BLOCK
+            and self.holds_range(file, position, end)
+        ):
+            return True
+        return all(each.file.is_cached(start, length) for each, start, length in spans)
+
+    def _end_of(self, file: MappedFile) -> int:
+        return file.size if self._whole_files else file.readable
+
+    def _has_block(self, file: MappedFile, position: int, now: float) -> bool:
+        if not file.file.is_cached(position, min(_BLOCK, self._end_of(file) - position)):
+            return False
+        if len(self._until) >= _BLOCKS_MAX:
+            self._until.clear()
+        self._until[id(file), position] = now + _FRESH_S
+        return True

@@ -1,0 +1,89 @@
+"""Commitlog files made ahead of need, in one thread beside the loop.
+
+To create a file and allocate all its blocks can take a while; a put must not wait for that. So
+while one file is written the next one is made here. In SYNC_FLUSH its first blocks are written,
+not only allocated: see `prewrite`, which goes on from there.
+Without a thread (`ahead=False`, a simulated disk) a file is made at the moment it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+
+from aerobee.broker.store.files.disk import Disk, DiskFile, make_folder
+from aerobee.broker.store.files.layout import offset_name
+from aerobee.broker.store.log.prewrite import FIRST_BYTES
+
+log = structlog.get_logger("aerobee.store")
+
+
+class FileMaker:
+    def __init__(
+        self, disk: Disk, folder: str, size: int, *, ahead: bool, prewrite: bool = False
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._size = size
+        self._prewritten = min(size, FIRST_BYTES) if prewrite else 0
+        self._stopping = False
+        self._thread = ThreadPoolExecutor(1, "aerobee-allocate") if ahead else None
+        self._next: tuple[int, Future[DiskFile]] | None = None
+
+    def prepare(self, start: int) -> None:
+        """Begin to make the file that starts here, if nothing is in the making."""
+        if self._thread is not None and self._next is None and not self._stopping:
+            self._next = start, self._thread.submit(self._make_ahead, start)
+
+    def take(self, start: int) -> DiskFile:
+        """The file that starts here, made ahead or made now. OSError when the disk refuses."""
+        made = self._next
+        if made is None or made[0] != start:
+            self.discard()
+            return self._make(start)
+        self._next = None
+        return made[1].result()
+
+    def _make_ahead(self, start: int) -> DiskFile:
+        file = self._make(start)
+        if self._prewritten:
+            try:
+                file.prewrite(0, self._prewritten)
+            except OSError:
+                log.debug("a file was not written ahead", path=file.path)  # `prewrite` says why
+        return file
+
+    def _make(self, start: int) -> DiskFile:
+        path = os.path.join(self._folder, offset_name(start))
+        make_folder(self._disk, self._folder)
+        if self._disk.exists(path):  # left over by a `take` that failed half-way
+            self._disk.unlink(path)
+        file = self._disk.create(path, self._size)
+        try:
+            file.allocate(0, self._size)
+            self._disk.syncdir(self._folder)
+        except OSError:
+            file.close()
+            self._disk.unlink(path)
+            raise
+        return file
+
+    def discard(self) -> None:
+        """Remove the file made ahead; it is not needed."""
+        made, self._next = self._next, None
+        if made is None:
+            return
+        try:
+            file = made[1].result()
+            file.close()
+            self._disk.unlink(file.path)
+        except OSError as error:
+            log.warning("the file made ahead could not be removed", reason=str(error))
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.discard()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,456 @@
+"""The commitlog: every message of every topic, one behind the other, in files of one size.
+
+A file ends with a blank record (int room left, int magic) of at least 8 bytes, so a record that
+would leave less goes to the next file. `append_rows` is the hot path: it encodes plain messages,
+joins them and writes them with one call; what it knows of each goes to reput as a
+tuple, so that nobody has to read the log again. `append` takes messages of every kind.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from aerobee.broker.base.reports import Reports
+from aerobee.broker.store.errors import remedy_for
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.mapped_file import MappedFile, MappingCounters
+from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
+from aerobee.broker.store.log.allocate import FileMaker
+from aerobee.broker.store.log.limits import (
+    MessageLimits,
+    limits_of,
+    record_size_bound,
+    record_size_max,
+)
+from aerobee.broker.store.log.transient_store_pool import TransientStorePool
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.queues.queue_table import QueueTable
+from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, RefusedPut
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.crc import LARGE, crc32, crc32_large
+from aerobee.protocol.files.properties import CRC32, PAIR_END, PAIR_END_BYTES
+from aerobee.protocol.files.record import NOT_IN_QUEUE, Message, encode_record
+from aerobee.protocol.files.record_layout import (
+    BLANK_SIZE,
+    CRC_MASK,
+    CRC_PROPERTY_SIZE,
+    CRC_REVERSED,
+    HEAD_V4,
+    HEAD_V4_SIZE,
+    MAGIC_V1,
+    V6_HOSTS,
+    encode_blank,
+)
+
+# queue, queue offset (-1: gets no queue entry), physical offset, size, store time, properties,
+# sys flag
+Fact = tuple[ConsumeQueue, int, int, int, int, str, int]
+# A plain message: queue, body, properties, flag, sys flag, born timestamp, born host, store host,
+# reconsume times, prepared transaction offset.
+Row = tuple[ConsumeQueue, bytes | memoryview, str, int, int, int, bytes, bytes, int, int]
+
+RECORD_SIZE_MIN: Final = HEAD_V4_SIZE + 2  # with the properties' length
+JOIN_BODY_MAX: Final = 4096  # a larger body is not copied once more to save a call
+_pack_head = HEAD_V4.pack
+_pack_short = struct.Struct(">h").pack
+
+
+class LogFull(Exception):
+    """No further file could be made, or the last one not be written; the text says why."""
+
+
+class CommitLog:
+    __slots__ = (
+        "_maker",
+        "_pool",
+        "_reports",
+        "_unblanked",
+        "accepted_limits",
+        "append_crc",
+        "files",
+        "flushed_offset",
+        "last_store_timestamp",
+        "limits",
+        "queues",
+    )
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        counters: MappingCounters,
+        queues: QueueTable,
+        maker: FileMaker,
+        pool: TransientStorePool | None,
+        reports: Reports,
+    ) -> None:
+        self._reports = reports
+        size = settings.mapped_file_size_commit_log
+        self.files = MappedFileQueue(
+            disk, settings.layout.commitlog, size, "mappedFileSizeCommitLog", counters, set()
+        )
+        self.queues = queues
+        self._maker = maker
+        self._pool = pool
+        self._unblanked: tuple[MappedFile, int, int] | None = None
+        self.append_crc = settings.enabled_append_prop_crc
+        self.limits = limits_of(settings)
+        self.accepted_limits = self.limits.for_accepted()
+        self.flushed_offset = 0
+        self.last_store_timestamp = 0
+
+    @property
+    def max_offset(self) -> int:
+        """The end of what is appended."""
+        last = self.files.last
+        return last.start + last.wrote if last is not None else 0
+
+    @property
+    def committed_offset(self) -> int:
+        """The end of what is in the files, and so readable."""
+        if self._pool is not None:
+            for file in self.files.files:
+                if file.buffer is not None and file.committed < file.wrote:
+                    return file.start + file.committed
+        return self.max_offset
+
+    # -- appending
+
+    def append_rows(self, rows: Sequence[Row], now_ms: int) -> list[Fact]:
+        """Append plain messages while they fit the file; a fact for each that was appended. What
+        is left begins with one that `append` has to look at. LogFull when there is no file.
+
+        One long loop without calls of ours: this is where a put spends its time.
+        """
+        if now_ms < self.last_store_timestamp:  # the clock was set back
+            rows = _up_to_first_timed(rows)
+            now_ms = self.last_store_timestamp
+        self.last_store_timestamp = now_ms
+        file = self._file_with_room(0)
+        base = file.start
+        start = position = file.wrote
+        limit = file.size - BLANK_SIZE
+        append_crc = self.append_crc
+        body_size_max = self.limits.body_size
+        props_size_max = self.limits.properties_size
+        facts: list[Fact] = []
+        parts: list[bytes | memoryview] = []
+        add_part = parts.append
+        join = b"".join
+        for (
+            queue,
+            body,
+            text,
+            flag,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+        ) in rows:
+            queue_offset = queue.assigned
+            offset = base + position
+            try:
+                props = text.encode()
+                body_size = len(body)
+                props_size = len(props)
+                if body_size > body_size_max or props_size > props_size_max or CRC32 in text:
+                    break
+                if append_crc:
+                    if props_size and text[-1] != PAIR_END:
+                        props += PAIR_END_BYTES
+                        props_size += 1
+                    props_size += CRC_PROPERTY_SIZE
+                topic_field = queue.topic_field
+                size = RECORD_SIZE_MIN + body_size + len(topic_field) + props_size
+                if position + size > limit:
+                    break
+                head = _pack_head(
+                    size,
+                    MAGIC_V1,
+                    (crc32_large if body_size >= LARGE else crc32)(body) & CRC_MASK,
+                    queue.queue_id,
+                    flag,
+                    queue_offset,
+                    offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    now_ms,
+                    store_host,
+                    reconsume_times,
+                    prepared_offset,
+                    body_size,
+                )
+            except (struct.error, UnicodeError, TypeError):
+                break
+            tail = topic_field + _pack_short(props_size) + props
+            if body_size <= JOIN_BODY_MAX:
+                # One join, then one checksum of it: cheaper than one of each part.
+                record = join((head, body, tail))
+                add_part(record)
+                crc = (crc32_large if size >= LARGE else crc32)(record) if append_crc else 0
+            else:
+                crc = crc32(tail, crc32_large(body, crc32(head))) if append_crc else 0
+                parts += (head, body, tail)
+            if append_crc:
+                add_part((CRC_REVERSED % (crc & CRC_MASK))[::-1])
+            queue.assigned = queue_offset + 1
+            facts.append((queue, queue_offset, offset, size, now_ms, text, sys_flag))
+            position += size
+        if parts:
+            try:
+                self._write(file, start, join(parts))
+            except LogFull:
+                _take_numbers_back(facts)
+                raise
+        return facts
+
+    def append_copy(self, offset: int, data: memoryview) -> None:
+        """Whole records, or the end of a file, as another broker wrote them; all in one file. A log
+        without any begins where they begin."""
+        if self.max_offset == self.files.min_offset != offset:
+            self.files.remove_all()
+        file = self._file_with_room(0) if self.files.files else self._new_file(offset)
+        assert file.start + file.wrote == offset, f"{offset} does not follow {self.max_offset}"
+        self._write(file, file.wrote, data)
+
+    def append(
+        self, messages: Sequence[Message], now_ms: int, facts: list[Fact], limits: MessageLimits
+    ) -> list[PutResult]:
+        """Append each message that can be; one result for each."""
+        results: list[PutResult] = []
+        ok = PutStatus.PUT_OK
+        while len(results) < len(messages):
+            try:
+                appended = self.append_rows(self._rows(messages[len(results) :]), now_ms)
+                facts += appended
+                for _, queue_offset, offset, size, time_ms, _, _ in appended:
+                    results.append(PutResult(ok, offset, size, queue_offset, time_ms))
+                if len(results) < len(messages):
+                    message = messages[len(results)]
+                    results.append(self._append_slowly(message, now_ms, facts, limits))
+            except LogFull as error:
+                status = PutStatus.CREATE_MAPEDFILE_FAILED
+                results += [RefusedPut(status, str(error)) for _ in messages[len(results) :]]
+        return results
+
+    def append_batch(
+        self, messages: Sequence[Message], now_ms: int, facts: list[Fact], limits: MessageLimits
+    ) -> PutResult:
+        """Append all messages in one file, or none."""
+        size = sum([record_size_bound(message) for message in messages])
+        if size + BLANK_SIZE > self.files.file_size:
+            return limits.too_big(f"the batch of {len(messages)} messages", size)
+        try:
+            file = self._file_with_room(size)
+        except LogFull as error:
+            return RefusedPut(PutStatus.CREATE_MAPEDFILE_FAILED, str(error))
+        before = file.wrote
+        results = self.append(messages, now_ms, facts, limits)
+        bad = next((result for result in results if not result.ok), None)
+        if bad is not None:
+            self._take_back(file, before, facts)
+            return bad
+        offsets = [fact[2] for fact in facts]
+        _, queue_offset, _, _, stored_ms, _, _ = facts[0]
+        return BatchPut(offsets, file.wrote - before, queue_offset, stored_ms)
+
+    def _take_back(self, file: MappedFile, before: int, facts: list[Fact]) -> None:
+        """Undo an append that nobody has seen; its bytes must not look like records."""
+        end, file.wrote = file.wrote, before
+        self._blank_out(file, before, end)
+        _take_numbers_back(facts)
+        facts.clear()
+
+    def _rows(self, messages: Sequence[Message]) -> list[Row]:
+        """The plain messages up to the first that is out of the ordinary."""
+        rows: list[Row] = []
+        for message in messages:
+            queue = self.queues.table.get((message.topic, message.queue_id))
+            if (
+                queue is None
+                or not queue.topic_field
+                or message.sys_flag & (V6_HOSTS | NOT_IN_QUEUE)
+                or len(message.born_host) != 8
+                or len(message.store_host) != 8
+            ):
+                break
+            rows.append(
+                (
+                    queue,
+                    message.body,
+                    message.properties,
+                    message.flag,
+                    message.sys_flag,
+                    message.born_timestamp,
+                    message.born_host,
+                    message.store_host,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                )
+            )
+        return rows
+
+    def _append_slowly(
+        self, message: Message, now_ms: int, facts: list[Fact], limits: MessageLimits
+    ) -> PutResult:
+        """Append one message of any kind: the first of a queue, IPv6, V2, a half, a copy with its
+        old checksum, one that needs the next file, one that cannot be stored."""
+        try:
+            refused = limits.check(message) or limits.check_room(message)
+            if refused is not None:
+                return refused
+            text = message.properties
+            if CRC32 in text:
+                text = properties.remove(text, CRC32)
+                message = msgspec.structs.replace(message, properties=text)
+            queue = self.queues.get_or_create(message.topic, message.queue_id)
+            file = self._file_with_room(record_size_max(message))
+            in_queue = not message.sys_flag & NOT_IN_QUEUE
+            queue_offset = queue.assigned if in_queue else 0
+            offset = file.start + file.wrote
+            if not queue.is_timed:
+                now_ms = self.last_store_timestamp
+            record = encode_record(
+                message, queue_offset, offset, now_ms, append_crc=self.append_crc
+            )
+        except (struct.error, UnicodeError, TypeError) as error:
+            reason = f"the message to {message.topic!r} cannot be stored: {error}"
+            return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
+        size = len(record)
+        self._write(file, file.wrote, record)
+        queue.assigned += in_queue
+        numbered = queue_offset if in_queue else -1
+        facts.append((queue, numbered, offset, size, now_ms, text, message.sys_flag))
+        return PutResult(PutStatus.PUT_OK, offset, size, queue_offset, now_ms)
+
+    # -- files
+
+    def _file_with_room(self, size: int) -> MappedFile:
+        """The file to write: the last one, or a new one when it has no room for `size`."""
+        file = self.files.last
+        if file is not None and not file.is_full:
+            if size and file.wrote + size + BLANK_SIZE > file.size:
+                self._end_file(file)
+            else:
+                if file.wrote * 4 > file.size:
+                    self._maker.prepare(file.end)
+                return file
+        return self._new_file(file.end if file is not None else 0)
+
+    def prepare_first_file(self) -> None:
+        """Have the file for the first put made while nobody waits for it yet."""
+        file = self.files.last
+        if file is None or file.is_full:
+            self._maker.prepare(file.end if file is not None else 0)
+
+    def _new_file(self, start: int) -> MappedFile:
+        try:
+            made = self._maker.take(start)
+        except OSError as error:
+            self._reports.disk_error(
+                "no new commitlog file could be made: sends are refused",
+                error,
+                call="create",
+                path=self.files.folder,
+                then="tried again with every send; " + remedy_for(error, "mend the disk"),
+            )
+            raise LogFull(
+                f"no new commitlog file of {self.files.file_size} bytes could be made in "
+                f"{self.files.folder}: {error.strerror or error}; free space on that disk, or "
+                f"check who may write there"
+            ) from error
+        file = MappedFile(made, start, self.files.counters)
+        file.allocated = file.size
+        if self._pool is not None:
+            file.buffer = self._pool.borrow()
+        self.files.files.append(file)
+        return file
+
+    def _end_file(self, file: MappedFile) -> None:
+        """Mark the rest of the file as blank, so that a scan goes on in the next one."""
+        room = file.size - file.wrote
+        if room >= BLANK_SIZE:
+            self._write(file, file.wrote, encode_blank(room))
+        file.wrote = file.size
+
+    def _write(self, file: MappedFile, position: int, data: bytes | memoryview) -> None:
+        try:
+            if self._unblanked is not None:
+                self._unblanked[0].blank_out(*self._unblanked[1:])
+                self._unblanked = None
+            file.write(position, data)
+        except OSError as error:
+            if self._unblanked is None:
+                self._blank_out(file, position, position + len(data))
+            self._reports.disk_error(
+                "the commitlog could not be written: sends are refused",
+                error,
+                call="write",
+                path=file.path,
+                then="tried again with every send; " + remedy_for(error, "mend the disk"),
+            )
+            raise LogFull(
+                f"{len(data)} bytes could not be written to {file.path} at {position}: "
+                f"{error.strerror or error}; check the disk"
+            ) from error
+        file.wrote = position + len(data)
+
+    def _blank_out(self, file: MappedFile, start: int, end: int) -> None:
+        """Bytes that were taken back must not look like records. Where the disk refuses that too,
+        nothing is appended until it could be done."""
+        try:
+            file.blank_out(start, end)
+        except OSError:
+            self._unblanked = file, start, end
+
+    # -- reading
+
+    def find_readable(self, physical_offset: int) -> MappedFile | None:
+        """The file in which a reader finds this offset."""
+        file = self.files.find(physical_offset)
+        if file is None or physical_offset - file.start >= file.readable:
+            return None
+        return file
+
+
+def _up_to_first_timed(rows: Sequence[Row]) -> Sequence[Row]:
+    """Store times never go back, so that they can be searched. Those of delayed messages follow
+    the clock all the same, in `_append_slowly`: when they are due counts from there, also for a
+    queue that is rebuilt and for a Java broker."""
+    for number, row in enumerate(rows):
+        if row[0].is_timed:
+            return rows[:number]
+    return rows
+
+
+def _take_numbers_back(facts: list[Fact]) -> None:
+    """What these records were given in their queues is free again."""
+    for queue, queue_offset, *_ in reversed(facts):
+        if queue_offset >= 0:
+            queue.assigned = queue_offset
+
+
+def message_of(row: Row) -> Message:
+    """The row as `append` takes it."""
+    queue, body, text, flag, sys_flag, born_timestamp, born_host, store_host, times, prepared = row
+    return Message(
+        queue.topic,
+        queue.queue_id,
+        body,
+        text,
+        flag,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_host,
+        times,
+        prepared,
+    )

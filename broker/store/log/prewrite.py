@@ -1,0 +1,84 @@
+"""SYNC_FLUSH: the log's blocks are written, as zeros, before messages need them.
+
+Blocks that are only allocated are marked as written by the first sync that reaches them. That takes
+a commit of the file system's journal, so it makes each sync slower; and while a file system goes
+down it can fail without an error, so that a sync has said yes to what is gone after the next mount
+(docs/durability.md). A thread keeps a window behind the last message written. It never holds up a
+put: if it is late, messages go to blocks that are only allocated.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
+
+log = structlog.get_logger("aerobee.store")
+
+PAGE: Final = 4096
+WINDOW: Final = 8 << 20  # bytes that are written ahead; a recovery has to read them
+CHUNK: Final = 256 << 10  # ... at a time: a sync of the log waits for no more than this
+FIRST_BYTES: Final = 4 << 20  # of the next file, before anybody needs it
+BYTES_PER_S: Final = 32 << 20  # at most: more would take the disk from the messages
+PAUSE_S: Final = 0.5  # when messages come faster than that
+_NEVER: Final = 1 << 63
+
+
+class Prewriter:
+    def __init__(self, files: MappedFileQueue) -> None:
+        self._files = files
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: end
+        self._thread: threading.Thread | None = None
+        self.wake_at = _NEVER  # when the log's end is past this, `wake` is to be called
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="aerobee-prewrite", daemon=True)
+        self._thread.start()
+        self.wake()
+
+    def wake(self) -> None:
+        self.wake_at = _NEVER
+        self._asked.put(True)
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._asked.put(False)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        try:
+            while self._asked.get():
+                while (pause := self.step()) > 0:
+                    with suppress(queue.Empty):
+                        if not self._asked.get(timeout=pause):
+                            return
+        except OSError as error:
+            log.warning(
+                "the log is not written ahead any more: syncs may be slower",
+                reason=str(error),
+                setting="warmMapedFileEnable",
+            )
+
+    def step(self) -> float:
+        """Write one chunk; seconds to pause before the next, 0 when enough is written for now."""
+        mapped = self._files.last
+        if mapped is None:
+            self.wake_at = 0
+            return 0.0
+        wrote, written = mapped.wrote, mapped.file.prewritten
+        start = max(written, wrote - wrote % PAGE)
+        room = min(mapped.size, wrote + WINDOW) - start
+        if room < min(CHUNK, mapped.size - start) or room <= 0:
+            is_whole = start >= mapped.size
+            self.wake_at = mapped.end if is_whole else mapped.start + start - WINDOW // 2
+            return 0.0
+        mapped.file.prewrite(start, -(-min(room, CHUNK) // PAGE) * PAGE)
+        is_overtaken = 0 < written < wrote
+        return PAUSE_S if is_overtaken else CHUNK / BYTES_PER_S

@@ -1,0 +1,184 @@
+"""Opening a store's directory: lock it, read what is there, bring it in order.
+
+A disk without room does not keep a store from being opened: it is read, puts are refused, and what
+is left of the start is done as soon as there is room.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from aerobee.broker.store.errors import StoreError, StoreLocked, is_no_space, remedy_for
+from aerobee.broker.store.files.disk import Disk, DiskLock, make_folder
+from aerobee.broker.store.parts import StoreParts
+from aerobee.broker.store.recovery.plan import Mode
+from aerobee.broker.store.recovery.recovery import Progress, Recovery, gather_facts
+from aerobee.broker.store.refusals import Cause
+from aerobee.protocol.files.checkpoint import StoreCheckpoint
+
+FINISH_RETRY_S: Final = 1.0
+
+
+class Opening:
+    """Holds the directory from `load` to `let_go`."""
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._layout = parts.base.settings.layout
+        self._lock: DiskLock | None = None
+        self._owed: list[Callable[[], None]] = []  # parts of the start, for want of room
+        self.was_stopped = True  # the last life of the directory ended in order
+
+    def load(self, progress: Progress | None) -> None:
+        """StoreError when it cannot be opened."""
+        try:
+            make_folder(self._parts.base.disk, self._layout.root)
+            self._take_lock()
+            self.was_stopped = not self._parts.base.abort.exists
+            self._read_files()
+            self._recover(progress)
+        except OSError as error:
+            self.let_go()
+            remedy = remedy_for(error, "check who may read and write there, and the disk")
+            raise StoreError(
+                f"the store in {self._layout.root} cannot be opened: {error}; {remedy}"
+            ) from error
+        except StoreError:
+            self.let_go()
+            raise
+
+    def _take_lock(self) -> None:
+        path = self._layout.lock
+        try:
+            self._lock = self._parts.base.disk.lock(path)
+        except BlockingIOError as error:
+            raise StoreLocked(
+                f"{self._layout.root} is in use by another broker ({error.strerror}, see "
+                f"{path}): stop it, or give this one another storePathRootDir"
+            ) from error
+
+    def _read_files(self) -> None:
+        """All are looked at before the first is changed."""
+        files = self._parts.files
+        point = self._parts.durability.checkpoint.load()
+        files.commit_log.files.load(point.dispatched_offset)
+        files.queues.load()
+        if files.index is not None:
+            files.index.load()
+        files.commit_log.files.complete_last()
+        files.queues.complete_last()
+        if point.dispatched_offset >= 0:  # the records below it are not read again
+            files.commit_log.last_store_timestamp = max(
+                point.physic_msg_timestamp, point.logics_msg_timestamp
+            )
+
+    def _recover(self, progress: Progress | None) -> None:
+        parts, log, index = self._parts, self._parts.files.commit_log, self._parts.files.index
+        settings, abort = parts.base.settings, parts.base.abort
+        checkpoint, flush = parts.durability.checkpoint, parts.durability.flush
+        point = checkpoint.value
+        flush.flushed_timestamp = point.physic_msg_timestamp
+        facts = gather_facts(settings, log, index, point, self.was_stopped)
+        sync_failed = abort.says_sync_failed
+        if self.was_stopped:
+            self._do_or_owe(abort.mark_running)
+        recovery = Recovery(settings, log, index, parts.dispatch.reput, progress, sync_failed)
+        plan = recovery.run(facts)
+        if plan.mode is Mode.EMPTY and point.dispatched_offset > 0:
+            # It speaks of a log that is gone; a crash would hold the next one against it.
+            checkpoint.value = StoreCheckpoint()
+            self._do_or_owe(checkpoint.write)
+        if recovery.no_space is not None:
+            self._owe(self._complete_log, recovery.no_space)
+        parts.reader.check_records = recovery.found_damage
+        flush.flushed_timestamp = log.last_store_timestamp
+        if plan.mode is not Mode.NORMAL:
+            self._settle_names()
+        if sync_failed:
+            queue_flush = parts.durability.queue_flush
+            queue_flush.step(thorough=True)
+            if not (queue_flush.failed or queue_flush.deferred):
+                self._do_or_owe(abort.mark_running)
+
+    def _settle_names(self) -> None:
+        """A killed life may have made folders and files whose names no disk has yet: the log's and
+        config's come before anything is built on them, the others before the checkpoint."""
+        disk, layout = self._parts.base.disk, self._layout
+        for folder in (layout.root, layout.commitlog, layout.config):
+            if disk.exists(folder):
+                disk.syncdir(folder)
+        self._parts.base.unsynced.update(all_folders(disk, layout.root))
+        # Until then the next start does the same once more.
+        self._parts.durability.queue_flush.expedite()
+
+    def let_go(self) -> None:
+        """Close and unlock, as a killed process does: nothing is flushed, `abort` stays."""
+        self._parts.files.close()
+        self._parts.durability.checkpoint.close()
+        self._parts.files.maker.stop()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # -- a start without room on the disk
+
+    @property
+    def is_finished(self) -> bool:
+        return not self._owed
+
+    def _do_or_owe(self, part: Callable[[], None]) -> None:
+        """A part of the start that a full disk may defer: reads are served without it."""
+        try:
+            part()
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._owe(part, error)
+
+    def _owe(self, part: Callable[[], None], error: OSError) -> None:
+        self._owed.append(part)
+        self._parts.base.refusals.set(
+            Cause.START_UNFINISHED,
+            f"the disk of {self._layout.root} had no room when the broker started "
+            f"({error}): free space; sends resume by themselves then",
+        )
+
+    def _complete_log(self) -> None:
+        """Blocks for the file that is written next; the queues have what the log has."""
+        last = self._parts.files.commit_log.files.last
+        if last is not None:
+            last.allocate_to(last.size, last.size)
+        reput = self._parts.dispatch.reput
+        while reput.facts.behind and reput.step():
+            pass
+
+    def finish(self) -> bool:
+        """Do what a full disk has kept the start from; whether nothing is left of it."""
+        while self._owed:
+            try:
+                self._owed[0]()
+            except OSError as error:
+                self._parts.base.reports.disk_error(
+                    "the start is not finished: puts are refused",
+                    error,
+                    call=self._owed[0].__name__.strip("_"),
+                    then="tried again every second; " + remedy_for(error, "mend the disk"),
+                )
+                return False
+            self._owed.pop(0)
+        self._parts.base.refusals.clear(Cause.START_UNFINISHED)
+        return True
+
+    async def run_finish(self) -> None:
+        while not self.finish():
+            await self._parts.base.clock.sleep(FINISH_RETRY_S)
+
+
+def all_folders(disk: Disk, folder: str) -> Iterator[str]:
+    yield folder
+    for name in disk.listdir(folder):
+        path = os.path.join(folder, name)
+        if disk.is_folder(path):
+            yield from all_folders(disk, path)

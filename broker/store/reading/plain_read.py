@@ -1,0 +1,72 @@
+"""The read that selects nothing: entries of a queue into views of one file of the log.
+
+Records that stand side by side become one view. What is out of the ordinary (a blank slot, records
+in two files, one that is gone) is not handled here: the answer is then None, and the reader goes
+entry by entry.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.protocol.files.queue_entry import ENTRY_PLACE, ENTRY_SIZE
+from aerobee.protocol.files.queue_entry_columns import ENTRY_TYPE
+
+# The file and the range of it in which all records are; the records, their bytes and their number;
+# how far before the log's end they begin. A plain tuple: one is made for each pull.
+PlainRead = tuple[MappedFile, int, int, list[memoryview], int, int, int]
+
+_Taken = tuple[int, int, list[memoryview], int]  # the range in the file, the records, their bytes
+_places: Final = ENTRY_PLACE.iter_unpack
+_MANY_BYTES: Final = 64 * ENTRY_SIZE  # from here on numpy is faster than a loop
+
+
+def take(entries: bytes, file: MappedFile) -> _Taken | None:
+    """The records of all entries, if all are in `file`."""
+    if len(entries) >= _MANY_BYTES:
+        return _take_many(entries, file)
+    begin, view = file.start, file.view
+    limit = begin + (file.wrote if file.buffer is None else file.committed)
+    views: list[memoryview] = []
+    add_view = views.append
+    start = end = first = -1
+    total = 0
+    for offset, size in _places(entries):
+        if offset != end:
+            if first >= 0:
+                if start < begin or end > limit:
+                    return None
+                add_view(view[start - begin : end - begin])
+                total += end - start
+            else:
+                first = offset
+            start = offset
+        end = offset + size
+    if start < begin or end > limit:
+        return None
+    add_view(view[start - begin : end - begin])
+    return first - begin, end - begin, views, total + end - start
+
+
+def _take_many(entries: bytes, file: MappedFile) -> _Taken | None:
+    table = np.frombuffer(entries, ENTRY_TYPE)
+    starts = table["offset"].astype(np.int64)
+    starts -= file.start
+    ends = starts + table["size"]
+    if starts.min() < 0 or ends.max() > file.readable:
+        return None
+    gaps = np.flatnonzero(starts[1:] != ends[:-1])
+    run_starts = [int(starts[0]), *starts[gaps + 1].tolist()]
+    run_ends = [*ends[gaps].tolist(), int(ends[-1])]
+    view = file.view
+    views = [view[start:end] for start, end in zip(run_starts, run_ends, strict=True)]
+    return run_starts[0], run_ends[-1], views, sum(run_ends) - sum(run_starts)
+
+
+def fitting(entries: bytes, max_bytes: int) -> int:
+    """How many of the records stay within `max_bytes`; one at least."""
+    sizes = np.frombuffer(entries, ENTRY_TYPE)["size"].cumsum(dtype=np.int64)
+    return max(1, int(sizes.searchsorted(max_bytes, "right")))

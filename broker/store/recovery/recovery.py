@@ -1,0 +1,352 @@
+"""Carries out a recovery plan: find the log's end, cut what is behind it, rebuild what is derived.
+
+Order matters, because the power may go again: the log's end is settled and synced first, queues
+and index follow from the log, the checkpoint is written last. All of it can be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from aerobee.broker.store.dispatch.reput import Reput
+from aerobee.broker.store.durability.checkpoint import CheckpointFile
+from aerobee.broker.store.durability.queue_dates import date_file, timestamp_at
+from aerobee.broker.store.errors import is_no_space
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.index.index_service import IndexService
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.recovery.log_scan import FOREVER, LogScan
+from aerobee.broker.store.recovery.plan import (
+    IndexFileFacts,
+    LogFileFacts,
+    Mode,
+    Plan,
+    RecoveryFacts,
+    plan_recovery,
+)
+from aerobee.broker.store.recovery.queue_end import LIGHT, recover_queue
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.checkpoint import StoreCheckpoint
+from aerobee.protocol.files.record import decode_record
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.files.record_scan import NOTHING_HERE, find_record
+
+log = structlog.get_logger("aerobee.store")
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+WRITE_STEP = 1024 * 1024
+
+
+def gather_facts(
+    settings: StoreSettings,
+    commit_log: CommitLog,
+    index: IndexService | None,
+    checkpoint: StoreCheckpoint,
+    clean: bool,
+) -> RecoveryFacts:
+    files = tuple(
+        LogFileFacts(file.start, timestamp_at(file, 0)) for file in commit_log.files.files
+    )
+    index_files = (
+        ()
+        if index is None
+        else tuple(
+            IndexFileFacts(file.number, file.begin_offset, file.end_timestamp, file.count)
+            for file in index.files
+        )
+    )
+    return RecoveryFacts(
+        clean,
+        settings.mapped_file_size_commit_log,
+        files,
+        checkpoint,
+        index_files,
+        settings.message_index_enable and settings.message_index_safe,
+    )
+
+
+def rebuild_derived(
+    settings: StoreSettings,
+    commit_log: CommitLog,
+    index: IndexService | None,
+    reput: Reput,
+    checkpoint: CheckpointFile,
+) -> Iterator[None]:
+    """Make queues and index anew from the checkpoint on, while the store runs: some records between
+    one yield and the next. Readers of entries that are not there again are told to wait. OSError
+    when the disk refuses: it can be done again."""
+    facts = gather_facts(settings, commit_log, index, checkpoint.value, clean=False)
+    return Recovery(settings, commit_log, index, reput, None).rebuild(facts)
+
+
+def _limit_of(queue: ConsumeQueue, plan: Plan) -> int | None:
+    """Where a queue's entries are dropped from. A light queue gets no entries from us: what is
+    dropped of it would not come back."""
+    rebuilt = plan.rebuild_queues_from >= 0 and not queue.topic.startswith(LIGHT)
+    return plan.rebuild_queues_from if rebuilt else None
+
+
+class Recovery:
+    """One run of a plan over the parts of a store."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        index: IndexService | None,
+        reput: Reput,
+        progress: Progress | None,
+        sync_failed: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._sync_failed = sync_failed
+        self._log = commit_log
+        self._index = index
+        self._reput = reput
+        self._dispatcher = reput.dispatcher
+        self._progress = progress
+        self.found_damage = False
+        self._stalled_at = FOREVER  # where the scan met a full disk, and dispatched no further
+        self.no_space: OSError | None = None  # the disk refused a part, which is left for later
+
+    def run(self, facts: RecoveryFacts) -> Plan:
+        plan = plan_recovery(facts)
+        if plan.mode is not Mode.EMPTY:
+            log.info("recovery", mode=plan.mode.name, reason=plan.reason, scan_from=plan.scan_from)
+        if plan.mode is Mode.EMPTY:
+            self._forget_derived(plan)
+            return plan
+        self._settle_index(plan)
+        for queue in self._log.queues:
+            recover_queue(queue, self._log, _limit_of(queue, plan))
+        end = self._scan(plan)
+        if self._sync_failed:
+            self._write_again(plan.scan_from, end)
+        self._cut_log(end, synced=plan.mode is Mode.NORMAL)
+        for queue in self._log.queues:
+            if queue.max_physical_offset > end:
+                recover_queue(queue, self._log, end)
+        self._catch_up(plan, end)
+        self._number_queues()
+        if plan.rebuild_queues_from >= 0:
+            self._date_queue_files(plan.rebuild_queues_from)
+        return plan
+
+    def rebuild(self, facts: RecoveryFacts) -> Iterator[None]:
+        """Queues and index from where the checkpoint covers them, some records between one yield
+        and the next; the log stays as it is."""
+        plan = plan_recovery(facts)
+        if self._index is not None:
+            self._index.forget_pending()
+        self._settle_index(plan)
+        for queue in self._log.queues:
+            recover_queue(queue, self._log, _limit_of(queue, plan))
+        self._reput.start_at(max(plan.dispatch_from, self._log.files.min_offset))
+        yield
+        while self._step_past_damage(self._log.max_offset):
+            yield
+        for queue in self._log.queues:
+            queue.correct_min_offset(self._log.files.min_offset)
+
+    # -- index
+
+    def _settle_index(self, plan: Plan) -> None:
+        if self._index is None:
+            return
+        for file in reversed(list(self._index.files)):
+            if file.number in plan.drop_index:
+                log.info("an index file later than the checkpoint is built anew", path=file.path)
+                self._index.remove(file)
+            elif plan.cut_index is not None and file.number == plan.cut_index[0]:
+                count = file.count_below(plan.dispatch_from, plan.cut_index[1])
+                if count != file.count or plan.mode is Mode.ABNORMAL:
+                    file.cut(count)
+        self._complete_newest()
+
+    def _complete_newest(self) -> None:
+        """Give the newest indexed record the keys that it lacks: they were in a file that is gone,
+        or a kill came between two of them."""
+        assert self._index is not None
+        offset = self._index.indexed_offset
+        file = self._log.files.find(offset) if offset >= 0 else None
+        if file is None:
+            return
+        try:
+            record = decode_record(file.view, offset - file.start)
+        except CorruptRecord:
+            return  # the scan finds that too, and cuts the log before it
+        queue = self._log.queues.of_record(record.topic.encode(), record.queue_id)
+        if queue is None:
+            return
+        for key in properties.keys_of(record.properties):
+            if offset not in self._index.find(record.topic, key, 0, FOREVER):
+                text = properties.pair(properties.UNIQ_KEY, key)
+                self._index.add(
+                    [
+                        (
+                            queue,
+                            -1,
+                            offset,
+                            record.size,
+                            record.store_timestamp,
+                            text,
+                            record.sys_flag,
+                        )
+                    ]
+                )
+        try:
+            self._index.write_pending()
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._note_no_space(error)  # they are written with the next keys
+
+    def _forget_derived(self, plan: Plan) -> None:
+        """Without a log there is nothing that queues or index could point to."""
+        for queue in self._log.queues:
+            if queue.files.files:
+                log.warning(
+                    "a queue without a commitlog is removed",
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                )
+            queue.destroy()
+        self._settle_index(plan)
+
+    # -- log
+
+    def _scan(self, plan: Plan) -> int:
+        """The end of the sound records; those that the plan says are dispatched on the way."""
+        end = plan.scan_from
+        last = self._log.files.files[-1]
+        total = last.end - plan.scan_from
+        scan = LogScan(
+            self._settings,
+            self._log,
+            self._dispatcher,
+            plan.dispatch_from if plan.dispatch_from >= 0 else last.end,
+            lambda offset: self._tell(offset - plan.scan_from, total),
+        )
+        while (file := self._log.files.find(end)) is not None:
+            try:
+                scan.scan_file(file, end - file.start)
+                end = file.end
+            except CorruptRecord as error:
+                if error.position < plan.durable_to:
+                    self._note_damage(file, error, plan.durable_to)
+                    end = plan.durable_to
+                    continue
+                if error.reason != NOTHING_HERE:
+                    log.warning(
+                        "the commitlog ends before a record that is not sound",
+                        path=file.path,
+                        physical_offset=error.position,
+                        reason=error.reason,
+                    )
+                self._tell(total, total)
+                end = error.position
+                break
+            self._tell(end - plan.scan_from, total)
+        self._note_no_space(scan.no_space)
+        self._stalled_at = scan.stalled_at
+        return end
+
+    def _note_no_space(self, error: OSError | None) -> None:
+        self.no_space = self.no_space or error
+
+    def _note_damage(self, file: MappedFile, error: CorruptRecord, durable_to: int) -> None:
+        self.found_damage = True
+        log.error(
+            "a record that was on disk is damaged: it is not served, what follows it is kept; "
+            "restore the file from a copy if there is one",
+            path=file.path,
+            physical_offset=error.position,
+            reason=error.reason,
+            unchecked_to=durable_to,
+        )
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(done, total)
+
+    def _write_again(self, start: int, end: int) -> None:
+        """After a failed sync the kernel calls pages clean that never came to the disk: a sync
+        alone would not write them."""
+        log.warning("a sync failed before: the log is written again", start=start, end=end)
+        for file in self._log.files.overlapping(start, end):
+            length = min(end - file.start, file.size)
+            for position in range(0, length, WRITE_STEP):
+                piece = file.view[position : min(position + WRITE_STEP, length)]
+                file.file.write(position, bytes(piece))
+
+    def _cut_log(self, end: int, *, synced: bool) -> None:
+        """Let the log end here, durably: what is behind reads as zeros and has blocks."""
+        files = self._log.files
+        files.remove_from(end if files.find(end) is None or end % files.file_size else end + 1)
+        for file in files.files:
+            if file.end <= end:
+                if not synced:
+                    file.file.sync()
+            else:
+                file.cut(end - file.start)
+                self._allocate_rest(file)
+                file.file.sync()
+        self._log.flushed_offset = end
+
+    def _allocate_rest(self, file: MappedFile) -> None:
+        try:
+            file.allocate_to(file.size, file.size)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self.no_space = error
+
+    # -- queues
+
+    def _catch_up(self, plan: Plan, end: int) -> None:
+        """Dispatch what the log has beyond the queues."""
+        if plan.mode is Mode.NORMAL:
+            known = max((queue.max_physical_offset for queue in self._log.queues), default=-1)
+            start = known if known >= 0 else self._log.files.min_offset
+            self._reput.start_at(min(max(start, self._log.files.min_offset), end))
+        else:
+            self._reput.start_at(min(self._stalled_at, end))
+        try:
+            while self._step_past_damage(end):
+                self._tell(self._dispatcher.dispatched_offset, end)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._note_no_space(error)  # reput goes on with it once there is room
+        self._dispatcher.dispatched_timestamp = self._log.last_store_timestamp
+
+    def _step_past_damage(self, end: int) -> bool:
+        """A step of reput; a record that cannot be read is said, and what follows it dispatched."""
+        try:
+            return self._reput.step()
+        except CorruptRecord as error:
+            file = self._log.files.find(error.position)
+            assert file is not None
+            room = min(end - file.start, file.size)
+            after = find_record(file.view, file.start, error.position + 1 - file.start, room)
+            self._note_damage(file, error, file.start + after)
+            self._reput.start_at(file.start + after)
+            return True
+
+    def _date_queue_files(self, rebuilt_from: int) -> None:
+        """Files that were written anew are as old as their last messages."""
+        for queue in self._log.queues:
+            for mapped in queue.files.files[:-1]:
+                date_file(self._log.files, queue, mapped, rebuilt_from)
+
+    def _number_queues(self) -> None:
+        for queue in self._log.queues:
+            known = (
+                queue.assigned if self.no_space is not None else 0
+            )  # numbers without entries yet
+            queue.assigned = max(known, queue.max_offset)
+            queue.correct_min_offset(self._log.files.min_offset)

@@ -1,0 +1,295 @@
+"""clean: removes expired files, and guards against a full disk.
+
+    at hour deleteWhen          files older than fileReservedTime
+    disk above 75 %             files older than fileReservedTime, at any hour
+    disk above 85 %             the oldest files whatever their age
+    disk above 90 %             ... and puts are refused, until it is at 85 % or below
+
+The ratios count only while less than diskReservedBytes is free as well; 0 lets them act alone.
+Queue and index files go after the log files that they point to; the file that is written is never
+removed. What waits in a file (timers, delayed and half messages) is stored again before it goes:
+see `keepers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.reports import Reports
+from aerobee.broker.base.worker import Worker
+from aerobee.broker.store.files.disk import Disk, DiskSpace
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
+from aerobee.broker.store.index.index_service import IndexService
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.refusals import Cause, Refusals
+from aerobee.broker.store.retention.keepers import Keepers
+from aerobee.broker.store.settings import StoreSettings
+
+log = structlog.get_logger("aerobee.store")
+
+FIRST_DELAY_S: Final = 60.0
+MANUAL_ROUNDS: Final = 20
+HOUR_MS: Final = 3_600_000
+CARRY_PAUSE_S: Final = 0.02  # between two pieces of what is stored again
+TURN: Final = 32  # queues looked at before the loop gets its turn
+
+Chosen = tuple[MappedFileQueue, MappedFile]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskState:
+    """What the disks ask for."""
+
+    reclaim: bool = False  # remove expired files now
+    force: bool = False  # remove the oldest files whatever their age
+
+
+class Clean:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        commit_log: CommitLog,
+        index: IndexService | None,
+        refusals: Refusals,
+        clock: Clock,
+        dispatched_offset: Callable[[], int],
+        reports: Reports,
+    ) -> None:
+        self.settings = settings  # replaced whole when an operator changes what may change
+        self._disk = disk
+        self._log = commit_log
+        self._index = index
+        self._refusals = refusals
+        self._clock = clock
+        self._dispatched_offset = dispatched_offset
+        self._reports = reports
+        self.keepers = Keepers(
+            refusals, reports, lambda: (commit_log.max_offset, commit_log.flushed_offset)
+        )
+        self._manual = 0
+        self._unmeasurable: set[str] = set()
+        self._removed_in_round = 0
+        self._said_stuck = False
+
+    # -- the disk
+
+    def measure(self) -> DiskState:
+        """Measure both disks; refuse puts or take them again."""
+        if not self.settings.disk_guard_enable:
+            return DiskState()
+        settings = self.settings
+        reclaim = force = unknown = False
+        worst: tuple[str, DiskSpace] | None = None
+        for path in (settings.layout.commitlog, settings.layout.consumequeue):
+            space = self._space(path)
+            if space is None:
+                reclaim = unknown = True
+                continue
+            used = space.used_ratio * 100
+            if 0 < settings.disk_reserved_bytes <= space.free:
+                continue
+            reclaim = reclaim or used > settings.disk_max_used_space_ratio
+            force = force or used > settings.disk_space_clean_forcibly_ratio
+            if worst is None or used > worst[1].used_ratio * 100:
+                worst = path, space
+        if worst is not None or not unknown:  # else it may be as full as it was
+            self._guard(worst)
+        return DiskState(reclaim, force and settings.clean_file_forcibly_enable)
+
+    def _space(self, path: str) -> DiskSpace | None:
+        while not self._disk.exists(path) and os.path.dirname(path) != path:
+            path = os.path.dirname(path)
+        try:
+            space = self._disk.space(path)
+        except OSError as error:
+            if path not in self._unmeasurable:
+                self._unmeasurable.add(path)
+                log.warning("the disk of a path cannot be measured", path=path, reason=str(error))
+            return None
+        self._unmeasurable.discard(path)
+        return space
+
+    def _guard(self, worst: tuple[str, DiskSpace] | None) -> None:
+        settings = self.settings
+        used = worst[1].used_ratio * 100 if worst is not None else 0.0
+        if worst is not None and used > settings.disk_space_warning_level_ratio:
+            path, space = worst
+            self._refusals.set(
+                Cause.DISK_FULL,
+                f"the disk of {path} is {used:.1f} % full ({space.free} bytes free), above "
+                f"diskSpaceWarningLevelRatio={settings.disk_space_warning_level_ratio} %: free "
+                f"space, or lower fileReservedTime; sends resume by themselves at "
+                f"{settings.disk_space_clean_forcibly_ratio} % or below",
+            )
+        elif used <= settings.disk_space_clean_forcibly_ratio:
+            self._refusals.clear(Cause.DISK_FULL)
+
+    # -- files
+
+    def trigger(self) -> None:
+        """Remove expired files at the next steps whatever the hour."""
+        self._manual = MANUAL_ROUNDS
+
+    def _is_time(self) -> bool:
+        hour = time.localtime(self._clock.now_ms() / 1000).tm_hour
+        return any(
+            word.strip().isdigit() and int(word) == hour
+            for word in self.settings.delete_when.split(";")
+        )
+
+    def choose(self) -> Chosen | None:
+        """The next file to remove, taken out of its stream; None when none may go."""
+        state = self.measure()
+        files = self._log.files
+        self.keepers.busy = False
+        if not state.force:
+            self.keepers.relax()
+        begun = bool(files.files) and not files.files[0].usable  # nobody may read it any more
+        if not (state.reclaim or state.force or begun or self._manual > 0 or self._is_time()):
+            return None
+        now_ms = self._clock.now_ms()
+        keep_ms = self.settings.file_reserved_time * HOUR_MS
+
+        def is_expired(file: MappedFile) -> bool:
+            if state.force or not file.usable:
+                return True
+            try:
+                return self._disk.modified_ms(file.path) + keep_ms <= now_ms
+            except FileNotFoundError:  # somebody else was quicker
+                return True
+
+        limit = min(self._log.flushed_offset, self._dispatched_offset())
+        if files.files and files.files[0].end > limit:
+            return None
+        first = files.files[0] if len(files.files) > 1 else None  # the last is being written
+        asked = first is not None and first.usable and is_expired(first)
+        if first is not None and asked and not self.keepers.is_clear(first, state.force):
+            return None
+        force_after_ms = self.settings.destroy_maped_file_interval_forcibly
+        file = files.expired(is_expired, now_ms, force_after_ms)
+        if file is None:
+            if state.reclaim and not self._removed_in_round and not self._said_stuck:
+                self._said_stuck = True
+                log.warning("the disk fills up but no commitlog file may be removed yet")
+            return None
+        self._said_stuck = False
+        files.files.pop(0)
+        log.info("a commitlog file is removed", path=file.path, forced=state.force)
+        return files, file
+
+    def choose_derived(self) -> Iterator[Chosen | None]:
+        """Queue files that point only to what the log no longer has, each taken out when it is its
+        turn; index files of that kind are removed here. None now and then: queues may be many."""
+        if self.keepers.busy:
+            return  # nothing was removed, and it is called again soon
+        low = self._log.files.min_offset
+        for number, queue in enumerate(self._log.queues):
+            if number % TURN == TURN - 1:
+                yield None
+            try:
+                yield from _expired_of(queue, low)
+            except OSError as error:  # an operator may have removed the topic's folder
+                self._report("expired files of a queue could not be looked for", error, "read")
+        index_files = self._index.files if self._index is not None else []
+        while len(index_files) > 1 and self._index and index_files[0].end_offset < low:
+            self._index.remove(index_files[0])
+
+    def remove(self, chosen: Chosen) -> bool:
+        """Delete the file; False when that failed and it is still there."""
+        files, file = chosen
+        try:
+            files.remove(file)
+        except OSError as error:
+            self._report("a file could not be removed", error, "unlink", file.path)
+            return False
+        try:
+            self._disk.syncdir(files.folder)
+        except OSError as error:
+            self._report("a folder could not be synced", error, "syncdir", files.folder)
+        return True
+
+    def _report(self, event: str, error: OSError, call: str, path: str = "") -> None:
+        wait_s = self.settings.clean_resource_interval / 1000
+        then = f"tried again every {wait_s:g} s; the disk is not freed until it works"
+        self._reports.disk_error(event, error, call=call, path=path, then=then)
+
+    def step(self) -> float:
+        """Remove at most one log file and what hangs on it; seconds until the next step."""
+        chosen = self.choose()
+        removed = chosen is not None and _settled(chosen, self.remove(chosen))
+        for derived in self.choose_derived():
+            if derived is not None:
+                _settled(derived, self.remove(derived))
+        return self.pause(removed)
+
+    def pause(self, removed: bool) -> float:
+        """How long to wait: a little between two files, the interval between two rounds."""
+        if self.keepers.busy:
+            return CARRY_PAUSE_S
+        self._removed_in_round += removed
+        if removed and self._removed_in_round < self.settings.delete_file_batch_max:
+            return self.settings.delete_commit_log_files_interval / 1000
+        self._removed_in_round = 0
+        self._manual = max(self._manual - 1, 0)
+        return self.settings.clean_resource_interval / 1000
+
+    async def run(self, worker: Worker) -> None:
+        await self._clock.sleep(FIRST_DELAY_S)
+        while True:
+            removed = False
+            try:
+                chosen = self.choose()
+                if chosen is not None:
+                    removed = _settled(chosen, await worker.run(self.remove, chosen))
+                for derived in self.choose_derived():
+                    if derived is None:
+                        await asyncio.sleep(0)
+                    else:
+                        _settled(derived, await worker.run(self.remove, derived))
+            except OSError as error:
+                self._report("expired files could not be looked for", error, "read")
+            await self._clock.sleep(self.pause(removed))
+
+
+def _expired_of(queue: ConsumeQueue, low: int) -> Iterator[Chosen]:
+    """The files of one queue that point only to what the log, from `low` on, no longer has."""
+    if queue.begins_before(low):
+        queue.correct_min_offset(low)
+    yield from _taken_out(queue.files, partial(queue.is_file_expired, low))
+    if queue.ext is not None and len(queue.ext.files.files) > 1:
+        units = queue.ext.files
+        yield from _taken_out(units, partial(_first_ends_by, units, queue.ext_begin()))
+
+
+def _taken_out(files: MappedFileQueue, first_may_go: Callable[[], bool]) -> Iterator[Chosen]:
+    """The first files of a stream, one after the other, but never the last."""
+    while len(files.files) > 1 and first_may_go():
+        file = files.files.pop(0)
+        yield files, file
+        if files.files and files.files[0] is file:  # it could not be removed
+            return
+
+
+def _first_ends_by(files: MappedFileQueue, byte: int) -> bool:
+    return files.files[0].end <= byte
+
+
+def _settled(chosen: Chosen, removed: bool) -> bool:
+    """A file that could not be removed stays the first of its stream: were the next one removed
+    all the same, the store would have a hole, and the next start be refused."""
+    files, file = chosen
+    if not removed:
+        files.files.insert(0, file)
+    return removed
