@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from aerobee.broker.app import main_broker, main_namesrv
+from aerobee.broker.daemon.app import main_broker, main_namesrv
 
 
 def main() -> int:

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.base import resource_names
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.base.resource_names import is_retry_topic
 from aerobee.broker.handlers.common import bound, known_topic, read_body, success
-from aerobee.broker.services import names_check
-from aerobee.broker.services.heartbeats import BROADCASTING
-from aerobee.broker.services.names_check import is_retry_topic
-from aerobee.broker.services.refused import Refused
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.services.clients.heartbeats import BROADCASTING
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 # POP_MESSAGE, ACK, PEEK, CHANGE_INVISIBLETIME, NOTIFICATION, POLLING_INFO, BATCH_ACK
 POP_CODES: Final = (200050, 200051, 200052, 200053, 200054, 200055, 200151)
@@ -80,7 +80,7 @@ def set_request_mode(broker: Broker, request: Request) -> Command:
     if is_retry_topic(topic):
         raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     known_topic(broker, topic)
-    if problem := names_check.group_problem(_text(body, "consumerGroup")):
+    if problem := resource_names.group_problem(_text(body, "consumerGroup")):
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
     if body.get("mode") not in ("PULL", 0, "0", None):
         raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_POP)

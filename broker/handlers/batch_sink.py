@@ -1,30 +1,39 @@
-"""SINK_STATE, SINK_PREPARE and SINK_COMMIT: our own requests, for the exactly-once Spark sink.
+"""The SINK_ requests: our own, for the exactly-once Spark sink and for who looks at its ledger.
 
 docs/protocol-extensions.md has their fields. The work is `services.batch_ledger`'s.
 """
 
 import asyncio
+import json
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import structlog
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, read_body
-from aerobee.broker.handlers.send import code_of
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.send import Sends
+from aerobee.broker.handlers.send_rules import code_of
+from aerobee.broker.net.dispatch import Handler, Request
 from aerobee.broker.services.batch_ledger import Chunk
-from aerobee.broker.services.refused import Refused
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import Header, Int32, Int64, SendRequest, decode_ext
-from aerobee.protocol.ids import encode_host
-from aerobee.protocol.record import CorruptRecord, Message, decode_batch
+from aerobee.protocol.files.batch import decode_batch
+from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.record import Message
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import Header, Int32, Int64, SendRequest, decode_ext
+from aerobee.protocol.wire.sink_codes import (
+    SINK_COMMIT,
+    SINK_FORGET,
+    SINK_LIST,
+    SINK_PREPARE,
+    SINK_STATE,
+)
 
 log = structlog.get_logger("aerobee.batch_sink")
 
-SINK_STATE: Final = 20100
-SINK_PREPARE: Final = 20101
-SINK_COMMIT: Final = 20102
 QUERY_SIZE_MAX: Final = 128
 CHUNKS_MAX: Final = 100_000
 _ROW_NAME_ROOM: Final = 256  # what the row's own name may add to its properties
@@ -61,12 +70,13 @@ def _state(broker: Broker, request: Request) -> Command:
     return request.command.answer(ResponseCode.SUCCESS, {"batch": str(newest)})
 
 
-def _prepare(broker: Broker, request: Request) -> Command:
+def _prepare(sends: Sends, request: Request) -> Command:
+    broker = sends.broker
     fields = decode_ext(request.command.ext, PrepareRequest)
     query = _query(fields.query)
     if fields.batch <= broker.batch_ledger.newest(query):
         return request.command.answer(ResponseCode.SUCCESS, {"committed": "true"})
-    queue_id = _target_queue(broker, fields)
+    queue_id = _target_queue(sends, fields)
     _check_rows(request.command.body)
     connection = request.connection
     rows = Message(
@@ -95,10 +105,10 @@ def _query(text: str) -> str:
     return text
 
 
-def _target_queue(broker: Broker, fields: PrepareRequest) -> int:
+def _target_queue(sends: Sends, fields: PrepareRequest) -> int:
     """The queue that the rows will go to; the topic is made if need be, as for a send."""
     send = SendRequest(fields.topic, max(fields.queue_id, 0), fields.producer_group)
-    config = broker.sends.checked_topic(send)
+    config = sends.checked_topic(send)
     if fields.queue_id >= 0:
         return fields.queue_id
     return (fields.partition + fields.chunk) % max(1, config.write_queue_nums)
@@ -121,12 +131,33 @@ def _check_rows(body: bytes | memoryview) -> None:
             )
 
 
+def _list(broker: Broker, request: Request) -> Command:
+    body = json.dumps({"queries": broker.batch_ledger.entries()}).encode()
+    return request.command.answer(ResponseCode.SUCCESS, body=body)
+
+
+def _forget(broker: Broker, request: Request) -> None:
+    query = _query(decode_ext(request.command.ext, StateRequest).query)
+
+    async def forget() -> dict[str, str]:
+        if not await broker.batch_ledger.forget(query):
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"the ledger does not know {query}")
+        return {}
+
+    _answer_later(request, forget(), f"forgetting {query}")
+
+
 def _commit(broker: Broker, request: Request) -> None:
     fields = decode_ext(request.command.ext, CommitRequest)
     chunks = _chunks(read_body(request))
-    task = asyncio.get_running_loop().create_task(_run_commit(broker, request, fields, chunks))
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+
+    async def commit() -> dict[str, str]:
+        query = _query(fields.query)
+        await broker.topics.file.saved()  # rows of a topic that a kill forgets are out of reach
+        rows = await broker.batch_ledger.commit(query, fields.batch, chunks, fields.timeout_ms)
+        return {"committed": "true"} if rows is None else {"rows": str(rows)}
+
+    _answer_later(request, commit(), f"committing batch {fields.batch} of {fields.query}")
 
 
 def _chunks(body: dict[Any, Any]) -> list[Chunk]:
@@ -141,24 +172,24 @@ def _chunks(body: dict[Any, Any]) -> list[Chunk]:
         raise Refused(ResponseCode.INVALID_PARAMETER, reason) from None
 
 
-async def _run_commit(
-    broker: Broker, request: Request, fields: CommitRequest, chunks: list[Chunk]
-) -> None:
+def _answer_later(request: Request, work: Coroutine[Any, Any, dict[str, str]], what: str) -> None:
+    task = asyncio.get_running_loop().create_task(_run(request, work, what))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def _run(request: Request, work: Coroutine[Any, Any, dict[str, str]], what: str) -> None:
     try:
-        query = _query(fields.query)
-        await broker.topics.file.saved()  # rows of a topic that a kill forgets are out of reach
-        rows = await broker.batch_ledger.commit(query, fields.batch, chunks, fields.timeout_ms)
+        answer = request.command.answer(ResponseCode.SUCCESS, await work)
     except Refused as refused:
         answer = request.command.answer(refused.code, remark=refused.remark)
     except Exception as error:  # one request's failure is its own: say it, log it, go on
-        log.exception("a commit failed", query=fields.query, batch=fields.batch)
+        log.exception("a request of the sink failed", what=what)
         text = f"{type(error).__name__}: {error}"
         answer = request.command.answer(ResponseCode.SYSTEM_ERROR, remark=text)
-    else:
-        ext = {"committed": "true"} if rows is None else {"rows": str(rows)}
-        answer = request.command.answer(ResponseCode.SUCCESS, ext)
     request.reply(answer)
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(broker, {SINK_STATE: _state, SINK_PREPARE: _prepare, SINK_COMMIT: _commit})
+def handlers(sends: Sends) -> dict[int, Handler]:
+    table = {SINK_STATE: _state, SINK_COMMIT: _commit, SINK_LIST: _list, SINK_FORGET: _forget}
+    return bound(sends.broker, table) | bound(sends, {SINK_PREPARE: _prepare})

@@ -1,13 +1,13 @@
 """CHECK_CLIENT_CONFIG: a consumer asks whether its SQL92 expression can be used."""
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, read_body, success
-from aerobee.broker.services.filters import compiled
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.subscriptions import TAG
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.services.clients.subscription import TAG
+from aerobee.broker.services.filters.sql_filters import compiled
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:

@@ -1,26 +1,31 @@
 """What the handlers of coordination, queries and administration share."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
-from aerobee.broker.services import names_check
-from aerobee.broker.services.group_config import GroupConfig
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.table_file import TableFile
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.protocol import fastjson
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.broker.base import resource_names
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.services.config_files.table_file import TableFile
+from aerobee.broker.services.groups.config import GroupConfig
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import Command
 
-BrokerHandler = Callable[[Broker, Request], Command | None]
+Owner = TypeVar("Owner")
+
+_tasks: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 
 
-def bound(broker: Broker, table: Mapping[int, BrokerHandler]) -> dict[int, Handler]:
-    """The functions of `table` as handlers of this broker."""
-    return {int(code): partial(handler, broker) for code, handler in table.items()}
+def bound(
+    owner: Owner, table: Mapping[int, Callable[[Owner, Request], Command | None]]
+) -> dict[int, Handler]:
+    """The functions of `table` as handlers: each is given its owner, mostly the broker."""
+    return {int(code): partial(handler, owner) for code, handler in table.items()}
 
 
 def success(
@@ -48,7 +53,7 @@ def known_topic(broker: Broker, name: str) -> TopicConfig:
     if config is None:
         raise Refused(
             ResponseCode.TOPIC_NOT_EXIST,
-            names_check.topic_problem(name) or f"topic[{name}] not exist, apply first please!",
+            resource_names.topic_problem(name) or f"topic[{name}] not exist, apply first please!",
         )
     return config
 
@@ -59,7 +64,7 @@ def known_group(broker: Broker, name: str) -> GroupConfig:
     if config is None:
         raise Refused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            names_check.group_problem(name) or f"subscription group [{name}] does not exist",
+            resource_names.group_problem(name) or f"subscription group [{name}] does not exist",
         )
     return config
 
@@ -85,6 +90,23 @@ def answer_when_saved(request: Request, answer: Command, *files: TableFile) -> C
 
     first.when_saved(saved)
     return None
+
+
+def reply_later(request: Request, answer: Callable[[], Awaitable[Command]]) -> None:
+    """Answer the request when `answer` has come."""
+
+    async def run() -> None:
+        try:
+            found = await answer()
+        except Refused as refused:
+            found = request.command.answer(refused.code, remark=refused.remark)
+        except Exception as error:
+            found = failed(request, error)
+        request.reply(found)
+
+    task = asyncio.get_running_loop().create_task(run())
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
 
 
 def unsaved_text(file: TableFile, error: OSError) -> str:

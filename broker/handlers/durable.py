@@ -1,10 +1,11 @@
 """Answers to requests that the broker carries out by storing a message of its own."""
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Request
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.send_rules import LATE
+from aerobee.broker.net.dispatch import Request
 from aerobee.broker.store.results import PutResult, PutStatus
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import Command
 
 
 def answer_when_durable(
@@ -15,7 +16,7 @@ def answer_when_durable(
     if not result.ok:
         remark = f"{result.status.name}: {result.reason}"
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
-    if not broker.store.sync_flush or command.is_oneway:
+    if not broker.store.puts_wait or command.is_oneway:
         return command.answer(ResponseCode.SUCCESS, ext)
     connection = request.connection
     connection.waits_begin()
@@ -25,7 +26,8 @@ def answer_when_durable(
         if status is PutStatus.PUT_OK:
             request.reply(command.answer(ResponseCode.SUCCESS, ext))
         else:
-            remark = f"{status.name}: stored, but the disk has not confirmed it"
+            why = LATE.get(status, "the disk has not confirmed it")
+            remark = f"{status.name}: {why}"
             request.reply(command.answer(ResponseCode.SYSTEM_ERROR, remark=remark))
 
     broker.store.when_durable(result.end_offset, durable)

@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import structlog
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.base import resource_names
 from aerobee.broker.handlers.common import bound, peer, success
-from aerobee.broker.services import names_check
-from aerobee.broker.services.heartbeats import (
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.services.clients.heartbeats import (
     CONSUME_ACTIVELY,
     ConsumerData,
     Heartbeat,
     parse_heartbeat,
 )
-from aerobee.protocol.admin_headers import ConsumerGroupHeader, UnregisterClient
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import decode_ext
+from aerobee.protocol.wire.admin_headers import ConsumerGroupHeader, UnregisterClient
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import decode_ext
 
 log = structlog.get_logger("aerobee.clients")
 
@@ -31,7 +31,7 @@ def heart_beat(broker: Broker, request: Request) -> Command:
     connection.version = request.command.version
     unknown = [data for data in heartbeat.consumers if _consumer(broker, request, heartbeat, data)]
     for group in heartbeat.producer_groups:
-        if problem := names_check.producer_group_problem(group):
+        if problem := resource_names.producer_group_problem(group):
             log.warning("a producer is not registered", reason=problem, peer=connection.name)
             continue
         broker.clients.register_producer(
@@ -62,7 +62,7 @@ def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: Cons
     if config is None:
         log.warning(
             "a consumer is not registered: its group may not be created",
-            group=data.group[: names_check.GROUP_SIZE_MAX],
+            group=data.group[: resource_names.GROUP_SIZE_MAX],
             client_id=heartbeat.client_id,
             peer=request.connection.name,
         )
@@ -72,9 +72,10 @@ def _consumer(broker: Broker, request: Request, heartbeat: Heartbeat, data: Cons
         (topic := broker.topics.get(subscription.topic)) is not None and topic.order
         for subscription in data.subscriptions
     )
-    broker.topics.create_retry(
-        data.group, config.retry_queue_nums, order=ordered, unit=data.unit_mode
-    )
+    if not broker.settings.is_slave:  # its master makes topics
+        broker.topics.create_retry(
+            data.group, config.retry_queue_nums, order=ordered, unit=data.unit_mode
+        )
     broker.clients.register_consumer(
         request.connection,
         heartbeat.client_id,
@@ -94,7 +95,7 @@ def _with_good_names(broker: Broker, request: Request, data: ConsumerData) -> Co
         subscription.topic: problem
         for subscription in data.subscriptions
         if broker.topics.get(subscription.topic) is None
-        and (problem := names_check.topic_problem(subscription.topic))
+        and (problem := resource_names.topic_problem(subscription.topic))
     }
     for problem in problems.values():
         log.warning(
@@ -119,12 +120,12 @@ def unregister_client(broker: Broker, request: Request) -> Command:
 def consumer_list(broker: Broker, request: Request) -> Command:
     """The ids of all members; every member gets the same list."""
     group = decode_ext(request.command.ext, ConsumerGroupHeader).consumer_group
-    known = broker.clients.consumer_group(group)
-    if known is None:
+    body = broker.clients.list_body(group)
+    if body is None:
         return request.command.answer(
             ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}"
         )
-    return request.command.answer(ResponseCode.SUCCESS, body=known.list_body())
+    return request.command.answer(ResponseCode.SUCCESS, body=body)
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:

@@ -2,16 +2,16 @@
 
 from typing import Any, Final
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.base import resource_names
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, read_body, success
-from aerobee.broker.services import names_check
-from aerobee.broker.services.config_file import as_int
-from aerobee.broker.services.heartbeats import CLIENT_ID_MAX
-from aerobee.broker.services.refused import Refused
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.services.clients.heartbeats import CLIENT_ID_MAX
+from aerobee.broker.services.config_files.config_file import as_int
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 QUEUES_MAX: Final = 65536
 BROKER_NAME_MAX: Final = 255
@@ -48,7 +48,7 @@ def _read(request: Request) -> tuple[str, str, list[MessageQueue]]:
     body = read_body(request)
     group = str(body.get("consumerGroup") or "")
     client_id = str(body.get("clientId") or "")
-    if problem := names_check.group_problem(group):
+    if problem := resource_names.group_problem(group):
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
     if len(client_id) > CLIENT_ID_MAX:
         raise Refused(

@@ -4,18 +4,18 @@ import os
 from functools import cache
 from typing import Final
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import (
     bound,
     known_group,
     known_topic,
     success,
 )
-from aerobee.protocol.admin_headers import QueryConsumerOffset, UpdateConsumerOffset
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import decode_ext
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.protocol.wire.admin_headers import QueryConsumerOffset, UpdateConsumerOffset
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import decode_ext
 
 _MEMORY_SHARE: Final = 0.4  # of the machine's memory: messages nearer to the log's end are "young"
 

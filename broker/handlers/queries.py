@@ -3,17 +3,18 @@
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request, failed
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, success
-from aerobee.broker.services.refused import Refused
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request, failed
 from aerobee.broker.store.results import Boundary, QueryResult
-from aerobee.protocol.admin_headers import QueryMessage, QueueHeader, SearchOffset, ViewMessage
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FRAME_SIZE_MAX
-from aerobee.protocol.headers import decode_ext
-from aerobee.protocol.record import CorruptRecord, decode_record
+from aerobee.protocol.files.record import decode_record
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.wire.admin_headers import QueryMessage, QueueHeader, SearchOffset, ViewMessage
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import FRAME_SIZE_MAX
+from aerobee.protocol.wire.headers import decode_ext
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _UNIQUE_INDEX: Final = "U"  # indexType of 5.5 clients
@@ -83,18 +84,19 @@ def view_message_by_id(broker: Broker, request: Request) -> Command:
     if record is None:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            f"can not find message by the offset, {offset}: the log reaches from "
-            f"{broker.store.min_physical_offset} to {broker.store.max_physical_offset}",
+            f"can not find message by the offset, {offset}: the log can be read from "
+            f"{broker.store.min_physical_offset} to {broker.store.visible_limit()}",
         )
     return request.command.answer(ResponseCode.SUCCESS, {}, record)
 
 
 def stored_record(broker: Broker, physical_offset: int) -> bytes | None:
-    """The bytes of the record that begins exactly there; None when none does."""
+    """The bytes of the record that begins exactly there; None when none does that consumers may
+    see: with SYNC_FLUSH a crash takes back what is not flushed."""
     if physical_offset < 0:
         return None
     view = broker.store.record_at(physical_offset)
-    if view is None:
+    if view is None or physical_offset + len(view) > broker.store.visible_limit():
         return None
     try:
         message = decode_record(view)

@@ -2,19 +2,19 @@
 
 from typing import Final
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, known_topic, success
+from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.services.refused import Refused
-from aerobee.protocol import properties as props
-from aerobee.protocol import recall_handle
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import Header, Int32, decode_ext
-from aerobee.protocol.ids import encode_host
-from aerobee.protocol.recall_handle import RecallHandle
-from aerobee.protocol.record import Message
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.record import Message
+from aerobee.protocol.wire import recall_handle
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import Header, Int32, decode_ext
+from aerobee.protocol.wire.recall_handle import RecallHandle
 
 LIST_TIMERS: Final = 20110
 LIST_MAX: Final = 1000
@@ -76,7 +76,6 @@ def _recalling(broker: Broker, request: Request, header: _RecallRequest) -> Mess
         born_host=encode_host(*connection.peer),
         store_host=broker.addresses.store_host(connection.peer, connection.local),
     )
-    assert broker.put_hooks is not None
     return broker.put_hooks.schedule(message)
 
 

@@ -3,25 +3,26 @@
 import asyncio
 from typing import Final
 
-from aerobee.broker.addresses import join
-from aerobee.broker.broker import Broker
-from aerobee.broker.connection import ConnectionClosed
-from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import bound
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.send import Sends
+from aerobee.broker.net.addresses import join
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.questions import ConnectionClosed
 from aerobee.broker.services.reply import push_request, waiting_client
-from aerobee.protocol import properties as props
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import SendRequest, decode_ext, decode_send_v2
-from aerobee.protocol.ids import decode_host, encode_host, offset_message_id
-from aerobee.protocol.record import Message
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.ids import decode_host, encode_host, offset_message_id
+from aerobee.protocol.files.record import Message
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import SendRequest, decode_ext, decode_send_v2
 
 PUSH_TIMEOUT_S: Final = 3.0
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
+def handlers(sends: Sends) -> dict[int, Handler]:
     return bound(
-        broker,
+        sends,
         {
             RequestCode.SEND_REPLY_MESSAGE: send_reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: send_reply_v2,
@@ -29,19 +30,20 @@ def handlers(broker: Broker) -> dict[int, Handler]:
     )
 
 
-def send_reply(broker: Broker, request: Request) -> Command | None:
-    return _reply(broker, request, decode_ext(request.command.ext, SendRequest))
+def send_reply(sends: Sends, request: Request) -> Command | None:
+    return _reply(sends, request, decode_ext(request.command.ext, SendRequest))
 
 
-def send_reply_v2(broker: Broker, request: Request) -> Command | None:
-    return _reply(broker, request, decode_send_v2(request.command.ext))
+def send_reply_v2(sends: Sends, request: Request) -> Command | None:
+    return _reply(sends, request, decode_send_v2(request.command.ext))
 
 
-def _reply(broker: Broker, request: Request, fields: SendRequest) -> Command | None:
+def _reply(sends: Sends, request: Request, fields: SendRequest) -> Command | None:
     """Push, and answer the replier once the producer has confirmed it."""
-    broker.sends.checked_topic(fields)
+    broker = sends.broker
+    sends.checked_topic(fields)
     message = _message(broker, request, fields)
-    ext = _store(broker, message)
+    ext = _store(sends, message)
     client_id = waiting_client(fields)
     if client_id is None:
         remark = f"reply message properties[{props.REPLY_TO_CLIENT}] is null"
@@ -97,9 +99,10 @@ def _message(broker: Broker, request: Request, fields: SendRequest) -> Message:
     )
 
 
-def _store(broker: Broker, message: Message) -> dict[str, str]:
+def _store(sends: Sends, message: Message) -> dict[str, str]:
     """Keep the reply, where the settings say so; the fields that every answer has."""
-    ext = {**broker.sends.answer_ext, "queueId": str(message.queue_id)}
+    broker = sends.broker
+    ext = {**sends.answers.fixed, "queueId": str(message.queue_id)}
     result = None
     if broker.settings.store_reply_message_enable:
         result = broker.store.put([message])[0]

@@ -1,14 +1,14 @@
 """CONSUMER_SEND_MSG_BACK: a consumer gives back what it could not handle."""
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
 from aerobee.broker.handlers.common import bound, unsaved_text
+from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
+from aerobee.broker.net.dispatch import Handler, Request
 from aerobee.broker.services.retry import SentBack
 from aerobee.broker.store.results import PutResult
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import Header, Int32, Int64, decode_ext
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import Header, Int32, Int64, decode_ext
 
 # The client says itself how many retries there may be from this version (3.4.9) on.
 _VERSION_WITH_RETRY_MAX = 121
@@ -20,6 +20,7 @@ class _SendBackRequest(Header):
     delay_level: Int32 = 0
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+    reason: str = ""  # our SDK's
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:
@@ -37,6 +38,7 @@ def send_back(broker: Broker, request: Request) -> Command | None:
             header.delay_level,
             header.max_reconsume_times if told else None,
             header.unit_mode,
+            header.reason,
         ),
         broker.addresses.store_host(connection.peer, connection.local),
     )

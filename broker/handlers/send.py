@@ -6,52 +6,37 @@ topic here (that its sends need no other check than the queue id) is what lets i
 
 import random
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from aerobee.broker.answers import send_answers
-from aerobee.broker.broker import Broker
-from aerobee.broker.connection import Connection
-from aerobee.broker.dispatch import Handler, Request, failed
-from aerobee.broker.services import names_check
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.topic_config import WRITE, TopicConfig
+from aerobee.broker.base import resource_names
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.send_rules import (
+    LATE,
+    STORED,
+    code_of,
+    complete,
+    flush_failed_text,
+)
+from aerobee.broker.net.answers import send_answers
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.services.topics.config import WRITE, TopicConfig
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import PutResult, PutStatus
-from aerobee.protocol import properties
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import SendRequest, decode_ext, decode_send_v2
-from aerobee.protocol.ids import UniqueIds, encode_host, offset_message_id
-from aerobee.protocol.record import TRANSACTION_MASK, CorruptRecord, Message, decode_batch
+from aerobee.protocol import names
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.batch import decode_batch
+from aerobee.protocol.files.ids import UniqueIds, encode_host, offset_message_id
+from aerobee.protocol.files.record import TRANSACTION_MASK, Message
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import SendRequest, decode_ext, decode_send_v2
 
 # The client counts retries itself, and says how many there may be, from this version (3.4.9) on.
 VERSION_WITH_MAX_RECONSUME: Final = 121
-
-CODES: Final = {
-    PutStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.OS_PAGECACHE_BUSY: ResponseCode.SYSTEM_BUSY,
-}
-STORED: Final = frozenset(
-    {
-        PutStatus.PUT_OK,
-        PutStatus.FLUSH_DISK_TIMEOUT,
-        PutStatus.FLUSH_SLAVE_TIMEOUT,
-        PutStatus.SLAVE_NOT_AVAILABLE,
-    }
-)
-DISK_TIMEOUT_REMARK: Final = "stored, but not on disk within syncFlushTimeout"
-
-
-def code_of(status: PutStatus) -> int:
-    return CODES.get(status, ResponseCode.SYSTEM_ERROR)
 
 
 class Sends:
@@ -59,10 +44,11 @@ class Sends:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.plain: dict[str, int] = {}  # topics whose sends need no check but this: their queues
-        self._held: dict[tuple[str, Connection], list[tuple[Request, SendRequest]]] = {}
+        # By topic and queue id, where sends need no further check.
+        self.plain: dict[str, dict[int, ConsumeQueue]] = {}
+        # By topic, for those that are not on disk yet.
+        self._held: dict[str, dict[Connection, list[tuple[Request, SendRequest]]]] = {}
         self.added = ""  # the properties that every message gets
-        self.answer_ext: dict[str, str] = {}
         self.unique_ids = UniqueIds()
         self._settings_changed(set())
         broker.settings.listeners.append(self._settings_changed)
@@ -70,13 +56,9 @@ class Sends:
 
     def _settings_changed(self, _keys: set[str]) -> None:
         settings = self.broker.settings
-        self.answer_ext = {
-            properties.MSG_REGION: settings.region_id,
-            properties.TRACE_ON: "true" if settings.trace_on else "false",
-        }
-        cluster = {properties.CLUSTER: settings.broker_cluster_name}
-        self.added = properties.encode(self.answer_ext | cluster)
         self.answers = send_answers(settings.region_id, settings.trace_on)
+        cluster = {properties.CLUSTER: settings.broker_cluster_name}
+        self.added = properties.encode(self.answers.fixed | cluster)
         self.plain.clear()  # who may send, and when, may have changed too
 
     def _topic_changed(self, name: str) -> None:
@@ -96,43 +78,50 @@ class Sends:
         try:
             config = self.checked_topic(fields)
             if not held and self._must_wait(request.connection, config.name):
-                self._hold(request, fields, config.name)
+                self._hold(request, fields, config.name, fields.queue_id)
                 return None
             if fields.batch:
-                return self._put_batch(request, self._batch(request, fields, config))
+                unique_key = properties.get(fields.properties, properties.UNIQ_KEY)
+                return self._put_batch(request, self._batch(request, fields, config), unique_key)
             message = self._message(request, fields, config)
             if not held and self._must_wait(request.connection, message.topic):
-                self._hold(request, fields, message.topic)
+                self._hold(request, fields, message.topic, message.queue_id)
                 return None
             queue_id = message.queue_id  # before a delay or a transaction takes it elsewhere
-            hooks = self.broker.put_hooks
-            if hooks is not None:
-                message = hooks.apply(message)
+            message = self.broker.put_hooks.apply(message)
         except Refused as refused:
             return self._refuse(request, refused.code, refused.remark)
         return self._put(request, message, queue_id)
 
     def _must_wait(self, connection: Connection, topic: str) -> bool:
         """Whether the topic is not on disk yet, or others of the connection still wait for that."""
-        return not self.broker.topics.is_durable(topic) or (topic, connection) in self._held
+        return not self.broker.topics.is_durable(topic) or connection in self._held.get(topic, ())
 
-    def _hold(self, request: Request, fields: SendRequest, topic: str) -> None:
+    def _hold(self, request: Request, fields: SendRequest, topic: str, queue_id: int) -> None:
         """Send again once the topic, which is new, is on disk: a message whose topic a crash takes
-        is out of reach. What one connection sends keeps its order."""
+        is out of reach. What one connection sends keeps its order. The queue's first file is made
+        meanwhile."""
+        if queue_id >= 0:  # else the broker is going to choose
+            self.broker.store.prepare_queue(topic, queue_id)
         request.connection.waits_begin(1, len(request.command.body))
-        key = topic, request.connection
-        if key in self._held:
-            self._held[key].append((request, fields))
+        held = self._held.setdefault(topic, {})
+        if request.connection in held:
+            held[request.connection].append((request, fields))
         else:
-            self._held[key] = [(request, fields)]
-            self.broker.topics.when_durable(topic, partial(self._release, key))
+            held[request.connection] = [(request, fields)]
+            release = partial(self._release, topic, request.connection)
+            self.broker.topics.when_durable(topic, release)
 
-    def _release(self, key: tuple[str, Connection], error: OSError | None) -> None:
+    def _release(self, topic: str, connection: Connection, error: OSError | None) -> None:
         """All that a connection has sent at once: were it done in pieces, a client that sends anew
         with each answer would have its messages held for ever."""
-        for request, fields in self._held.pop(key):
+        held = self._held[topic]
+        released = held.pop(connection)
+        if not held:
+            del self._held[topic]
+        for request, fields in released:
             answer = self._send_held(request, fields, error)
-            request.connection.waits_end(1, len(request.command.body))
+            connection.waits_end(1, len(request.command.body))
             if answer is not None:
                 request.reply(answer)
 
@@ -170,9 +159,9 @@ class Sends:
                 f"the broker[{settings.broker_name}] sending message is forbidden "
                 f"(brokerPermission={settings.broker_permission})",
             )
-        if config is None and (problem := names_check.topic_problem(topic)):
+        if config is None and (problem := resource_names.topic_problem(topic)):
             raise Refused(ResponseCode.INVALID_PARAMETER, problem)
-        if not names_check.may_be_sent_to(topic):
+        if not resource_names.may_be_sent_to(topic):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic}] is kept for the broker itself: sending to it is forbidden",
@@ -185,23 +174,22 @@ class Sends:
                 f"request queueId[{fields.queue_id}] is illegal: topic {topic} has "
                 f"{config.queue_nums} queues, numbered from 0",
             )
-        if self._is_plain(config) and topics.is_durable(topic) and not self._is_held(topic):
-            self.plain[topic] = config.queue_nums
+        if self._is_plain(config) and topics.is_durable(topic) and topic not in self._held:
+            queue = self.broker.store.queue_table.get(topic, fields.queue_id)
+            if queue is not None and queue.topic_field:
+                self.plain.setdefault(topic, {})[fields.queue_id] = queue
         return config
 
     def _create(self, fields: SendRequest) -> TopicConfig:
-        unit_sub = fields.unit_mode and names_check.is_retry_topic(fields.topic)
+        unit_sub = fields.unit_mode and resource_names.is_retry_topic(fields.topic)
         created: TopicConfig = self.broker.topics.create_on_send(
             fields.topic, fields.default_topic, fields.default_topic_queue_nums, unit_sub=unit_sub
         )
         return created
 
-    def _is_held(self, topic: str) -> bool:
-        return bool(self._held) and any(name == topic for name, _ in self._held)
-
     def _is_plain(self, config: TopicConfig) -> bool:
         may_change = config.order and not self.broker.settings.broker_permission & WRITE
-        return not may_change and not names_check.is_retry_topic(config.name)
+        return not may_change and not resource_names.is_retry_topic(config.name)
 
     # --- from a request to a message
 
@@ -214,7 +202,7 @@ class Sends:
             fields.topic,
             queue_id,
             request.command.body,
-            self.complete_properties(fields.properties),
+            complete(fields.properties, self.added, self.unique_ids),
             fields.flag,
             fields.sys_flag,
             fields.born_timestamp,
@@ -222,26 +210,13 @@ class Sends:
             self.broker.addresses.store_host(connection.peer, connection.local),
             fields.reconsume_times,
         )
-        if names_check.is_retry_topic(fields.topic):
+        if resource_names.is_retry_topic(fields.topic):
             self._bound_retries(request, fields, message)
         return message
 
-    def complete_properties(self, text: str) -> str:
-        """The properties as they are stored: with ours, without those that clients may not set."""
-        for name in (properties.MSG_REGION, properties.TRACE_ON, properties.CLUSTER):
-            if name in text:
-                text = properties.remove(text, name)
-        if properties.POP_CK in text:
-            text = properties.remove(text, properties.POP_CK)
-        if text and not text.endswith(properties.PAIR_END):
-            text += properties.PAIR_END
-        if properties.get(text, properties.UNIQ_KEY) is None:
-            text += f"{properties.UNIQ_KEY}\x01{self.unique_ids.next()}\x02"
-        return text + self.added
-
     def _bound_retries(self, request: Request, fields: SendRequest, message: Message) -> None:
         """A consumer sent a failed message itself: the last time, it goes to the dead letters."""
-        group = fields.topic.removeprefix(names_check.RETRY_PREFIX)
+        group = fields.topic.removeprefix(names.RETRY_PREFIX)
         config = self.broker.groups.get(group)
         if config is None:
             raise Refused(
@@ -253,8 +228,7 @@ class Sends:
         if told is not None and request.command.version >= VERSION_WITH_MAX_RECONSUME:
             most = told
         # A group that consumes in order retries in place: what it sends here has had its last try.
-        locks = getattr(self.broker, "order_locks", None)
-        in_order = locks is not None and locks.has_live(group)
+        in_order = self.broker.order_locks.has_live(group)
         if fields.reconsume_times > most or in_order:
             message.topic = self.broker.topics.create_dlq(group).name
             message.queue_id = 0
@@ -272,7 +246,7 @@ class Sends:
                 f"the batch takes {len(body)} bytes; maxMessageSize is "
                 f"{self.broker.settings.max_message_size}"
             )
-        if names_check.is_retry_topic(fields.topic):
+        if resource_names.is_retry_topic(fields.topic):
             raise _illegal(f"a batch cannot go to a retry topic, {fields.topic}")
         if fields.sys_flag & TRANSACTION_MASK or properties.TRAN_MSG in fields.properties:
             raise _illegal("a batch cannot be part of a transaction")
@@ -314,19 +288,21 @@ class Sends:
         if not result.ok:
             return self._refuse(request, code_of(result.status), result.reason)
         self.broker.stats.add_put(message.topic, 1, result.size)
-        ext = self.answer_ext | {
-            "msgId": offset_message_id(message.store_host, result.physical_offset),
-            "queueId": str(queue_id),
-            "queueOffset": str(result.queue_offset),
-            "transactionId": properties.get(message.properties, properties.UNIQ_KEY) or "",
-        }
+        ext = self.answers.fields(
+            offset_message_id(message.store_host, result.physical_offset),
+            str(queue_id),
+            str(result.queue_offset),
+            properties.get(message.properties, properties.UNIQ_KEY),
+        )
         hooks = self.broker.put_hooks
         if hooks is not None and (handle := hooks.recall_handle(message)):
             ext["recallHandle"] = handle
         wait = properties.get(message.properties, properties.WAIT) != "false"
         return self._answer_durable(request, result, ext, wait)
 
-    def _put_batch(self, request: Request, messages: list[Message]) -> Command | None:
+    def _put_batch(
+        self, request: Request, messages: list[Message], unique_key: str | None
+    ) -> Command | None:
         result: PutResult = self.broker.store.put_batch(messages)
         if not result.ok:
             return self._refuse(request, code_of(result.status), result.reason)
@@ -334,11 +310,9 @@ class Sends:
         self.broker.stats.add_put(first.topic, len(messages), result.size)
         host = first.store_host.hex().upper()
         ids = [f"{host}{offset:016X}" for offset in result.physical_offsets or ()]
-        ext = self.answer_ext | {
-            "msgId": ",".join(ids),
-            "queueId": str(first.queue_id),
-            "queueOffset": str(result.queue_offset),
-        }
+        ext = self.answers.fields(
+            ",".join(ids), str(first.queue_id), str(result.queue_offset), unique_key
+        )
         wait = any(properties.get(each.properties, properties.WAIT) != "false" for each in messages)
         return self._answer_durable(request, result, ext, wait)
 
@@ -347,7 +321,7 @@ class Sends:
     ) -> Command | None:
         """The answer, now or once the message is as safe as the settings promise."""
         store = self.broker.store
-        if not (store.sync_flush and wait):
+        if not (store.puts_wait and wait):
             return request.command.answer(ResponseCode.SUCCESS, ext)
         connection = request.connection
         connection.waits_begin()
@@ -355,7 +329,7 @@ class Sends:
         def durable(status: PutStatus) -> None:
             connection.waits_end()
             if status in STORED:
-                remark = None if status is PutStatus.PUT_OK else DISK_TIMEOUT_REMARK
+                remark = LATE.get(status)
                 request.reply(request.command.answer(code_of(status), ext, remark=remark))
             else:
                 request.reply(self._refuse(request, code_of(status), flush_failed_text(status)))
@@ -364,14 +338,7 @@ class Sends:
         return None
 
     def _refuse(self, request: Request, code: int, remark: str) -> Command:
-        return request.command.answer(code, dict(self.answer_ext), remark=remark)
-
-
-def flush_failed_text(status: PutStatus) -> str:
-    return (
-        f"the message was not made durable ({status.name}): the disk failed; "
-        f"see the broker's log, mend the disk and restart it"
-    )
+        return request.command.answer(code, dict(self.answers.fixed), remark=remark)
 
 
 def _illegal(reason: str) -> Refused:
@@ -390,16 +357,9 @@ def _time_text(timestamp_ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000))
 
 
-def handlers_of(sends: Sends) -> dict[int, Handler]:
-    table: dict[int, Callable[[Request], Command | None]] = {
+def handlers(sends: Sends) -> dict[int, Handler]:
+    return {
         RequestCode.SEND_MESSAGE: sends.send,
         RequestCode.SEND_MESSAGE_V2: sends.send_v2,
         RequestCode.SEND_BATCH_MESSAGE: sends.send_v2,
     }
-    return table
-
-
-def handlers(broker: Broker) -> dict[int, Handler]:
-    """The broker's sends; `broker.sends` is what the hot path shares with them."""
-    broker.sends = Sends(broker)
-    return handlers_of(broker.sends)

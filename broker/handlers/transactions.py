@@ -4,17 +4,17 @@ from typing import Final
 
 import structlog
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.dispatch import Handler, Request
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound
+from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.transactions import EndRequest
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import Header, Int32, Int64, decode_ext
-from aerobee.protocol.ids import parse_offset_message_id
-from aerobee.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.services.transactions.service import EndRequest
+from aerobee.protocol.files.ids import parse_offset_message_id
+from aerobee.protocol.files.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import Header, Int32, Int64, decode_ext
 
 log = structlog.get_logger("aerobee.transactions")
 

@@ -16,7 +16,6 @@ refused.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -25,30 +24,33 @@ from typing import Any, Final
 
 import structlog
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.store.json_file import load_json, save_json
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.config_files.classes import config_path
+from aerobee.broker.services.config_files.json_file import load_json, save_json
+from aerobee.broker.store.log.read_records import read_records
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.results import PutResult
-from aerobee.broker.store.scan import read_records
-from aerobee.protocol import properties
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.record import (
+from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.batch import decode_batch
+from aerobee.protocol.files.record import (
     TRANSACTION_PREPARED,
-    CorruptRecord,
     Message,
     StoredMessage,
-    decode_batch,
     decode_record,
 )
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.names import SYSTEM_TOPIC_PREFIX
+from aerobee.protocol.wire.codes import ResponseCode
 
 log = structlog.get_logger("aerobee.batch_ledger")
 
 FILE_NAME: Final = "sparkSink.json"
-PREPARED_TOPIC: Final = "rmq_sys_SPARK_PREPARED"
+PREPARED_TOPIC: Final = SYSTEM_TOPIC_PREFIX + "SPARK_PREPARED"
 ROW: Final = "SPARK_ROW"
-_ROW_MARK: Final = b"SPARK_ROW\x01"
+_ROW_MARK: Final = (ROW + properties.NAME_END).encode()
 _CHUNK_ID: Final = "SPARK_CHUNK"
+_DAY_MS: Final = 24 * 3_600_000
 _SCAN_PAUSE_S: Final = 0.02  # of walking the log, after which others get their turn
 
 
@@ -84,12 +86,15 @@ class BatchLedger:
         store: MessageStore,
         clock: Clock,
         count_put: Callable[[str, int, int], None],
+        keep_days: int = 0,
     ) -> None:
-        self.path = os.path.join(folder, FILE_NAME)
+        self.path = config_path(folder, FILE_NAME)
         self._store = store
         self._clock = clock
         self._count_put = count_put  # topic, messages, bytes: for the broker's figures
+        self._keep_ms = keep_days * _DAY_MS  # after a query's last commit; 0: for ever
         self._committed: dict[str, int] = {}
+        self._committed_at: dict[str, int] = {}
         self._intents: dict[str, Intent] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._saving = asyncio.Lock()  # an older state must not be written over a newer one
@@ -99,6 +104,8 @@ class BatchLedger:
     def load(self) -> None:
         content = load_json(self.path, disk=self._store.disk) or {}
         self._committed = {q: int(b) for q, b in content.get("committed", {}).items()}
+        times, now = content.get("committedAt", {}), self._clock.now_ms()
+        self._committed_at = {q: int(times.get(q, now)) for q in self._committed}
         for query, intent in content.get("committing", {}).items():
             chunks = [Chunk(**chunk) for chunk in intent["chunks"]]
             self._intents[query] = Intent(int(intent["batch"]), int(intent["logStart"]), chunks)
@@ -117,13 +124,59 @@ class BatchLedger:
             }
             for query, intent in self._intents.items()
         }
-        return {"committed": dict(self._committed), "committing": committing}
+        return {
+            "committed": dict(self._committed),
+            "committedAt": dict(self._committed_at),
+            "committing": committing,
+        }
 
     # --- what handlers ask
 
     def newest(self, query: str) -> int:
         """The newest committed batch of the query; -1 when there is none."""
         return self._committed.get(query, -1)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every query that is remembered, or whose commit has begun."""
+        return [
+            {
+                "query": query,
+                "batch": self.newest(query),
+                "committedAt": self._committed_at.get(query),
+                "committing": query in self._intents,
+            }
+            for query in sorted(self._committed.keys() | self._intents.keys())
+        ]
+
+    async def forget(self, query: str) -> bool:
+        """Whether the query was known; a batch of it that is run again is published again."""
+        async with self._turns.setdefault(query, asyncio.Lock()):
+            if query in self._intents:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"a commit of {query} has begun and is not finished; forget it afterwards",
+                )
+            if query not in self._committed:
+                return False
+            batch, at_ms = self._committed.pop(query), self._committed_at.pop(query)
+            try:
+                await self._save()
+            except BaseException:
+                self._committed[query], self._committed_at[query] = batch, at_ms
+                raise
+            return True
+
+    def _expire(self) -> None:
+        """Drops queries whose last commit is too long ago; the next save makes it last."""
+        if not self._keep_ms:
+            return
+        oldest = self._clock.now_ms() - self._keep_ms
+        for query, at_ms in list(self._committed_at.items()):
+            if at_ms < oldest and query not in self._intents:
+                del self._committed_at[query], self._committed[query]
+                if (turn := self._turns.get(query)) is not None and not turn.locked():
+                    del self._turns[query]
+                log.info("a query was forgotten", query=query, committed_at=at_ms)
 
     def prepare(
         self, query: str, batch: int, chunk: Chunk, rows: Message, queue_id: int
@@ -183,8 +236,9 @@ class BatchLedger:
                         log.info("a cut-off commit was finished", query=query, rows=rows)
                 except Refused as refused:
                     log.error("a cut-off commit waits", query=query, reason=refused.remark)
-                except Exception:  # one query's failure is its own; its next commit tries again
-                    log.exception("a cut-off commit waits", query=query)
+                except Exception as error:  # one query's failure is its own
+                    event, then = "a cut-off commit waits", "tried again by the query's next commit"
+                    self._store.reports.failed(event, error, then=then, query=query)
 
     # --- publishing
 
@@ -201,6 +255,8 @@ class BatchLedger:
         before = self.newest(query)
         del self._intents[query]
         self._committed[query] = intent.batch
+        self._committed_at[query] = self._clock.now_ms()
+        self._expire()
         try:
             await self._save()
         except BaseException:  # not recorded: the next attempt has to look at the log again
@@ -218,13 +274,12 @@ class BatchLedger:
         for number, (flag, body, text) in enumerate(parts):
             name = f"{batch}/{chunk.partition}/{chunk.chunk}/{number}"
             if name not in done:
-                text += "" if not text or text.endswith("\x02") else "\x02"
                 messages.append(
                     Message(
                         topic,
                         queue_id,
                         body,
-                        f"{ROW}\x01{name}\x02{text}",
+                        properties.pair(ROW, name) + properties.ended(text),
                         flag,
                         0,
                         record.born_timestamp,
@@ -233,7 +288,7 @@ class BatchLedger:
                     )
                 )
         if messages:
-            result = self._store.put_batch(messages)
+            result = self._store.put_batch(messages, accepted=True)
             if not result.ok:
                 raise Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -250,7 +305,7 @@ class BatchLedger:
         pause_at = time.monotonic() + _SCAN_PAUSE_S
         for text in self._properties_from(intent.log_start):
             if text.startswith(_ROW_MARK + wanted):
-                found.add(text[len(_ROW_MARK) : text.index(b"\x02")].decode())
+                found.add(text[len(_ROW_MARK) : text.index(properties.PAIR_END_BYTES)].decode())
             if time.monotonic() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = time.monotonic() + _SCAN_PAUSE_S
@@ -280,6 +335,16 @@ class BatchLedger:
                     ResponseCode.SYSTEM_ERROR,
                     "the rows could not be synced to disk; see the broker's log",
                 )
+        if store.puts_wait:
+            await self._wait_for_copies(end)
+
+    async def _wait_for_copies(self, end: int) -> None:
+        """As long as a send would. What is not on a slave by then is stored here all the same."""
+        done: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
+        self._store.when_durable(end, done.set_result)
+        status = await done
+        if status is not PutStatus.PUT_OK:
+            log.warning("a batch is not on enough slaves", status=status.name, log_end=end)
 
     # --- chunks
 

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
 
 if TYPE_CHECKING:
     from aerobee.broker.store.results import Arrival

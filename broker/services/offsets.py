@@ -4,16 +4,16 @@ The table is keyed as the file: "topic@group" -> queue id -> queue offset. Neith
 @, so the key can always be split again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import structlog
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services.config_file import DataVersion, as_int
-from aerobee.broker.services.table_file import TableFile
-from aerobee.broker.store.disk import Disk
-from aerobee.protocol.config_journal import Change, Path
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.services.config_files.config_file import DataVersion, as_int
+from aerobee.broker.services.config_files.table_file import TableFile
+from aerobee.broker.store.files.disk import Disk
+from aerobee.protocol.files.config_journal import Change, Path
 
 log = structlog.get_logger("aerobee.offsets")
 
@@ -33,6 +33,7 @@ class Offsets:
         self._pulled: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
         self._unknown: dict[str, Any] = {}
+        self._masters: dict[str, dict[int, int]] = {}  # a slave: as its master told them last
 
     # --- the hot path
 
@@ -185,6 +186,30 @@ class Offsets:
                         was=was,
                         now=now,
                     )
+
+    def take_over(self, content: Mapping[Any, Any]) -> None:
+        """A slave: follow what has changed at its master. An offset that did not change there is
+        left alone: clients that found no master may have committed a later one here."""
+        table = content.get(_TABLE)
+        for key, queues in (table if isinstance(table, dict) else {}).items():
+            if not isinstance(queues, dict):
+                continue
+            known = self._masters.setdefault(str(key), {})
+            ours = self._table.setdefault(str(key), {})
+            for queue, at in queues.items():
+                queue_id, offset = as_int(queue, -1), as_int(at, -1)
+                first = queue_id not in known
+                if queue_id < 0 or offset < 0 or known.get(queue_id) == offset:
+                    continue
+                known[queue_id] = offset
+                if first and ours.get(queue_id, -1) > offset:
+                    continue
+                if ours.get(queue_id) != offset:
+                    ours[queue_id] = offset
+                    self.file.changed_lazily((_TABLE, str(key)))
+        for key in self._masters.keys() - {str(key) for key in table or ()}:
+            del self._masters[key]
+            self._delete([key])
 
     def persist(self) -> None:
         """Save now."""

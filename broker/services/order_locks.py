@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services.refused import Refused
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.refused import Refused
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.codes import ResponseCode
 
 LIFE_MS: Final = 60_000  # clients renew every 20 s and stop consuming after 30 s without
 LOCKS_MAX: Final = 100_000  # some 20 MB

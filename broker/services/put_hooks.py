@@ -1,28 +1,29 @@
 """What happens to a message before it is stored: half messages, delay levels, timers.
 
 Each takes the message to a topic of the broker's own and keeps where it really goes in REAL_TOPIC
-and REAL_QID. The send handler asks `needed` first: most messages need nothing of this.
+and REAL_QID. Most messages need nothing of this: no transaction flag, and none of MARKS.
 """
 
 import re
 from typing import Final
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services.names_check import (
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.base.resource_names import is_dlq_topic
+from aerobee.broker.settings import Settings
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import TRANSACTION_MASK, TRANSACTION_PREPARED, Message
+from aerobee.protocol.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRANSACTION_HALF_TOPIC,
-    is_dlq_topic,
 )
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.settings import Settings
-from aerobee.protocol import properties as props
-from aerobee.protocol import recall_handle
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.record import TRANSACTION_MASK, TRANSACTION_PREPARED, Message
+from aerobee.protocol.wire import recall_handle
+from aerobee.protocol.wire.codes import ResponseCode
 
-_MARKS: Final = (props.DELAY + "\x01", "TIMER_", props.TRAN_MSG + "\x01")
+# One of these is in the properties of each message that `apply` changes because of them.
+MARKS: Final = (props.DELAY + props.NAME_END, "TIMER_", props.TRAN_MSG + props.NAME_END)
 _TIMER_NAMES: Final = (props.TIMER_DELIVER_MS, props.TIMER_DELAY_MS, props.TIMER_DELAY_SEC)
 # Written by the check of transactions, not by clients.
 _KEPT_BY_CHECKS: Final = (props.TRANSACTION_CHECK_TIMES, props.TRAN_PREPARED_QUEUE_OFFSET)
@@ -30,11 +31,6 @@ _KEPT_BY_CHECKS: Final = (props.TRANSACTION_CHECK_TIMES, props.TRAN_PREPARED_QUE
 _KEPT_BY_KEEPERS: Final = (props.TIMER_CARRIED_FROM, props.TIMER_CARRIED_LEVEL)
 _TIME_MAX: Final = 2**63 - 1
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
-
-
-def needed(properties: str, sys_flag: int) -> bool:
-    """Whether `apply` could change a message with these; False is sure."""
-    return bool(sys_flag & TRANSACTION_MASK) or any(mark in properties for mark in _MARKS)
 
 
 class PutHooks:

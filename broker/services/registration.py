@@ -5,23 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Any, Final
 
 import structlog
 
-from aerobee.broker.addresses import Addresses
-from aerobee.broker.clock import Clock
-from aerobee.broker.name_server_link import NameServerError, NameServerLink
-from aerobee.broker.services.names import MASTER_ID, permission_mask
-from aerobee.broker.services.registration_body import compressed_slices, plain_slices
-from aerobee.broker.services.topics import Topics
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.net.addresses import Addresses
+from aerobee.broker.net.inner_client import inner_credentials, inner_tls
+from aerobee.broker.net.request_link import LinkError, RequestLink
+from aerobee.broker.services.name_service.registration_body import compressed_slices, plain_slices
+from aerobee.broker.services.name_service.routes import permission_mask
+from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.settings import Settings
-from aerobee.protocol import fastjson
-from aerobee.protocol.codecs import ProtocolError
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codecs import ProtocolError
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 log = structlog.get_logger("aerobee.registration")
 
@@ -35,7 +36,7 @@ _PERIOD_BOUNDS_S: Final = (10.0, 60.0)
 _LAST_WORD_S: Final = 3.0
 
 
-class Registration:
+class Registrar:
     """Keeps every name server of `namesrvAddr` informed."""
 
     def __init__(
@@ -45,21 +46,31 @@ class Registration:
         topics: Topics,
         addresses: Addresses,
         own_ports: Collection[int] = (),
+        master_told: Callable[[str, str], None] | None = None,
+        lacks_master: Callable[[], bool] | None = None,
     ) -> None:
-        """`own_ports`: where this process is a name server itself, which needs no registration."""
+        """`own_ports`: where this process is a name server itself, which needs no registration.
+
+        A slave: `master_told` is called with the addresses of its master, for requests and for
+        replication; while it `lacks_master` it asks more often."""
         self._settings = settings
         self._clock = clock
         self._topics = topics
         self._addresses = addresses
         self._own_ports = own_ports
+        self._master_told = master_told
+        self._lacks_master = lacks_master
         self._wake = asyncio.Event()
         self._failing: set[str] = set()
-        self._slow: dict[NameServerLink, asyncio.Task[list[str]]] = {}  # not answered yet
+        self._slow: dict[RequestLink, asyncio.Task[list[str]]] = {}  # not answered yet
         self._stopping = False
         self._body: asyncio.Task[bytes] | None = None  # of this round, for all name servers
         self._cost_s = 0.0  # of the loop's time, to make it
         servers = [part.strip() for part in settings.namesrv_addr.split(";")]
-        self.links = [NameServerLink(server, self._lost) for server in servers if server]
+        credentials, tls = inner_credentials(settings), inner_tls(settings)
+        self.links = [
+            RequestLink(server, self._lost, credentials, tls) for server in servers if server
+        ]
         self._gone = False
         topics.on_change.append(lambda _topic: self._wake.set())
 
@@ -74,7 +85,7 @@ class Registration:
             await self.register()
             low, high = _PERIOD_BOUNDS_S
             period = min(max(self._settings.register_name_server_period / 1000, low), high)
-            if self._failing or self._slow:
+            if self._failing or self._slow or (self._lacks_master and self._lacks_master()):
                 period = min(period, _TRY_AGAIN_S)
             await self._sleep_or_wake(period)
             if self._gone:
@@ -101,13 +112,14 @@ class Registration:
         ordered = [self._slow.pop(link).result() for link, task in asked.items() if task.done()]
         # Of the first that has any, as upstream: they may not agree, and each change would be told
         # to all of them at once again.
-        self._topics.set_order_topics(next(filter(None, ordered), ()))
+        if not self._settings.is_slave:  # which has its master's topics
+            self._topics.set_order_topics(next(filter(None, ordered), ()))
         for link in [link for link in self.links if self._is_ourselves(link)]:
             log.info("a name server is this process itself", name_server=link.address)
             self.links.remove(link)
             link.close()
 
-    def _is_ourselves(self, link: NameServerLink) -> bool:
+    def _is_ourselves(self, link: RequestLink) -> bool:
         return link.peer[0] == link.local[0] and link.peer[1] in self._own_ports
 
     async def stop(self) -> None:
@@ -121,25 +133,29 @@ class Registration:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(self._unregister_from(link) for link in self.links))
 
-    async def _register_with(self, link: NameServerLink) -> list[str]:
+    async def _register_with(self, link: RequestLink) -> list[str]:
         """Tell one name server; the topics that are ordered, as far as it says."""
         timeout = self._settings.register_broker_timeout_mills / 1000
         try:
             await link.connect(timeout)
             if self._is_ourselves(link):
                 return []
-            if not self._settings.force_register and not await self._is_changed(link, timeout):
+            by_version = not (self._settings.force_register or self._settings.is_slave)
+            if by_version and not await self._is_changed(link, timeout):
                 return []
             if self._body is None:
                 self._body = asyncio.create_task(self._make_body())
             body = await asyncio.shield(self._body)
             answer = await link.request(self._registration(link, body), timeout)
             if answer.code != ResponseCode.SUCCESS:
-                raise NameServerError(
+                raise LinkError(
                     f"name server {link.address} refused our registration: {answer.remark}"
                 )
             ordered = _order_topics(answer)
-        except (NameServerError, ProtocolError, fastjson.JsonError) as error:
+            master = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
+            if self._master_told is not None and all(master):
+                self._master_told(str(master[0]), str(master[1]))
+        except (LinkError, ProtocolError, fastjson.JsonError) as error:
             if link.address not in self._failing:
                 self._failing.add(link.address)
                 log.warning("not registered", name_server=link.address, reason=str(error))
@@ -149,7 +165,7 @@ class Registration:
             log.info("registered again", name_server=link.address)
         return ordered
 
-    async def _is_changed(self, link: NameServerLink, seconds: float) -> bool:
+    async def _is_changed(self, link: RequestLink, seconds: float) -> bool:
         query = Command(
             RequestCode.QUERY_DATA_VERSION,
             self._identity(link),
@@ -175,28 +191,28 @@ class Registration:
             cost_s += perf_counter() - began
             await asyncio.sleep(0)
 
-    def _registration(self, link: NameServerLink, body: bytes) -> Command:
+    def _registration(self, link: RequestLink, body: bytes) -> Command:
         ext = self._identity(link) | {
             "bodyCrc32": str(zlib.crc32(body) & _CRC_MASK),
             "compressed": "true" if self._settings.compressed_register else "false",
             "enableActingMaster": "false",
-            "haServerAddr": "",
+            "haServerAddr": self._addresses.ha_address(self._addresses.for_name_server(link.local)),
         }
         return Command(RequestCode.REGISTER_BROKER, ext, body)
 
-    def _identity(self, link: NameServerLink) -> dict[str, str]:
+    def _identity(self, link: RequestLink) -> dict[str, str]:
         return {
             "brokerAddr": self._addresses.for_name_server(link.local),
-            "brokerId": str(MASTER_ID),
+            "brokerId": str(self._settings.broker_id),
             "brokerName": self._settings.broker_name,
             "clusterName": self._settings.broker_cluster_name,
         }
 
-    async def _unregister_from(self, link: NameServerLink) -> None:
+    async def _unregister_from(self, link: RequestLink) -> None:
         try:
             command = Command(RequestCode.UNREGISTER_BROKER, self._identity(link))
             await link.request(command, _LAST_WORD_S)
-        except NameServerError as error:
+        except LinkError as error:
             log.info("not unregistered", name_server=link.address, reason=str(error))
         link.close()
 

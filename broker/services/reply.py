@@ -1,9 +1,9 @@
 """Request-reply: the push of a reply to the producer that waits for it."""
 
-from aerobee.protocol import properties as props
-from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import SendRequest
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import SendRequest
 
 
 def push_request(

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from aerobee.broker.services import stored
-from aerobee.broker.services.groups import Groups
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.groups.table import Groups
 from aerobee.broker.services.put_hooks import PutHooks
-from aerobee.broker.services.refused import Refused
+from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.stats import Stats
-from aerobee.broker.services.topics import Topics
+from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.store.results import PutResult
-from aerobee.protocol import properties as props
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.record import Message, StoredMessage
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import Message, StoredMessage
+from aerobee.protocol.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
@@ -36,6 +36,7 @@ class SentBack(NamedTuple):
     delay_level: int  # 0: the broker's choice; below 0: no retry any more
     retry_max: int | None = None  # None: as the group's configuration says
     unit_mode: bool = False
+    reason: str = ""  # why, for those who look at the retry or the dead letter
 
 
 class Retry:
@@ -73,7 +74,7 @@ class Retry:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.name}] sending message is forbidden (its perm is {topic.perm})",
             )
-        failed = stored.message_at(self._store, request.physical_offset)
+        failed = put_again.message_at(self._store, request.physical_offset)
         if failed is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -84,13 +85,14 @@ class Retry:
         # The topic may be older than the group's wish for more queues: those would not be read.
         queue_id = random.randrange(max(1, min(config.retry_queue_nums, topic.read_queue_nums)))
         message = _retried(failed, topic.name, queue_id, store_host)
+        _note(message, request.reason)
         if failed.reconsume_times >= most or request.delay_level < 0:
             self._to_dead_letters(message, request.group, failed)
         else:
             level = request.delay_level or FIRST_LEVEL + failed.reconsume_times
             message.properties = props.put(message.properties, props.DELAY, str(level))
             message = self._hooks.schedule(message)
-        result = self._store.put([message])[0]
+        result = self._store.put_accepted([message])[0]
         if result.ok:
             self._stats.add_put(message.topic, 1, result.size)
             origin = props.get(message.properties, props.RETRY_TOPIC) or failed.topic
@@ -115,12 +117,22 @@ class Retry:
 
 
 def _retried(failed: StoredMessage, topic: str, queue_id: int, store_host: bytes) -> Message:
-    text = stored.own_properties(failed)
+    text = put_again.own_properties(failed)
     if props.get(text, props.RETRY_TOPIC) is None:
         text = props.put(text, props.RETRY_TOPIC, failed.topic)
     if props.get(text, props.ORIGIN_MESSAGE_ID) is None:
         text = props.put(text, props.ORIGIN_MESSAGE_ID, failed.message_id)
-    message = stored.again(failed, topic, queue_id, text)
+    message = put_again.again(failed, topic, queue_id, text)
     message.store_host = store_host
     message.reconsume_times = failed.reconsume_times + 1
     return message
+
+
+def _note(message: Message, reason: str) -> None:
+    """Keep why it was given back, where there is room for it."""
+    if reason and not {props.NAME_END, props.PAIR_END} & set(reason):
+        text = props.put(message.properties, props.LAST_FAILURE, reason[: props.FAILURE_SIZE_MAX])
+        if (
+            len(text.encode()) <= props.PROPERTIES_SIZE_MAX - 1024
+        ):  # the rest is for the broker's own
+            message.properties = text

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
-from aerobee.broker.store.key_search import Search
+from aerobee.broker.store.index.key_search import Search
 from aerobee.broker.store.results import QueryResult
 
 PIECE_S: Final = 0.001  # of searching, and then as long for everybody else

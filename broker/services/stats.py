@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
 
 NOTE_S: Final = 10.0
 _MINUTE_NOTES: Final = 6  # of ten seconds
@@ -124,19 +124,19 @@ class Stats:
 
     # --- the hot path
 
-    def add_put(self, topic: str, messages: int, size: int) -> None:
-        """A send was stored."""
+    def add_put(self, topic: str, messages: int, size: int, requests: int = 1) -> None:
+        """What so many sends brought was stored."""
         counter = self._puts.get(topic)
         if counter is None:
             counter = self._puts[topic] = Counter(self._clock.now_ms())
         counter.nums += messages
         counter.size += size
-        counter.times += 1
+        counter.times += requests
         self.size_counts[(size // messages).bit_length()] += messages
         total = self.broker_put
         total.nums += messages
         total.size += size
-        total.times += 1
+        total.times += requests
 
     def add_get(self, topic: str, group: str, messages: int, size: int) -> None:
         """A pull brought messages."""

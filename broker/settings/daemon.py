@@ -20,7 +20,7 @@ def _is_host(text: str) -> bool:
     return True
 
 
-def _check_host_port(value: str) -> str | None:
+def check_host_port(value: str) -> str | None:
     host, _, port = value.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         is_host = ":" in host and _is_host(host[1:-1])
@@ -31,7 +31,7 @@ def _check_host_port(value: str) -> str | None:
     return "write it as HOST:PORT, for example mq.example.org:20911 or [2001:db8::1]:20911"
 
 
-def _check_host(value: str) -> str | None:
+def check_host(value: str) -> str | None:
     if not value or _is_host(value):
         return None
     return "write an address or a host name, without a port"
@@ -43,7 +43,7 @@ def _check_bound(value: str) -> str | None:
 
 def _check_name_servers(value: str) -> str | None:
     for part in filter(None, (text.strip() for text in value.split(";"))):
-        if _check_host_port(part):
+        if check_host_port(part):
             return f"write {part} as HOST:PORT; several are separated by ;"
     return None
 
@@ -65,7 +65,7 @@ class DaemonSettings:
     broker_name: str = setting("", "Name of this broker; empty: the machine's host name.")
     broker_cluster_name: str = setting("DefaultCluster", "Name of the cluster.")
     broker_id: int = setting(
-        0, "0 is a master; replicas are not there yet, so it is always taken as 0.", low=-1
+        0, "0 is the master; each of its slaves (brokerRole=SLAVE) has another number.", low=-1
     )
     region_id: str = setting("DefaultRegion", "Put on every stored message as MSG_REGION.")
     broker_permission: int = setting(
@@ -89,13 +89,13 @@ class DaemonSettings:
         "",
         "Address that routes and message ids carry; empty: the one by which a client reached us.",
         key="brokerIP1",
-        check=_check_host,
+        check=check_host,
     )
     advertised_addr: str = setting(
         "",
         "HOST:PORT given to clients from outside our networks or through a port mapping.",
         ours=True,
-        check=_check_host_port,
+        check=check_host_port,
     )
     internal_networks: str = setting(
         "",

@@ -27,6 +27,7 @@ class About:
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()  # spellings that older versions, or other documents, use
     runtime: bool = False  # may change while the broker runs
+    secret: bool = False  # shown to nobody
     ours: bool = False  # Apache RocketMQ has no such key
     upstream: str | None = None  # RocketMQ's default, where ours differs
     why: str = ""  # why it differs
@@ -35,7 +36,10 @@ class About:
 
 def setting(default: T, meaning: str, **about: Any) -> T:
     """A dataclass field with a default; typed as the value that it will hold."""
-    described: Any = field(default=default, metadata={_KEY_OF_METADATA: About(meaning, **about)})
+    known = About(meaning, **about)
+    described: Any = field(
+        default=default, metadata={_KEY_OF_METADATA: known}, repr=not known.secret
+    )
     return described  # type: ignore[no-any-return]  # dataclass() puts the default in its place
 
 

@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from aerobee.broker.settings.access import AccessSettings
 from aerobee.broker.settings.daemon import DaemonSettings
 from aerobee.broker.settings.fields import EFFECT, NO_EFFECT, REFUSED, About, about, default_of
 from aerobee.broker.settings.fields import key_of as key_of_field
 from aerobee.broker.settings.messages import MessageSettings
+from aerobee.broker.settings.replication import ReplicationSettings
 from aerobee.broker.settings.storage import StorageSettings
 
 Value = bool | int | float | str
@@ -18,22 +20,15 @@ Value = bool | int | float | str
 # Key, type, what it may be, and what it would promise that we do not have. Anything else than the
 # first value refuses the start: a broker that looks safe and is not is worse than none.
 REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
-    ("aclEnable", bool, False, "access lists are not there yet"),
-    ("authenticationEnabled", bool, False, "users and passwords are not there yet"),
-    ("authorizationEnabled", bool, False, "access lists are not there yet"),
-    ("migrateAuthFromV1Enabled", bool, False, "access lists are not there yet"),
-    ("useTLS", bool, False, "TLS is not there yet"),
-    ("brokerRole", str, "ASYNC_MASTER", "replicas are not there yet"),
-    ("inSyncReplicas", int, 1, "replicas are not there yet"),
-    ("minInSyncReplicas", int, 1, "replicas are not there yet"),
-    ("totalReplicas", int, 1, "replicas are not there yet"),
-    ("allAckInSyncStateSet", bool, False, "replicas are not there yet"),
+    ("minInSyncReplicas", int, 1, "sets of replicas are not there yet"),
+    ("totalReplicas", int, 1, "sets of replicas are not there yet"),
+    ("allAckInSyncStateSet", bool, False, "sets of replicas are not there yet"),
     ("enableControllerMode", bool, False, "failover by a controller is not there yet"),
     ("enableControllerInNamesrv", bool, False, "failover by a controller is not there yet"),
     ("enableDLegerCommitLog", bool, False, "the DLedger log is another format"),
-    ("enableSlaveActingMaster", bool, False, "replicas are not there yet"),
-    ("enableRemoteEscape", bool, False, "replicas are not there yet"),
-    ("supportActingMaster", bool, False, "replicas are not there yet"),
+    ("enableSlaveActingMaster", bool, False, "slaves that act as masters are not there"),
+    ("enableRemoteEscape", bool, False, "slaves that act as masters are not there"),
+    ("supportActingMaster", bool, False, "slaves that act as masters are not there"),
     ("storeType", str, "default", "RocksDB is another format"),
     ("timerRocksDBEnable", bool, False, "RocksDB is another format"),
     ("transRocksDBEnable", bool, False, "RocksDB is another format"),
@@ -50,15 +45,8 @@ REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
     ("readOnlyCommitLogStorePaths", str, "", "a log in several folders is not there yet"),
 )
 
-# Keys whose value holds a password or a token: it is shown to nobody.
-SECRET_KEYS: frozenset[str] = frozenset(
-    {
-        "initAuthenticationUser",
-        "innerClientAuthenticationCredentials",
-        "metricsGrpcExporterHeader",
-        "socksProxyConfig",
-    }
-)
+# Keys without effect whose value holds a password or a token: it is shown to nobody.
+SECRET_KEYS: frozenset[str] = frozenset({"metricsGrpcExporterHeader", "socksProxyConfig"})
 HIDDEN = "******"
 
 # Keys that RocketMQ's getters and setters, or its older versions, spell in another way.
@@ -85,11 +73,18 @@ class Known:
     def shown(self, value: Value) -> str:
         """The value as answers, reports, logs and errors may show it."""
         is_given = value != "" and value != self.default
-        return HIDDEN if self.key in SECRET_KEYS and is_given else text_of(value)
+        is_secret = self.about.secret or self.key in SECRET_KEYS
+        return HIDDEN if is_secret and is_given else text_of(value)
 
 
 def effective_fields() -> Iterator["Field[Any]"]:
-    for group in (DaemonSettings, MessageSettings, StorageSettings):
+    for group in (
+        DaemonSettings,
+        ReplicationSettings,
+        AccessSettings,
+        MessageSettings,
+        StorageSettings,
+    ):
         yield from fields(group)
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from aerobee.broker.settings.fields import NO_EFFECT, REFUSED
@@ -41,12 +42,13 @@ def load_settings(
 
     `meant`: keys that stand for others (a name server's listenPort is our namesrvListenPort)."""
     environ = os.environ if env is None else env
-    settings = Settings()
+    settings = Settings(folder=os.path.dirname(os.path.abspath(file)) if file else "")
     problems: list[str] = []
-    for key, text, source in (
-        *_from_file(file, settings.warnings),
-        *_from_environment(environ, settings.warnings),
-        *_from_overrides(overrides, problems),
+    for key, text, source in chain(
+        _from_file(file, settings.warnings),
+        _from_environment(environ, settings.warnings),
+        _from_overrides(overrides, problems),
+        _from_tls_file(settings),
     ):
         try:
             _take(settings, (meant or {}).get(key, key), text, source)
@@ -94,16 +96,24 @@ def _from_file(
         yield key, value, f"{path.name}, line {number}"
 
 
+def _from_tls_file(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """What tls.config.file says, where nothing else has said it."""
+    for key, value, source in _from_file(settings.tls_config_file or None, settings.warnings):
+        if key not in settings.given:
+            yield key, value, source
+
+
 def _from_environment(
     env: Mapping[str, str], warnings: list[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """AEROBEE_LISTENPORT and AEROBEE_LISTEN_PORT are listenPort.
+    """AEROBEE_LISTENPORT and AEROBEE_LISTEN_PORT are listenPort, AEROBEE_TLS_SERVER_MODE is
+    tls.server.mode.
 
     Kubernetes sets such names by itself for a service called aerobee (AEROBEE_PORT,
     AEROBEE_SERVICE_HOST), so one that we do not know is a warning and no error."""
     if env.get("NAMESRV_ADDR"):
         yield "namesrvAddr", env["NAMESRV_ADDR"], "variable NAMESRV_ADDR"
-    spelled = {key.lower(): key for key in known_keys()}
+    spelled = {key.replace(".", "").lower(): key for key in known_keys()}
     for name in sorted(env):
         if name.startswith(PREFIX):
             wanted = name.removeprefix(PREFIX).replace("_", "").lower()
@@ -153,8 +163,8 @@ def _without_effect(settings: Settings) -> Iterator[str]:
             kinds.setdefault(known.about.meaning, []).append(known.key)
     for meaning, keys in kinds.items():
         yield f"no effect here: {', '.join(keys)} ({meaning})"
-    if settings.broker_id != 0:
-        yield f"brokerId={settings.broker_id} is taken as 0: every broker is a master"
+    if settings.broker_id != 0 and not settings.is_slave:
+        yield f"brokerId={settings.broker_id} is taken as 0: this broker is a master"
         settings.broker_id = 0
 
 

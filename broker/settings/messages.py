@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from aerobee.broker.settings.fields import setting
+from aerobee.protocol.names import TRACE_TOPIC
 
 _LEVEL = re.compile(r"[1-9]\d*[smhd]")
 
@@ -40,7 +41,7 @@ class MessageSettings:
         True, "The topic named as the broker can be read and written."
     )
     trace_topic_enable: bool = setting(False, "Create the topic for message traces.")
-    msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", "Name of that topic.")
+    msg_trace_topic_name: str = setting(TRACE_TOPIC, "Name of that topic.")
     trace_on: bool = setting(True, "Tell clients that traces are wanted.")
     validate_system_topic_when_update_topic: bool = setting(
         True, "Refuse to change the topics that the broker itself uses.", runtime=True
@@ -203,4 +204,12 @@ class MessageSettings:
     )
     transaction_check_interval: int = setting(
         30000, "How often half messages are looked through.", unit="ms", low=10, runtime=True
+    )
+    spark_sink_keep_days: int = setting(
+        90,
+        "How long the exactly-once Spark sink remembers a query after its last commit; 0: always.",
+        unit="d",
+        low=0,
+        high=36500,
+        ours=True,
     )

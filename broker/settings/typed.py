@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from aerobee.broker.settings.access import AccessSettings
 from aerobee.broker.settings.daemon import DaemonSettings
 from aerobee.broker.settings.fields import About
 from aerobee.broker.settings.known import (
@@ -17,6 +18,7 @@ from aerobee.broker.settings.known import (
     text_of,
 )
 from aerobee.broker.settings.messages import MessageSettings
+from aerobee.broker.settings.replication import ReplicationSettings
 from aerobee.broker.settings.storage import StorageSettings
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -27,13 +29,20 @@ class SettingsError(Exception):
     """A setting cannot be used: which one, where it was given, and what to write instead."""
 
 
+class FixedSetting(SettingsError):
+    """The setting is known, but a running broker does not change it."""
+
+
 @dataclass
-class Settings(DaemonSettings, MessageSettings, StorageSettings):
+class Settings(
+    DaemonSettings, ReplicationSettings, AccessSettings, MessageSettings, StorageSettings
+):
     """Every setting with effect, in snake_case: listenPort is listen_port."""
 
     # Key -> text, those without effect too; not in the repr, as some are secrets.
     given: dict[str, str] = field(default_factory=dict, repr=False)
     sources: dict[str, str] = field(default_factory=dict)  # key -> where it was given
+    folder: str = ""  # of the settings file; "": there is none
     warnings: list[str] = field(default_factory=list)
     listeners: list[Callable[[set[str]], None]] = field(default_factory=list)
     changes: int = 0
@@ -76,9 +85,9 @@ class Settings(DaemonSettings, MessageSettings, StorageSettings):
         for key in changed:
             known = require_key(key, "")
             if not known.attribute:
-                raise SettingsError(f"{key} has no effect here: {known.about.meaning}")
+                raise FixedSetting(f"{key} has no effect here: {known.about.meaning}")
             if not known.about.runtime:
-                raise SettingsError(
+                raise FixedSetting(
                     f"{key} cannot change while the broker runs; "
                     "write it into the settings file and restart"
                 )
@@ -149,6 +158,10 @@ def check_together(settings: Settings, new: Mapping[str, Value] | None = None) -
         raise SettingsError(
             f"namesrvListenPort={settings.namesrv_listen_port} is one of the broker's own ports "
             f"{settings.listen_port} and {settings.fast_port}; take another"
+        )
+    if settings.is_slave and settings.broker_id <= 0:
+        raise SettingsError(
+            f"brokerRole=SLAVE needs a brokerId above 0, not {settings.broker_id}: 0 is its master"
         )
     shares = [
         (key, get(name))

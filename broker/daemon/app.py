@@ -1,0 +1,297 @@
+"""A whole broker in one object: start, stop, and what it says of itself meanwhile.
+
+The daemon and the broker inside a test are this same object; only the process around it differs.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.logs import configure_logs_of_guest
+from aerobee.broker.daemon.namesrv import AppNameServer
+from aerobee.broker.daemon.process import run_daemon
+from aerobee.broker.daemon.replication import Following, start_master
+from aerobee.broker.daemon.service_life import ServiceLife
+from aerobee.broker.daemon.store_settings import store_settings
+from aerobee.broker.daemon.wiring import make_broker, make_front
+from aerobee.broker.fast.hot_path import HotPath
+from aerobee.broker.ha.master_links import MasterLinks
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.addresses import join
+from aerobee.broker.net.connection import Connection, Feed
+from aerobee.broker.net.listening import (
+    limits_of,
+    open_broker_sockets,
+    open_name_service_socket,
+    open_replication_socket,
+    tls_of,
+)
+from aerobee.broker.net.server import Server
+from aerobee.broker.net.tls import Tls
+from aerobee.broker.services.registration import Registrar
+from aerobee.broker.settings import Settings, load_settings
+from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.files.disk import Disk
+
+if TYPE_CHECKING:
+    from aerobee.broker.daemon.metrics import Collector
+    from aerobee.broker.daemon.metrics_server import MetricsServer
+
+log = structlog.get_logger("aerobee.app")
+
+LAST_COPIES_S: Final = 2.0  # at a stop, for slaves to get what they lack
+
+
+def main_broker(config: str | None, sets: Sequence[str]) -> int:
+    """`aerobee broker`; the exit code."""
+    return run_daemon(AppBroker, partial(load_settings, config, sets))
+
+
+def main_namesrv(config: str | None, sets: Sequence[str]) -> int:
+    """`aerobee namesrv`; the exit code."""
+    meant = {"listenPort": "namesrvListenPort"}  # what a namesrv.conf of Apache's calls it
+    return run_daemon(AppNameServer, partial(load_settings, config, sets, meant=meant))
+
+
+async def run_broker(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    ready: Callable[["AppBroker"], None] | None = None,
+) -> None:
+    """Run a broker inside this event loop until the task is cancelled, then stop it."""
+    configure_logs_of_guest()
+    app = AppBroker(settings, clock=clock)
+    await app.start()
+    try:
+        if ready is not None:
+            ready(app)
+        await asyncio.Event().wait()
+    finally:
+        await app.stop()
+
+
+class StartGivenUp(StoreError):
+    """A stop was asked for while the store was being recovered."""
+
+
+class AppBroker:
+    """One broker: its store, its services, its ports."""
+
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, disk: Disk | None = None
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or Clock()
+        self.progress = "starting"
+        self.broker_port = settings.listen_port
+        self.namesrv_port = settings.namesrv_listen_port
+        self.metrics_port = -1
+        self.broker: Broker = make_broker(settings, self.clock, disk)
+        self.life = ServiceLife(self.broker)
+        self.is_ready = False
+        self._given_up = False
+        self._loaded = False
+        self._sockets: list[socket.socket] = []
+        self._replication_socket: socket.socket | None = None
+        self._slaves: MasterLinks | None = None
+        self._tls: Tls | None = None
+        self._server: Server | None = None
+        self._registrar: Registrar | None = None
+        self._metrics: MetricsServer | None = None
+        self._collector: Collector | None = None
+        self._registering: asyncio.Task[None] | None = None
+
+    # --- start
+
+    async def start(self) -> None:
+        """Open ports and store, recover, listen. StartError or StoreError says what is wrong."""
+        try:
+            self._tls = tls_of(self.settings)
+            self._open_sockets()
+            self._start_metrics()
+            self.life.make_folder()
+            # In a thread: a recovery may take long, and systemd must hear that it goes on.
+            await asyncio.to_thread(self.life.load, self._recovering)
+        except StartGivenUp:
+            self._close_sockets()
+            return
+        except BaseException:
+            self._close_sockets()
+            self._stop_metrics()
+            raise
+        self._loaded = True
+        try:
+            await self._run()
+        except BaseException:
+            await self.stop()
+            raise
+        self.is_ready = True
+        self.progress = "ready"
+        log.info(  # what the ready line does not say
+            "serving",
+            cluster=self.settings.broker_cluster_name,
+            name=self.settings.broker_name,
+            metrics_port=self.metrics_port if self._metrics else "off",
+        )
+
+    def give_up_start(self) -> None:
+        self._given_up = True
+
+    def _open_sockets(self) -> None:
+        main, fast = open_broker_sockets(self.settings)
+        self._sockets = [main, fast]
+        self.broker_port = self.broker.addresses.port = main.getsockname()[1]
+        names = open_name_service_socket(self.settings)
+        if names is not None:
+            self._sockets.append(names)
+            self.namesrv_port = names.getsockname()[1]
+        slaves = self._replication_socket = open_replication_socket(self.settings, self.broker_port)
+        if slaves is not None:
+            self.broker.addresses.ha_port = slaves.getsockname()[1]
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+        self._sockets = []
+        if self._replication_socket is not None:
+            self._replication_socket.close()
+            self._replication_socket = None
+
+    def _start_metrics(self) -> None:
+        if self.settings.metrics_exporter_type == "DISABLE":
+            return
+        from aerobee.broker.daemon.metrics_server import MetricsServer, start_metrics
+
+        server = MetricsServer(lambda: self._collector, self.health, lambda: self.is_ready)
+        if start_metrics(self.settings, server):
+            self._metrics = server
+            self.metrics_port = server.port
+
+    def _stop_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.stop()
+            self._metrics = None
+
+    def health(self) -> str:
+        """What is wrong, "" when nothing is."""
+        if self.life.failed:
+            return f"a part of the broker has failed: {self.life.failed}"
+        if not self.is_ready:
+            return ""
+        refusal = self.broker.store.refusals.current
+        return f"messages are refused: {refusal.reason}" if refusal is not None else ""
+
+    def _recovering(self, done: int, total: int) -> None:
+        self.progress = f"recovering the store, {done * 100 // max(total, 1)} %"
+        if self._given_up:
+            raise StartGivenUp
+
+    async def _run(self) -> None:
+        broker, settings = self.broker, self.settings
+        front = make_front(broker)
+        limits = limits_of(settings)
+
+        def feed(connection: Connection) -> Feed:
+            return HotPath(
+                connection, front.dispatcher, limits.frame_size_max, front.sends, front.pulls
+            )
+
+        self._server = Server(
+            feed,
+            limits,
+            connections_max=settings.max_connections,
+            per_address_max=settings.max_connections_per_address,
+            turns=broker.turns,
+            tls=self._tls,
+        )
+        if self._tls is not None:
+            self.life.spawn("certificates", self._tls.watch(self.clock))
+        if self._metrics is not None:
+            from aerobee.broker.daemon.metrics import Collector
+
+            self._collector = Collector(broker, self._server, front.dispatcher)
+        await self.life.start()
+        self._registrar = self._start_replication()
+        self._registering = self.life.spawn("registration", self._registrar.run())
+        settings.listeners.append(self._settings_changed)
+        for sock in self._sockets:
+            await self._server.listen(sock, backlog=settings.server_socket_backlog)
+        self._sockets = []
+
+    def _start_replication(self) -> Registrar:
+        """Follow our master, or let slaves follow us; and what tells name servers of us."""
+        broker, settings, spawn = self.broker, self.settings, self.life.spawn
+        ours = (self.broker_port, self.broker_port - 2, self.namesrv_port)
+        identity = (settings, self.clock, broker.topics, broker.addresses, ours)
+        if settings.is_slave:
+            following = Following(broker, spawn)
+            return Registrar(*identity, following.master_told, following.lacks_master)
+        self._slaves = start_master(broker, self._replication_socket, spawn)
+        self._replication_socket = None  # its task closes it
+        return Registrar(*identity)
+
+    def _settings_changed(self, keys: set[str]) -> None:
+        self.broker.store.change_settings(store_settings(self.settings))
+        if not self.settings.is_slave:
+            self.broker.topics.follow_settings()
+        if "brokerPermission" in keys and self._registrar is not None:
+            self.broker.topics.next_version()  # a name server looks at nothing else
+            self._registrar.changed()
+
+    def reload(self) -> None:
+        """SIGHUP: read the files of users and the certificates again."""
+        self.broker.guard.reload()
+        if self._tls is not None:
+            self._tls.reload()
+
+    # --- stop
+
+    async def stop(self) -> None:
+        """Take no new requests, send the answers that are due, save and flush everything."""
+        self.is_ready = False
+        self._close_sockets()
+        await asyncio.to_thread(self._stop_metrics)
+        if not self._loaded:
+            return
+        self._loaded = False
+        if self._settings_changed in self.settings.listeners:
+            self.settings.listeners.remove(self._settings_changed)
+        if self._registrar is not None and self._registering is not None:
+            self._registering.cancel()
+            await asyncio.gather(self._registering, return_exceptions=True)
+            await self._registrar.stop()
+        self.life.before_stop()
+        self.broker.long_polling.stop()
+        if self._server is not None:
+            await self._server.stop(self.settings.shutdown_wait_time_seconds)
+        if self._slaves is not None:
+            await self._slaves.drain(LAST_COPIES_S)
+        await self.life.stop()
+
+    # --- what it says of itself
+
+    def _namesrv_address(self) -> str:
+        if self.namesrv_port < 0:
+            return "off"
+        return join(self.settings.bind_address, self.namesrv_port)
+
+    def ready_line(self) -> str:
+        broker = join(self.settings.bind_address, self.broker_port)
+        store = self.settings.store_path_root_dir
+        return f"ready broker={broker} namesrv={self._namesrv_address()} store={store}"
+
+    def status(self) -> str:
+        """One line for `systemctl status`."""
+        stats = self.broker.stats
+        connections = len(self._server.connections) if self._server else 0
+        put, got, *_ = stats.rates(60)
+        return (
+            f"serving, {connections} connections, {len(self.broker.topics.all())} topics, "
+            f"{put:.0f} messages/s in, {got:.0f} out"
+        )

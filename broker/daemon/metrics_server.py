@@ -1,0 +1,186 @@
+"""HTTP for machines that watch: /metrics, /healthz and /readyz.
+
+It runs in threads of its own, so that it can say that the event loop hangs when it does.
+"""
+
+import asyncio
+import concurrent.futures
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+
+from aerobee.broker.daemon.metrics import Collector
+from aerobee.broker.net.addresses import join
+from aerobee.broker.net.listening import StartError
+from aerobee.broker.settings import Settings
+
+log = structlog.get_logger("aerobee.metrics")
+
+_LOOP_S: Final = 5.0  # an event loop that does not turn for so long is not healthy
+_PEER_S: Final = 10.0  # how long a scraper may take with its request
+
+
+class MetricsServer:
+    """Serves one broker's metrics and health."""
+
+    def __init__(
+        self,
+        collector: Callable[[], Collector | None],
+        health: Callable[[], str],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """There is a collector once the store is open. `health` names what is wrong, "" is fine."""
+        self._collector = collector
+        self._health = health
+        self._is_ready = is_ready
+        self._loop = asyncio.get_running_loop()
+        self._of_process = CollectorRegistry()
+        ProcessCollector(registry=self._of_process)
+        PlatformCollector(registry=self._of_process)
+        GCCollector(registry=self._of_process)
+        self._http: ThreadingHTTPServer | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1]) if self._http else -1
+
+    def start(self, host: str, port: int) -> None:
+        """Listen; OSError when the port is taken."""
+        handler = type("Handler", (_Handler,), {"answer": self.answer})
+        self._http = _Http((host, port), handler)
+        thread = threading.Thread(
+            target=self._http.serve_forever, args=(0.1,), name="aerobee-metrics", daemon=True
+        )
+        thread.start()
+
+    def stop(self) -> None:
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+
+    def answer(self, path: str, accept: str) -> tuple[int, str, bytes]:
+        """Status, content type and body for a path; in a thread of the HTTP server."""
+        answers: dict[str, Callable[[str], tuple[int, str, bytes]]] = {
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+        }
+        found = answers.get(path)
+        if found is None:
+            return _plain(404, "not found; there are /metrics, /healthz and /readyz")
+        try:
+            return found(accept)
+        except concurrent.futures.TimeoutError:
+            return _plain(503, f"the event loop has not answered for {_LOOP_S:g} s")
+        except Exception:
+            log.exception("a scrape failed", path=path)
+            return _plain(500, "the broker's log says what failed")
+
+    def _healthz(self, _accept: str) -> tuple[int, str, bytes]:
+        problem = self._in_loop(self._health)
+        return _plain(503, problem) if problem else _plain(200, "ok")
+
+    def _readyz(self, _accept: str) -> tuple[int, str, bytes]:
+        return _plain(200, "ready") if self._in_loop(self._is_ready) else _plain(503, "not ready")
+
+    def _metrics(self, accept: str) -> tuple[int, str, bytes]:
+        collector = self._collector()
+        if collector is None:
+            return _plain(503, "the store is being opened")
+        quick, waiting = self._in_loop(lambda: (collector.quick(), collector.waiting()))
+        families = [*quick, collector.latencies(waiting), *self._of_process.collect()]
+        encode, content_type = choose_encoder(accept)
+        return 200, content_type, encode(_Families(families))
+
+    def _in_loop(self, function: Callable[[], Any]) -> Any:
+        """What the function returns, called where the broker's tables may be read."""
+
+        async def call() -> Any:
+            return function()
+
+        future = asyncio.run_coroutine_threadsafe(call(), self._loop)
+        try:
+            return future.result(_LOOP_S)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise
+
+
+class _Families:
+    """A registry for the encoder: metrics that are there already."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's asks the name server who we are, for nothing
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.info("a scrape failed", peer=str(client_address), exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _PEER_S
+    server_version = "aerobee"
+    answer: Callable[[str, str], tuple[int, str, bytes]]
+
+    def do_GET(self) -> None:
+        status, content_type, body = self.answer(
+            self.path.partition("?")[0], self.headers.get("Accept", "")
+        )
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # the name that http.server calls
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A scrape every few seconds is no news."""
+
+
+def _plain(status: int, text: str) -> tuple[int, str, bytes]:
+    return status, "text/plain; charset=utf-8", text.encode() + b"\n"
+
+
+def start_metrics(settings: Settings, server: MetricsServer) -> bool:
+    """Start as the settings say. A port that is taken is an error only where it was asked for:
+    the second broker of a machine starts without metrics, and says so."""
+    if settings.metrics_exporter_type == "DISABLE":
+        return False
+    host = settings.metrics_prom_exporter_host or "127.0.0.1"
+    port = settings.metrics_prom_exporter_port
+    try:
+        server.start(host, port)
+    except OSError as error:
+        text = (
+            f"metrics cannot be served at {host}:{port}: {error.strerror}; choose another port "
+            "with --set metricsPromExporterPort=PORT, or --set metricsExporterType=DISABLE"
+        )
+        if settings.sources.keys() & {"metricsPromExporterPort", "metricsPromExporterHost"}:
+            raise StartError(text) from error
+        log.warning("no metrics", reason=text)
+        return False
+    log.info("metrics", address=f"http://{join(host, server.port)}/metrics")
+    return True

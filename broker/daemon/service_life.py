@@ -1,0 +1,184 @@
+"""The store and the services on it: loaded, started, stopped and saved in the right order."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from aerobee.broker.auth.model import AccessError
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.listening import StartError
+from aerobee.broker.services.config_files.classes import without_class
+from aerobee.broker.services.transactions.checks import TransactionChecks
+from aerobee.broker.store.errors import StoreError
+
+log = structlog.get_logger("aerobee.app")
+
+
+class ServiceLife:
+    """What of a broker works without a socket."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._checks = TransactionChecks(
+            broker.transactions, broker.clients, broker.settings, broker.clock
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failed = ""  # a part that ended by a mistake of ours
+
+    # --- start
+
+    def make_folder(self) -> None:
+        root = self._settings.store_path_root_dir
+        try:
+            os.makedirs(root, exist_ok=True)
+        except OSError as error:
+            raise StartError(
+                f"the store's folder {root} cannot be made: {error.strerror}; "
+                "choose another with --set storePathRootDir=FOLDER"
+            ) from error
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise StartError(
+                f"the store's folder {root} cannot be written by this user; give it to the user "
+                "that runs the broker, or choose another with --set storePathRootDir=FOLDER"
+            )
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        """Recover the store and read what the services have kept; may take long."""
+        broker = self._broker
+        try:
+            broker.guard.load()
+        except AccessError as error:
+            raise StartError(str(error)) from error
+        try:
+            broker.store.load(progress)
+        except StoreError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+                raise StartError(
+                    f"there is no space left on the disk of {self._settings.store_path_root_dir}; "
+                    "free some, or choose another folder with --set storePathRootDir=FOLDER"
+                ) from error
+            raise
+        try:
+            self._load_services()
+        except StartError:
+            broker.store.close()
+            raise
+        except OSError as error:
+            broker.store.close()
+            raise StoreError(
+                f"the configuration in {broker.store.settings.layout.config} cannot be used: "
+                f"{error}; check who may read and write there, and the disk"
+            ) from error
+
+    def _load_services(self) -> None:
+        broker = self._broker
+        if self._settings.is_slave:
+            self._check_classes()
+        broker.topics.load()
+        broker.groups.load()
+        broker.offsets.load()
+        if not broker.store.was_stopped:
+            broker.offsets.bring_back(broker.store.queue_end)
+        broker.filters.load()
+        broker.clients.load()
+        broker.schedule.load()
+        broker.name_service.kv.load()
+        if self._settings.is_slave:  # it delivers nothing, and only knows how far its master is
+            broker.timers.checkpoints.load()
+            return
+        if self._settings.timer_wheel_enable:
+            broker.timers.load()
+        broker.transactions.load()
+        broker.batch_ledger.load()
+
+    def _check_classes(self) -> None:
+        """A slave's configuration is its master's: what of it is unknown cannot be in step."""
+        folder = self._broker.store.settings.layout.config
+        unknown = without_class(self._broker.store.disk.listdir(folder))
+        if unknown:
+            raise StartError(
+                f"{folder} has files that a slave cannot keep in step with its master: "
+                f"{', '.join(unknown)}; move them away"
+            )
+
+    async def start(self) -> None:
+        """Run everything that goes on by itself."""
+        broker = self._broker
+        await broker.store.start()
+        if self._settings.is_slave:
+            self.spawn("delay offsets", broker.schedule.file.run())
+        else:
+            await self._start_deliveries()
+        self.spawn("topics", broker.topics.run())
+        self.spawn("groups", broker.groups.run())
+        self.spawn("offsets", broker.offsets.run(self._settings.flush_consumer_offset_interval))
+        self.spawn("filters", broker.filters.run())
+        self.spawn("clients", broker.clients.run())
+        self.spawn("stats", broker.stats.run())
+        self.spawn("names", broker.name_service.watch())
+        self.spawn("kv config", broker.name_service.kv.run())
+        if broker.guard.is_on:
+            self.spawn("users", broker.guard.book.watch())
+
+    async def _start_deliveries(self) -> None:
+        """What puts messages by itself: a master's work."""
+        broker = self._broker
+        await broker.schedule.start()
+        if self._settings.timer_wheel_enable:
+            await broker.timers.start()
+        await self._checks.start()
+        self.spawn("batch ledger", broker.batch_ledger.run())
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run until the stop; an end by mistake is said loudly, and makes the broker unhealthy."""
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+        return task
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.failed = task.get_name()
+            log.error("a part of the broker has failed", part=self.failed, exc_info=error)
+
+    # --- stop
+
+    def before_stop(self) -> None:
+        """While the connections are still there."""
+        self._save(self._broker.clients.stop)
+
+    async def stop(self) -> None:
+        """Once no request can come any more: stop, save and flush all."""
+        broker = self._broker
+        await self._checks.stop()
+        await broker.schedule.stop()
+        await broker.timers.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for stop in (
+            broker.topics.stop,
+            broker.groups.stop,
+            broker.offsets.stop,
+            broker.filters.stop,
+            broker.name_service.kv.stop,
+        ):
+            self._save(stop)
+        await broker.store.stop()
+        self._save(broker.schedule.save)
+        if self._settings.timer_wheel_enable and not self._settings.is_slave:
+            self._save(broker.timers.save)
+
+    def _save(self, save: Callable[[], None]) -> None:
+        """One that fails must not keep the others from being saved."""
+        try:
+            save()
+        except OSError as error:
+            log.error("not saved at the stop", part=save.__qualname__, reason=str(error))

@@ -1,0 +1,61 @@
+"""Telling systemd how we are: READY, STATUS, WATCHDOG, and more time for a long start or stop."""
+
+import contextlib
+import os
+import socket
+from typing import Final
+
+_PATIENCE_S: Final = 1.0  # with systemd, when it must hear
+
+
+class Notifier:
+    """Sends to $NOTIFY_SOCKET; does nothing where there is none."""
+
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        env = os.environ if environment is None else environment
+        address = env.get("NOTIFY_SOCKET", "")
+        # A name in the abstract namespace is written with @, and sent with a zero byte.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        pid = env.get("WATCHDOG_PID", "")
+        ours = not pid or pid == str(os.getpid())
+        microseconds = env.get("WATCHDOG_USEC", "") if ours else ""
+        self._is_ready = False  # a reload is told of between READY and STOPPING only
+        self.watchdog_seconds = int(microseconds) / 1e6 if microseconds.isdigit() else 0.0
+
+    def ready(self, status: str) -> None:
+        self._is_ready = True
+        self._send(f"READY=1\nSTATUS={status}", _PATIENCE_S)
+
+    def status(self, text: str) -> None:
+        self._send(f"STATUS={text}")
+
+    def reloading(self, monotonic_ns: int) -> None:
+        if self._is_ready:
+            self._send(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}", _PATIENCE_S)
+
+    def reloaded(self, status: str) -> None:
+        """Systemd takes READY for the end of a reload, but in a start for the end of the start."""
+        if self._is_ready:
+            self.ready(status)
+
+    def stopping(self) -> None:
+        self._is_ready = False
+        self._send("STOPPING=1\nSTATUS=stopping", _PATIENCE_S)
+
+    def alive(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def extend(self, seconds: float) -> None:
+        """The start or the stop takes longer: give it so much more from now on."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+
+    def _send(self, text: str, patience_s: float = 0.0) -> None:
+        """What comes again and again is not worth waiting for one who is busy, or gone for now."""
+        if not self._address:
+            return
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
+        ):
+            sock.settimeout(patience_s)
+            sock.sendto(text.encode(), self._address)

@@ -1,0 +1,45 @@
+"""Selecting by what stands in the records, after these have been fetched.
+
+The store could test each record where it lies in the mapped log, but one that is not in memory
+would make the loop wait for the disk, once for each.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Final
+
+from aerobee.broker.net.outbox import Part
+from aerobee.broker.store.results import ReadResult, ReadStatus
+from aerobee.protocol.files.record import split_records
+from aerobee.protocol.files.record_layout import head_part
+
+_QUEUE_OFFSET: Final = head_part("queue_offset")
+
+
+def select(
+    result: ReadResult,
+    fetched: Sequence[Part],
+    matches: Callable[[memoryview], bool],
+    count_max: int,
+    bytes_max: int,
+) -> list[memoryview]:
+    """The records of `fetched` that match, one at least however large; `result` tells of them."""
+    taken: list[memoryview] = []
+    size = 0
+    try:
+        for record in chain.from_iterable(map(split_records, fetched)):
+            if not matches(record):
+                continue
+            if taken and (len(taken) >= count_max or size + len(record) > bytes_max):
+                result.next_offset = _QUEUE_OFFSET.unpack_from(record)[0]
+                break
+            taken.append(record)
+            size += len(record)
+    except BaseException:
+        result.release()
+        raise
+    result.count, result.size = len(taken), size
+    if not taken:
+        result.status = ReadStatus.NO_MATCHED_MESSAGE
+        result.release()
+    return taken

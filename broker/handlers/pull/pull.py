@@ -1,0 +1,530 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE: checks, filter, reading, long polling.
+
+The stored bytes are sent as they are, as views into the mapped log. A pull that finds nothing and
+may wait is held by `long_polling` and run once more when it is woken.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+from typing import Final
+
+import structlog
+
+from aerobee.broker.auth.guard import Principal
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.base.turns import MESSAGES_S
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.pull.checks import selection_of
+from aerobee.broker.handlers.pull.cold import OldEntries, in_thread
+from aerobee.broker.handlers.pull.filtering import select
+from aerobee.broker.net.answers import found_head, pull_fields
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.dispatch import (
+    CLIENT_TOLD,
+    ERROR_TEXT_MAX,
+    Handler,
+    Request,
+    say_refused,
+)
+from aerobee.broker.net.outbox import JOIN_MAX, Part
+from aerobee.broker.services.filters.selection import ALL
+from aerobee.broker.services.long_polling import Hold, LongPolling
+from aerobee.broker.store.files.residence import Residence
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
+from aerobee.protocol.files.queue_entry import ENTRY_SIZE
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from aerobee.protocol.wire.frame import encode_frame
+from aerobee.protocol.wire.headers import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUSPEND,
+    PullRequest,
+    decode_ext,
+)
+
+log = structlog.get_logger("aerobee.pull")
+
+SUSPEND_MAX_S: Final = 600.0
+RECENT_BYTES: Final = 32 << 20  # so much of the log's end may be looked at record by record
+RECENT_ENTRIES: Final = 50_000  # of a queue: what was written last is in memory, no need to ask
+MANY: Final = JOIN_MAX // 1024  # messages: more are taken for a large answer before they are read
+LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
+
+CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+# Nothing was ever there: right for a reader at the start, wrong for one that is farther on.
+EMPTY: Final = frozenset({ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE})
+
+
+class PutOff(Exception):
+    """The answer is large, and the loop has others to serve first: ask again in a later turn."""
+
+
+class Pull:
+    """One pull under way; also the hold that waits in long polling."""
+
+    __slots__ = (
+        "code",
+        "codec",
+        "connection",
+        "entries_read",
+        "fields",
+        "filters_later",
+        "flag",
+        "may_wait",
+        "opaque",
+        "owner",
+        "principal",
+        "queue_id",
+        "queue_offset",
+        "selection",
+        "tick",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        codec: int,
+        opaque: int,
+        flag: int,
+        code: int,
+        fields: PullRequest,
+        may_wait: bool,
+        principal: Principal | None,
+    ) -> None:
+        self.connection = connection
+        self.owner = connection
+        self.principal = principal  # who pulls; None: nobody asks
+        self.code = code
+        self.codec = codec
+        self.opaque = opaque
+        self.flag = flag
+        self.fields = fields
+        self.topic = fields.topic
+        self.queue_id = fields.queue_id
+        self.queue_offset = fields.queue_offset
+        self.selection = ALL
+        self.entries_read = False  # its queue's entries were brought into memory already
+        self.may_wait = may_wait  # whether its caller takes a PutOff
+        self.filters_later = False  # what was read still has to be selected from
+        self.tick = 0
+
+    def wants(self, arrival: Arrival) -> bool:
+        return self.selection.wants(arrival)
+
+
+class Pulls:
+    """What all pulls of a broker share."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._watched: set[Connection] = set()  # whose end must drop their holds
+        self._long_polling: LongPolling = broker.long_polling
+        self._long_polling.rerun = self._rerun
+        self._residence = Residence()
+        self._old_entries = OldEntries(broker)
+        self._reports = broker.store.reports
+
+    def handle(self, request: Request) -> Command | None:
+        """A pull in a header that is decoded the general way."""
+        command = request.command
+        fields = decode_ext(command.ext, PullRequest)
+        parts = self.pull(
+            request.connection,
+            command.codec,
+            command.opaque,
+            command.flag,
+            command.code,
+            fields,
+            principal=request.principal,
+        )
+        if parts:
+            request.connection.write(parts)
+        return None
+
+    def pull(
+        self,
+        connection: Connection,
+        codec: int,
+        opaque: int,
+        flag: int,
+        code: int,
+        fields: PullRequest,
+        *,
+        may_wait: bool = False,
+        principal: Principal | None = None,
+    ) -> Sequence[Part]:
+        """The answer in pieces; nothing when it comes later. PutOff only if it `may_wait`."""
+        pull = Pull(connection, codec, opaque, flag, code, fields, may_wait, principal)
+        return self._run(pull, first=True)
+
+    def _rerun(self, holds: list[Hold]) -> None:
+        for pull in holds:
+            assert isinstance(pull, Pull)
+            if not pull.connection.is_closed:
+                full = pull.connection.is_full
+                parts = self._ask_again(pull) if full else self._run(pull, first=False)
+                if parts:
+                    pull.connection.write(parts)
+
+    def _ask_again(self, pull: Pull) -> Sequence[Part]:
+        """An answer without messages, for a client that has not taken those before: it may have
+        thousands of pulls waiting. The next ones are read once it has."""
+        store = self.broker.store
+        low = store.min_offset(pull.topic, pull.queue_id)
+        high = store.max_offset(pull.topic, pull.queue_id)
+        remark = "take the answers before, then pull again"
+        code = ResponseCode.PULL_NOT_FOUND
+        return _without_messages(pull, code, remark, pull.queue_offset, low, high)
+
+    def _run(self, pull: Pull, *, first: bool) -> Sequence[Part]:
+        try:
+            if pull.principal is not None:  # a pull that has waited may not be allowed any more
+                group = pull.fields.consumer_group
+                self.broker.guard.check_again(pull.principal, pull.topic, group)
+            pull.selection = selection_of(self.broker, pull.fields, is_lite=pull.code == LITE_PULL)
+            if self.broker.offsets.resets_wait and (moved := self._reset(pull)):
+                return moved
+            queue = self.broker.store.queue_table.table.get((pull.topic, pull.queue_id))
+            if queue is not None:
+                is_old = queue.max_offset - pull.queue_offset >= RECENT_ENTRIES
+                if is_old and self._read_entries(pull, queue, first):
+                    return ()
+                if pull.selection is ALL and (parts := self._answer_plain(pull, queue, first)):
+                    return parts
+            result = self._read(pull)
+            if not self._in_memory(result):
+                self._read_cold(pull, result, first)
+                return ()
+            if result.size > JOIN_MAX and self._has_to_wait(pull):
+                result.release()
+                raise PutOff
+            return self._answer(pull, result, result.views, first)
+        except Refused as refused:
+            return _refusal(pull, refused.code, refused.remark)
+        except PutOff:
+            raise
+        except OSError as error:
+            return self._disk_failed(pull, error)
+        except Exception as error:  # one pull's failure is its own: say it, log it, go on
+            log.exception("pull failed", topic=pull.topic, peer=pull.connection.name)
+            text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
+            return _refusal(pull, ResponseCode.SYSTEM_ERROR, text)
+
+    def _answer_plain(self, pull: Pull, queue: ConsumeQueue, first: bool) -> Sequence[Part]:
+        """The usual pull, whose records are all there and in memory; nothing when it is another.
+        Most of a consumer's messages come this way, so it makes few calls and few objects."""
+        broker, fields = self.broker, pull.fields
+        settings = broker.settings
+        count = fields.max_msg_nums
+        if count > settings.max_transfer_count_on_message_in_memory:
+            count = settings.max_transfer_count_on_message_in_memory
+        bytes_max = settings.max_transfer_bytes_on_message_in_memory
+        limit = fields.max_msg_bytes
+        if limit is not None and 0 < limit < bytes_max:
+            bytes_max = limit
+        left = queue.max_offset - pull.queue_offset
+        if count > MANY and left > MANY and self._has_to_wait(pull):
+            raise PutOff
+        topic, queue_id, group = pull.topic, pull.queue_id, fields.consumer_group
+        found = broker.store.read_plain(queue, pull.queue_offset, count, bytes_max)
+        if found is None or pull.flag & ONEWAY_FLAG:
+            return ()
+        file, position, end, views, size, count, behind = found
+        residence = self._residence
+        if self._reports.device_failed or not (
+            (behind < RECENT_BYTES and monotonic() < residence.recent_until)
+            or (behind < RECENT_BYTES and self._holds_recent())
+            or residence.holds_range(file, position, end)
+        ):
+            return ()
+        if size > JOIN_MAX and self._has_to_wait(pull):
+            raise PutOff
+        if first and fields.sys_flag & PULL_COMMIT_OFFSET:
+            broker.offsets.commit(group, topic, queue_id, fields.commit_offset)
+        next_offset = pull.queue_offset + count
+        broker.stats.add_get(topic, group, count, size)
+        broker.offsets.commit_pull(group, topic, queue_id, next_offset)
+        high = broker.store.visible_end(queue)
+        low = queue.min_offset
+        if settings.slave_read_enable:
+            next_broker = self._next_broker(pull, behind > broker.store.hot_bytes)
+        else:
+            next_broker = 0
+        head = found_head(pull.codec, pull.opaque, next_offset, low, high, size, next_broker)
+        if size <= JOIN_MAX:
+            return (b"".join((head, *views)),)
+        file.hold()
+        pull.connection.outbox.release_when_sent(file.release)
+        return (head, *views)
+
+    def _has_to_wait(self, pull: Pull) -> bool:
+        """Whether a large answer is for a later turn of the loop."""
+        return pull.may_wait and self.broker.turns.is_over(MESSAGES_S)
+
+    # --- reading
+
+    def _read_entries(self, pull: Pull, queue: ConsumeQueue, first: bool) -> bool:
+        """Have a thread bring old entries of the queue into memory; False when they are there."""
+        old = None if pull.entries_read else self._old_entries.to_read(pull.fields, queue)
+        if old is None:
+            return False
+        pull.entries_read, pull.may_wait = True, False
+        work = partial(self._old_entries.bring_in, *old)
+        failed = partial(self._failed, pull)
+        in_thread(pull.connection, 0, work, lambda _: self._run(pull, first=first), failed)
+        return True
+
+    def _read(self, pull: Pull) -> ReadResult:
+        settings = self.broker.settings
+        pull.filters_later = self._may_be_cold_to_filter(pull)
+        if pull.filters_later:
+            result: ReadResult = self.broker.store.read_queue(
+                pull.topic,
+                pull.queue_id,
+                pull.queue_offset,
+                settings.max_filter_message_size // ENTRY_SIZE,
+                max_bytes=settings.max_transfer_bytes_on_message_in_memory,
+            )
+            return result
+        result = self._read_queue(
+            pull,
+            settings.max_transfer_count_on_message_in_memory,
+            settings.max_transfer_bytes_on_message_in_memory,
+        )
+        if result.cold:
+            count = settings.max_transfer_count_on_message_in_disk
+            size = settings.max_transfer_bytes_on_message_in_disk
+            if result.count > count or (result.count > 1 and result.size > size):
+                result.release()
+                result = self._read_queue(pull, count, size)
+        return result
+
+    def _may_be_cold_to_filter(self, pull: Pull) -> bool:
+        """Whether the pull selects by what stands in records, and these may not be in memory."""
+        if pull.selection.matches_record is None:
+            return False
+        store = self.broker.store
+        entry = store.queue_entry(pull.topic, pull.queue_id, pull.queue_offset)
+        if entry is None:
+            return False
+        behind = store.max_physical_offset - entry[0]
+        return behind >= RECENT_BYTES or self._reports.device_failed or not self._holds_recent()
+
+    def _holds_recent(self) -> bool:
+        """Whether what was written last is in memory. It nearly always is, but a page that is not
+        would have to come from the disk, and a disk that is gone ends the process there."""
+        end = self.broker.store.max_physical_offset
+        files = self.broker.store.commit_log.files
+        return self._residence.holds_recent(files, max(end - RECENT_BYTES, 0), end)
+
+    def _read_queue(self, pull: Pull, count_max: int, bytes_max: int) -> ReadResult:
+        fields, selection = pull.fields, pull.selection
+        result: ReadResult = self.broker.store.read_queue(
+            pull.topic,
+            pull.queue_id,
+            pull.queue_offset,
+            max(1, min(fields.max_msg_nums, count_max)),  # Go's Poll asks for 0, and gets one
+            max_bytes=_bytes_max(fields, bytes_max),
+            matches=selection.matches,
+            matches_record=selection.matches_record,
+        )
+        return result
+
+    def _select(self, pull: Pull, result: ReadResult, views: Sequence[Part]) -> Sequence[Part]:
+        """Those of the records that the pull wants, as many as `_read` would have brought."""
+        settings, fields = self.broker.settings, pull.fields
+        count = settings.max_transfer_count_on_message_in_memory
+        size = settings.max_transfer_bytes_on_message_in_memory
+        if result.cold:
+            count = settings.max_transfer_count_on_message_in_disk
+            size = settings.max_transfer_bytes_on_message_in_disk
+        matches = pull.selection.matches_record
+        assert matches is not None
+        count = min(fields.max_msg_nums, count)
+        return select(result, views, matches, count, _bytes_max(fields, size))
+
+    def _in_memory(self, result: ReadResult) -> bool:
+        """Whether the loop can send the records without waiting for the disk."""
+        spans = result.spans
+        if not spans:
+            return True
+        return not self._reports.device_failed and self._residence.holds(spans, result.size)
+
+    def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
+        """Have a thread read what is not in memory: the loop must not wait for the disk."""
+
+        def failed(error: Exception) -> Sequence[Part]:
+            result.release()
+            return self._failed(pull, error)
+
+        def answer(read: Sequence[Part]) -> Sequence[Part]:
+            return self._answer(pull, result, read, first)
+
+        work = partial(self.broker.store.read_cold, result)
+        in_thread(pull.connection, result.size, work, answer, failed)
+
+    def _failed(self, pull: Pull, error: Exception) -> Sequence[Part]:
+        """A thread could not read: the client is told, others go on."""
+        if isinstance(error, OSError):
+            return self._disk_failed(pull, error)
+        log.error("a pull failed", topic=pull.topic, queue_id=pull.queue_id, exc_info=error)
+        return _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
+
+    def _disk_failed(self, pull: Pull, error: OSError) -> Sequence[Part]:
+        self._reports.disk_error(
+            "a pull could not be read from disk", error, call="read", then=CLIENT_TOLD
+        )
+        return _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading from disk failed: {error}")
+
+    def _reset(self, pull: Pull) -> Sequence[Part]:
+        """The answer that sends a reader to where an operator has reset its group, if one has."""
+        broker, fields = self.broker, pull.fields
+        offset = broker.offsets.take_reset(
+            fields.consumer_group, pull.topic, pull.queue_id, pull.queue_offset
+        )
+        if offset is None:
+            return ()
+        low = broker.store.min_offset(pull.topic, pull.queue_id)
+        high = broker.store.max_offset(pull.topic, pull.queue_id)
+        return _without_messages(
+            pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset, low, high
+        )
+
+    # --- answering
+
+    def _answer(
+        self, pull: Pull, result: ReadResult, views: Sequence[Part], first: bool
+    ) -> Sequence[Part]:
+        broker, fields = self.broker, pull.fields
+        if pull.filters_later and result.status is ReadStatus.FOUND:
+            views = self._select(pull, result, views)
+        status = result.status
+        if first and fields.sys_flag & PULL_COMMIT_OFFSET:
+            broker.offsets.commit(
+                fields.consumer_group, pull.topic, pull.queue_id, fields.commit_offset
+            )
+        if status is ReadStatus.FOUND:
+            broker.stats.add_get(pull.topic, fields.consumer_group, result.count, result.size)
+            broker.offsets.commit_pull(
+                fields.consumer_group, pull.topic, pull.queue_id, result.next_offset
+            )
+            return _with_messages(pull, result, views, self._next_broker(pull, result.cold))
+        if status in EMPTY:
+            empty = fields.queue_offset == 0
+            code = ResponseCode.PULL_NOT_FOUND if empty else ResponseCode.PULL_OFFSET_MOVED
+        else:
+            code = CODES[status]
+        broker.stats.add_miss()
+        may_wait = first and fields.sys_flag & PULL_SUSPEND
+        if may_wait and code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
+            return ()
+        return _without_messages(
+            pull,
+            code,
+            status.name,
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            self._next_broker(pull, result.cold),
+        )
+
+    def _next_broker(self, pull: Pull, is_cold: bool) -> int:
+        """Whom to pull from next: with slaveReadEnable a reader that is far behind goes to a slave,
+        so that the disk which takes messages has not to read them too."""
+        if not self.broker.settings.slave_read_enable:
+            return 0
+        config = self.broker.groups.find(pull.fields.consumer_group)
+        if config is None:
+            return 0
+        return config.which_broker_when_consume_slowly if is_cold else config.broker_id
+
+    def _hold(self, pull: Pull) -> bool:
+        settings, connection = self.broker.settings, pull.connection
+        if connection.is_closed:
+            return True  # nobody is left to be answered
+        if settings.long_polling_enable:
+            seconds = min(pull.fields.suspend_timeout_millis / 1000, SUSPEND_MAX_S)
+        else:
+            seconds = settings.short_polling_time_mills / 1000
+        if seconds <= 0 or not self._long_polling.hold(pull, seconds):
+            return False
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close.append(self._closed)
+        return True
+
+    def _closed(self, connection: Connection) -> None:
+        self._watched.discard(connection)
+        self._long_polling.drop(connection)
+
+
+def _bytes_max(fields: PullRequest, most: int) -> int:
+    """What the client wants at most, or `most` where that is less."""
+    wanted = fields.max_msg_bytes
+    return wanted if wanted is not None and 0 < wanted < most else most
+
+
+def _with_messages(
+    pull: Pull, result: ReadResult, views: Sequence[Part], next_broker: int
+) -> Sequence[Part]:
+    if pull.flag & ONEWAY_FLAG:
+        result.release()
+        return ()
+    size = result.size
+    head = found_head(
+        pull.codec,
+        pull.opaque,
+        result.next_offset,
+        result.min_offset,
+        result.max_offset,
+        size,
+        next_broker,
+    )
+    if size <= JOIN_MAX:
+        joined = b"".join((head, *views))
+        result.release()
+        return (joined,)
+    pull.connection.outbox.release_when_sent(result.release)
+    return (head, *views)
+
+
+def _without_messages(
+    pull: Pull,
+    code: int,
+    remark: str,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    next_broker: int = 0,
+) -> Sequence[Part]:
+    if pull.flag & ONEWAY_FLAG:
+        return ()
+    fields = pull_fields(next_offset, min_offset, max_offset, next_broker)
+    answer = Command(code, fields, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)
+    return (encode_frame(answer),)
+
+
+def _refusal(pull: Pull, code: int, remark: str) -> Sequence[Part]:
+    if pull.flag & ONEWAY_FLAG:
+        return ()
+    answer = Command(code, {}, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)
+    say_refused(pull.connection, pull.code, False, answer)
+    return (encode_frame(answer),)
+
+
+def handlers(pulls: Pulls) -> dict[int, Handler]:
+    return {
+        RequestCode.PULL_MESSAGE: pulls.handle,
+        RequestCode.LITE_PULL_MESSAGE: pulls.handle,
+    }

@@ -1,0 +1,125 @@
+"""Requests between a master and its slaves, and what a slave refuses."""
+
+from typing import Final
+
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.handlers.common import bound, success
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import Header, Int32, decode_ext
+from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE, SINK_STATE
+
+_SENDS: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave: send to its master")
+_ADMIN: Final = (
+    ResponseCode.SYSTEM_ERROR,
+    "Can't modify topic or subscription group from slave broker, please execute it from master "
+    "broker.",
+)
+_TRANSACTIONS: Final = (
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+    "this broker is a slave: end the transaction at its master",
+)
+# What a slave answers to those who want to change something, as 4.9 does.
+REFUSED_BY_SLAVES: Final[dict[int, tuple[ResponseCode, str]]] = {
+    RequestCode.SEND_MESSAGE: _SENDS,
+    RequestCode.SEND_MESSAGE_V2: _SENDS,
+    RequestCode.SEND_BATCH_MESSAGE: _SENDS,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _SENDS,
+    RequestCode.SEND_REPLY_MESSAGE: _SENDS,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _SENDS,
+    RequestCode.RECALL_MESSAGE: _SENDS,
+    SINK_STATE: _SENDS,
+    SINK_PREPARE: _SENDS,
+    SINK_COMMIT: _SENDS,
+    RequestCode.END_TRANSACTION: _TRANSACTIONS,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _ADMIN,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _ADMIN,
+    RequestCode.DELETE_TOPIC_IN_BROKER: _ADMIN,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ADMIN,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _ADMIN,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: _ADMIN,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _ADMIN,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _ADMIN,
+    RequestCode.CLONE_GROUP_OFFSET: _ADMIN,
+    RequestCode.CLEAN_UNUSED_TOPIC: _ADMIN,
+}
+
+
+def refuse_as_slave(broker: Broker, table: dict[int, Handler]) -> dict[int, Handler]:
+    """The handlers of a slave: those that change anything refuse, for as long as it is one."""
+    return {code: _guarded(broker, code, handler) for code, handler in table.items()}
+
+
+def _guarded(broker: Broker, code: int, handler: Handler) -> Handler:
+    if code not in REFUSED_BY_SLAVES:
+        return handler
+    refusal, remark = REFUSED_BY_SLAVES[code]
+
+    def guarded(request: Request) -> Command | None:
+        if broker.settings.is_slave:
+            raise Refused(refusal, remark)
+        return handler(request)
+
+    return guarded
+
+
+class _SlaveIdentity(Header):
+    slave_id: Int32 | None = None
+    slave_host: str = ""
+    slave_port: Int32 = 0
+
+
+def exchange_ha_info(broker: Broker, request: Request) -> Command:
+    """Where the master's log is to be had; a slave of ours says which connection is its own."""
+    header = decode_ext(request.command.ext, _SlaveIdentity)
+    if header.slave_id is not None and header.slave_id > 0:
+        broker.replication.identify((header.slave_host, header.slave_port), header.slave_id)
+    connection = request.connection
+    address = broker.addresses.route_address(connection.peer, connection.local)
+    ext = {
+        "masterAddress": address,
+        "masterFlushOffset": str(broker.store.flushed_offset),
+        "masterHaAddress": broker.addresses.ha_address(address),
+    }
+    return success(request, ext={} if broker.settings.is_slave else ext)
+
+
+def get_ha_status(broker: Broker, request: Request) -> Command:
+    """Who copies our log, or whose log we copy."""
+    slaves = broker.replication.slaves()
+    status = {
+        "haClientRuntimeInfo": broker.replication.master(),
+        "haConnectionInfo": slaves,
+        "inSyncSlaveNums": sum(slave["inSync"] for slave in slaves),
+        "master": not broker.settings.is_slave,
+        "masterCommitLogMaxOffset": broker.store.max_physical_offset,
+    }
+    return success(request, status)
+
+
+def get_timer_check_point(broker: Broker, request: Request) -> Command:
+    """config/timercheck, for a replica; with the mark that stands beside it."""
+    points = broker.timers.checkpoints
+    ext = {} if points.mark is None else {"logOffset": str(points.mark)}
+    return request.command.answer(ResponseCode.SUCCESS, ext, points.encode())
+
+
+def get_timer_metrics(_broker: Broker, request: Request) -> Command:
+    """What a replica of RocketMQ 5 asks for; it counts its timers itself."""
+    version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+    return success(request, {"dataVersion": version, "timingCount": {}})
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(
+        broker,
+        {
+            RequestCode.EXCHANGE_BROKER_HA_INFO: exchange_ha_info,
+            RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
+            RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,
+            RequestCode.GET_TIMER_METRICS: get_timer_metrics,
+        },
+    )

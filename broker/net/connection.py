@@ -1,0 +1,374 @@
+"""One client's connection: bytes in, answers out.
+
+It knows nothing of what the frames mean. A `Feed` (see `hot_path`) is given every read and returns
+the answers, which leave in one write. Reading stops while the client does not take what it asked
+for, or while too many of its requests wait for the disk.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+import structlog
+
+from aerobee.broker.base.turns import Turns
+from aerobee.broker.net.busy_poll import BusyPoll
+from aerobee.broker.net.outbox import Outbox, Part
+from aerobee.broker.net.questions import Questions
+from aerobee.protocol.wire.codecs import ProtocolError
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import FRAME_SIZE_MAX, encode_frame
+
+log = structlog.get_logger("aerobee.connection")
+
+CLOSE_S: Final = 15e-6  # that the loop needs to close a socket, after we have asked for it
+READ_LARGE: Final = 16 << 10  # bytes of a read that may hold so many requests that it can wait,
+READS_S: Final = 0.002  # once the turn has taken so long: a hundred clients may send such reads
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may take of us."""
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    write_buffer_max: int = 1 << 20  # unsent bytes at which we stop reading
+    waiting_max: int = 10_000  # requests that wait for the disk, at which we stop reading
+    idle_seconds: float = 120.0
+    header_seconds: float = 10.0  # a frame's lengths and header must be here so soon
+    frame_seconds: float = 30.0  # and all of it so soon
+
+
+class Feed(Protocol):
+    """What makes answers of bytes: the hot path in Python, or a compiled twin of it."""
+
+    error: ProtocolError | None  # set once the bytes are no frames; nothing more is answered
+    completed: int  # frames that were whole, so far
+
+    def feed(self, data: bytes) -> Sequence[Part]:
+        """The answers that can be given at once to the requests that `data` completes."""
+
+    def resume(self) -> Sequence[Part]:
+        """Answers to requests that were kept back, because the answers before were too large or
+        the loop had others to serve."""
+
+    @property
+    def kept_back(self) -> Sequence[object]:
+        """Requests that `resume` will answer."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and not ended."""
+
+    @property
+    def header_missing(self) -> bool:
+        """Whether not even the header of that frame is whole."""
+
+
+class Owner(Protocol):
+    """The server, as a connection needs it."""
+
+    limits: Limits
+    busy_poll: BusyPoll
+    turns: Turns
+
+    def opened(self, connection: "Connection") -> bool:
+        """Take the connection in; False refuses it."""
+
+    def lost(self, connection: "Connection") -> None: ...
+
+    def make_feed(self, connection: "Connection") -> Feed: ...
+
+
+class Connection(asyncio.Protocol):
+    """A client that is connected."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.peer: Address = ("0.0.0.0", 0)
+        self.local: Address = ("0.0.0.0", 0)
+        self.name = "?"  # the peer as ip:port
+        self.client_id: str | None = None  # by its heartbeat
+        self.language = "OTHER"  # of its last request that was no plain send or pull
+        self.version = 0
+        self.on_close: list[Callable[[Connection], None]] = []
+        self.is_closed = False
+        self.active_at = 0.0  # the loop's time of the last read or write
+        self.frame_begun_at = 0.0  # of the frame that is not whole yet; 0.0: none
+        self.refusal_said_at = float("-inf")  # kept by `dispatch`, which logs so many a second
+        self.refusals_unsaid = 0
+        self.bad_signatures = 0  # kept by `auth`
+        self.waiting = 0  # requests whose answers wait for the disk
+        self.fetching = 0  # bytes of answers that are being read from it
+        self.outbox = Outbox()
+        self.questions = Questions(self)  # requests of ours to the client
+        self.turns = owner.turns
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._feed: Feed | None = None
+        self._unread: list[bytes] = []  # reads that the feed gets in a later turn
+        self._write_paused = False
+        self._read_paused = False
+        self._going_on = False
+        self._stopping = False
+        self._ended = False  # no more requests come; it closes once the answers due are written
+        self._frames_seen = 0
+
+    # --- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.local = _address(transport.get_extra_info("sockname"))
+        self.name = f"{self.peer[0]}:{self.peer[1]}"
+        self.active_at = self._loop.time()
+        self.outbox.open(transport)
+        high = self._owner.limits.write_buffer_max
+        transport.set_write_buffer_limits(high=high, low=high // 4)
+        if self._owner.opened(self):
+            self._feed = self._owner.make_feed(self)
+        else:
+            transport.abort()
+
+    def use_transport(self, transport: asyncio.Transport) -> None:
+        """From the first bytes on another transport stands before the socket's: TLS."""
+        self._transport = transport
+        self.outbox.open(transport)
+
+    def data_received(self, data: bytes) -> None:
+        feed = self._feed
+        if feed is None or self._stopping or self._ended:
+            return
+        if self._unread or (len(data) >= READ_LARGE and self.turns.is_over(READS_S)):
+            self._unread.append(data)
+            self._go_on_soon()
+        else:
+            self._take(feed, data)
+
+    def _take(self, feed: Feed, data: bytes) -> None:
+        now = self.active_at = self._loop.time()
+        answers = feed.feed(data)
+        if answers:
+            self.write(answers)
+            self._owner.busy_poll.touch()
+        if feed.kept_back:
+            self._go_on_soon()
+        if not feed.partial:
+            self.frame_begun_at = 0.0
+        elif not self.frame_begun_at or feed.completed != self._frames_seen:
+            self.frame_begun_at = now
+            self._frames_seen = feed.completed
+        self.outbox.release_sent()
+        if feed.error is not None and not feed.kept_back:
+            self._refuse(feed.error)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._go_on_soon()
+
+    def eof_received(self) -> bool:
+        """The client has closed its side: ours stays open for requests that were kept back and
+        for answers that wait for the disk."""
+        self._ended = True
+        if self.waiting or self._has_more:
+            return True
+        if self.turns.is_over():  # thousands may go at once
+            self.turns.later(self.close)
+            return True
+        self.turns.charge(CLOSE_S)
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_closed = True
+        self._write_paused = False
+        self.outbox.close()
+        self.questions.close()
+        self.turns.now_or_later(self._finish)
+
+    def _finish(self) -> None:
+        """What the client has sent counts, though it did not wait for the answers: it may have
+        told how far it has come. Then all that was registered by this connection goes."""
+        feed = self._feed
+        if feed is not None and self._has_more and not self._stopping:
+            if feed.kept_back:
+                feed.resume()
+            else:
+                self._take_unread(feed)
+            self.turns.later(self._finish)
+            return
+        self._feed = None
+        for callback in self.on_close:
+            try:
+                callback(self)
+            except Exception:  # the next callback must run all the same
+                log.exception("cleaning up after a client failed", peer=self.name)
+        self.on_close.clear()
+        self._owner.lost(self)
+
+    # --- answers
+
+    def send(self, command: Command) -> None:
+        """Write one frame; nothing happens when the connection is closed."""
+        self.write((encode_frame(command),))
+
+    def write(self, parts: Sequence[Part]) -> None:
+        """Write frames in pieces; nothing happens when the connection is closed."""
+        if not self.is_closed and self.outbox.write(parts):
+            self.active_at = self._loop.time()
+
+    def waits_begin(self, count: int = 1, size: int = 0) -> None:
+        """That many requests' answers wait for the disk, and have to be read from it if they have
+        a size."""
+        self.waiting += count
+        self.fetching += size
+        if self.waiting >= self._owner.limits.waiting_max or self.is_full:
+            self._update_reading()
+
+    def waits_end(self, count: int = 1, size: int = 0) -> None:
+        """That many answers have come."""
+        self.waiting -= count
+        self.fetching -= size
+        if self._read_paused:
+            self._go_on_soon()
+        if self._ended and not self.waiting:
+            self._loop.call_soon(self._close_when_answered)  # which is written next
+
+    # --- requests of ours
+
+    def send_oneway(self, command: Command) -> None:
+        """Send a request of ours that wants no answer."""
+        self.questions.tell(command)
+
+    def request(self, command: Command, timeout: float) -> "asyncio.Future[Command]":
+        """Ask the client and await its answer; TimeoutError or ConnectionClosed when none comes."""
+        return self.questions.ask(command, timeout)
+
+    # --- ends and deadlines
+
+    def stop_reading(self) -> None:
+        """Take no more requests; answers still go out."""
+        self._stopping = True
+        self._update_reading()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more answers should be made before the client has taken some."""
+        return self._write_paused or self.fetching > self._owner.limits.write_buffer_max
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether an answer is still due or on its way."""
+        if self.is_closed or self._transport is None:
+            return False
+        return self.waiting > 0 or self.outbox.unsent > 0
+
+    def close(self, reason: str = "") -> None:
+        """Send what is written, then close."""
+        if self._transport is None or self.is_closed or self._transport.is_closing():
+            return
+        if reason:
+            log.info("connection closed", peer=self.name, client_id=self.client_id, reason=reason)
+        self.turns.charge(CLOSE_S)
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close without sending the rest."""
+        if self._transport is not None and not self.is_closed:
+            self._transport.abort()
+
+    def check_deadlines(self, now: float) -> None:
+        """Close when the client has been silent, or slow with a frame, for too long."""
+        limits = self._owner.limits
+        self.outbox.release_sent()
+        if now - self.active_at > limits.idle_seconds:
+            self.close(f"silent for {limits.idle_seconds:g} s")
+            self.abort()
+        elif self.frame_begun_at and not self._read_paused and self._feed is not None:
+            age = now - self.frame_begun_at
+            if age > limits.header_seconds and self._feed.header_missing:
+                self.close(f"a frame's header was not whole after {limits.header_seconds:g} s")
+            elif age > limits.frame_seconds:
+                self.close(f"a frame was not whole after {limits.frame_seconds:g} s")
+
+    # --- inside
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether requests that were read wait for a later turn."""
+        return bool(self._unread or (self._feed is not None and self._feed.kept_back))
+
+    def _take_unread(self, feed: Feed) -> None:
+        data = b"".join(self._unread)
+        self._unread.clear()
+        self._take(feed, data)
+
+    def _go_on_soon(self) -> None:
+        """Answer what was kept back as long as the client takes it, share by share: other clients
+        come in between."""
+        self._update_reading()
+        if not self._going_on and not self.is_full:
+            self._going_on = True
+            self.turns.later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        feed = self._feed
+        if feed is None or self.is_closed:
+            return
+        if feed.kept_back and not self.is_full:
+            answers = feed.resume()
+            if answers:
+                self.write(answers)
+        elif self._unread and not self.is_full:
+            self._take_unread(feed)
+        if self._has_more and not self.is_full:
+            self._go_on_soon()
+        else:
+            self._update_reading()
+            if feed.error is not None and not self._has_more and not self._ended:
+                self._refuse(feed.error)
+            elif self._ended:
+                self._close_when_answered()
+        self.outbox.release_sent()
+
+    def _close_when_answered(self) -> None:
+        if not self.waiting and not self._has_more:
+            self.close()
+
+    def _update_reading(self) -> None:
+        transport, feed = self._transport, self._feed
+        if transport is None or feed is None or self._ended or transport.is_closing():
+            return
+        pause = (
+            self._stopping
+            or self.is_full
+            or self._has_more
+            or self.waiting >= self._owner.limits.waiting_max
+        )
+        if pause != self._read_paused:
+            self._read_paused = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+                if self.frame_begun_at:
+                    self.frame_begun_at = self._loop.time()  # the delay was ours
+
+    def _refuse(self, error: ProtocolError) -> None:
+        log.warning("bytes that are no frame: connection closed", peer=self.name, reason=str(error))
+        self._ended = True
+        if not self.waiting:
+            self.close()
+
+
+def _address(name: object) -> Address:
+    if isinstance(name, tuple) and len(name) >= 2:
+        ip = str(name[0])
+        return (ip.removeprefix("::ffff:") if "." in ip else ip), int(name[1])
+    return ("0.0.0.0", 0)

@@ -1,0 +1,137 @@
+"""Bytes of one connection in, answers out, the general way.
+
+Each frame is decoded in full and handed to the dispatcher. That is all that a name server needs,
+and what the hot path does with the frames that it does not take itself. Frames of both ways pass
+through `feed`: a check that all requests have to pass belongs there.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.dispatch import Dispatcher, Request
+from aerobee.broker.net.outbox import Part
+from aerobee.protocol.wire.codecs import ProtocolError, decode_command
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.command import JSON, RESPONSE_FLAG, ROCKETMQ
+from aerobee.protocol.wire.frame import FrameDecoder, RawFrame, encode_frame
+
+ANSWERS_MAX: Final = 128 << 10  # bytes of answers that are made before other clients' turn
+
+# What requests may claim of a turn of the loop whose slice is used up.
+NOTHING: Final = 0
+A_MESSAGE: Final = 1  # a client's first request, if messages go by it
+ANYTHING: Final = 2  # what was kept back has waited for its turn already
+PUT_OFF: Final = -1  # "the frame has to wait", in place of a size
+
+# By these messages are sent and received; everything else can wait for some milliseconds.
+_MESSAGES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+    }
+)
+
+_JSON_CODE: Final = re.compile(rb'"code"\s*:\s*"?(\d+)')
+
+
+def _carries_messages(frame: RawFrame) -> bool:
+    """By a look at the request's code: whoever has to wait shall not cost much before."""
+    codec, header, _ = frame
+    if codec == JSON:
+        found = _JSON_CODE.search(header)
+        return found is not None and int(found[1]) in _MESSAGES
+    if codec == ROCKETMQ:
+        return int.from_bytes(header[:2], "big") in _MESSAGES
+    try:
+        return decode_command(*frame).code in _MESSAGES
+    except ProtocolError:
+        return False
+
+
+class GeneralFeed:
+    """The feed of a connection."""
+
+    def __init__(self, connection: Connection, dispatcher: Dispatcher, frame_size_max: int) -> None:
+        self.connection = connection
+        self.error: ProtocolError | None = None
+        self.completed = 0
+        self.kept_back: Sequence[RawFrame] = ()
+        self.partial = False
+        self._broken = False  # by a header that cannot be read: nothing after it is answered
+        self._decoder = FrameDecoder(frame_size_max)
+        self._dispatch = dispatcher.dispatch
+        self._turns = connection.turns
+
+    @property
+    def header_missing(self) -> bool:
+        return self._decoder.header_missing
+
+    def feed(self, data: bytes) -> Sequence[Part]:
+        decoder = self._decoder
+        frames = decoder.feed(data)
+        self.partial = decoder.pending > 0
+        if decoder.error is not None:
+            self.error = decoder.error  # the frames before it are answered all the same
+        if self.kept_back:
+            self.kept_back = [*self.kept_back, *frames]
+            return ()
+        self.completed += len(frames)
+        return self._answer(frames, A_MESSAGE) if frames else ()
+
+    def resume(self) -> Sequence[Part]:
+        frames, self.kept_back = self.kept_back, ()
+        return self._answer(frames, ANYTHING)
+
+    def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
+        out: list[Part] = []
+        size = 0
+        for index, frame in enumerate(frames):
+            answered = self._general(frame, out, claim)
+            if answered == PUT_OFF:
+                self.kept_back = frames[index:]
+                break
+            if self._broken:
+                break
+            claim = NOTHING
+            size += answered
+            if size > ANSWERS_MAX or self.connection.is_full:
+                self.kept_back = frames[index + 1 :]
+                break
+        return (b"".join(out),) if out else ()
+
+    def _general(self, frame: RawFrame, out: list[Part], claim: int) -> int:
+        """Decode one frame in full and have it answered; how many bytes of answer there are."""
+        if (
+            claim != ANYTHING
+            and self._turns.is_over()
+            and (claim == NOTHING or not _carries_messages(frame))
+        ):
+            return PUT_OFF
+        try:
+            command = decode_command(*frame)
+        except ProtocolError as error:
+            self.error = error
+            self._broken = True
+            return 0
+        connection = self.connection
+        if command.flag & RESPONSE_FLAG:
+            connection.questions.answered(command)
+            return 0
+        connection.language = command.language
+        connection.version = command.version
+        before = connection.outbox.written
+        answer = self._dispatch(Request(command, connection, connection.active_at))
+        if answer is None:
+            return connection.outbox.written - before  # a pull writes its answer itself
+        encoded = encode_frame(answer)
+        out.append(encoded)
+        return len(encoded)

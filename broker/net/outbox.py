@@ -1,0 +1,99 @@
+"""What is on its way to one client, and what must be kept until it has left."""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write than many pieces
+PIECES_MAX: Final = 1024  # that one call of the system takes
+
+Part = bytes | memoryview
+
+
+class Outbox:
+    """The writing side of a connection. Before `open` and after `close` it takes nothing."""
+
+    __slots__ = ("_descriptor", "_releases", "_releases_unwritten", "_transport", "written")
+
+    def __init__(self) -> None:
+        self.written = 0  # bytes, so far
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1  # of the socket, where pieces may be written to it directly
+        # Of mapped files whose bytes are under way: what to call, and after how many bytes.
+        self._releases: deque[tuple[int, Callable[[], None]]] = deque()
+        self._releases_unwritten: list[Callable[[], None]] = []
+
+    def open(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        # Under TLS there is no socket to be had: what is written to it directly would be plain.
+        sock = transport.get_extra_info("socket")
+        # Some versions of asyncio's own writelines forget the high-water mark; uvloop's does not.
+        is_direct = sock is not None and not type(transport).__module__.startswith("asyncio")
+        self._descriptor = sock.fileno() if is_direct else -1
+
+    def close(self) -> None:
+        """The client has gone: nothing that was written is needed any more."""
+        self._transport = None
+        for release in (*(each for _, each in self._releases), *self._releases_unwritten):
+            release()
+        self._releases.clear()
+        self._releases_unwritten.clear()
+
+    def write(self, parts: Sequence[Part]) -> bool:
+        """Write frames in pieces; False when the connection is closed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        if len(parts) == 1:
+            self.written += len(parts[0])
+            transport.write(parts[0])
+        else:
+            self.written += sum(map(len, parts))
+            if self._descriptor < 0:
+                transport.write(b"".join(parts))
+            elif unsent := self._write_now(transport, parts):
+                transport.writelines(unsent)
+        if self._releases_unwritten:
+            self._releases += [(self.written, each) for each in self._releases_unwritten]
+            self._releases_unwritten.clear()
+            self.release_sent()
+        return True
+
+    def _write_now(self, transport: asyncio.Transport, parts: Sequence[Part]) -> Sequence[Part]:
+        """Hand many pieces to the system in one call; what it did not take is returned. The
+        transport would do the same, but spends more on each piece than on its bytes."""
+        if transport.get_write_buffer_size():
+            return parts
+        for start in range(0, len(parts), PIECES_MAX):
+            pieces = parts[start : start + PIECES_MAX]
+            try:
+                sent = os.writev(self._descriptor, pieces)
+            except OSError:  # it takes nothing now, or the client has gone: the transport finds out
+                sent = 0
+            if sent < sum(map(len, pieces)):
+                for index, piece in enumerate(pieces, start):
+                    if sent < len(piece):
+                        return (memoryview(piece)[sent:], *parts[index + 1 :])
+                    sent -= len(piece)
+        return ()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and have not left."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def release_when_sent(self, release: Callable[[], None]) -> None:
+        """Call `release` once what is written next has left, or the client has gone."""
+        if self._transport is None:
+            release()
+        else:
+            self._releases_unwritten.append(release)
+
+    def release_sent(self) -> None:
+        """Call what was to be called after bytes that have left by now."""
+        if self._releases:
+            sent = self.written - self.unsent
+            while self._releases and self._releases[0][0] <= sent:
+                self._releases.popleft()[1]()

@@ -1,0 +1,50 @@
+"""Every file under config/, and whether a slave has it from its master.
+
+A service asks here for the name of its file, so none is written without a class.
+"""
+
+import os
+import re
+from enum import Enum, auto
+from typing import Final
+
+
+class Kept(Enum):
+    REPLICATED = auto()  # a slave's is its master's
+    IN_LOG = auto()  # made anew from the log, which is replicated
+    LOCAL = auto()  # each broker has its own
+    JAVA = auto()  # of RocketMQ 5, for what is not there here: left alone
+
+
+CLASSES: Final = {
+    "topics.json": Kept.REPLICATED,
+    "subscriptionGroup.json": Kept.REPLICATED,
+    "consumerOffset.json": Kept.REPLICATED,
+    "delayOffset.json": Kept.REPLICATED,
+    "timercheck": Kept.REPLICATED,
+    "timerMoves": Kept.LOCAL,  # of the timer log, which a slave has not
+    "consumerFilter.json": Kept.LOCAL,  # from heartbeats, which clients send to slaves too
+    "consumerMembers.json": Kept.LOCAL,  # who was online here
+    "access.json": Kept.LOCAL,  # users that were changed at this broker
+    "kvConfig.json": Kept.LOCAL,  # of the name service
+    "sparkSink.json": Kept.LOCAL,
+    "broadcastOffset.json": Kept.JAVA,
+    "consumerOrderInfo.json": Kept.JAVA,
+    "lmqConsumerOffset.json": Kept.JAVA,
+    "messageRequestMode.json": Kept.JAVA,
+    "timermetrics": Kept.JAVA,
+    "topicQueueMapping.json": Kept.JAVA,
+    "tieredStoreMetadata.json": Kept.JAVA,
+}
+_BESIDE: Final = re.compile(r"(\.bak|\.tmp|\.new|\.journal)+$")  # what is written beside a file
+
+
+def config_path(folder: str, name: str) -> str:
+    """Where a service keeps its file. KeyError: it has no class, and needs one in CLASSES."""
+    assert CLASSES[name]
+    return os.path.join(folder, name)
+
+
+def without_class(names: list[str]) -> list[str]:
+    """Those of a folder's names that are not known."""
+    return [name for name in names if _BESIDE.sub("", name) not in CLASSES]

@@ -1,0 +1,331 @@
+"""A table under config/ that may be large: changes go to a journal, the JSON file follows.
+
+Whoever changes an entry says so (`changed`, `changed_lazily`); an answer that promises the change
+waits for it (`when_saved`). A thread saves: all that is changed by the time it begins is saved
+together, in the journal beside the JSON file (`store.journal_file`). So what a save costs depends
+on what has changed, not on the size of the table. The JSON file, which other brokers and people
+read, is written `QUIET_S` later, or later still, so that writing it takes 1 / `WHOLE_SHARE` of the
+time at most; and by a stop, which leaves no journal. Its text is made on the loop in slices of
+`SLICE_S` while the table goes on changing: what changes meanwhile is saved again, in the new
+journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.reports import Reports
+from aerobee.broker.base.wake import Wake
+from aerobee.broker.base.worker import Worker
+from aerobee.broker.services.config_files.journal_file import JournalFile, load_with_journal
+from aerobee.broker.services.config_files.json_file import put_in_place, write_fresh
+from aerobee.broker.services.config_files.table_text import (
+    SLICE_S,
+    Slices,
+    journal_slices,
+    made_by,
+    whole_slices,
+)
+from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.protocol.files.config_journal import Change, Path, base_of
+
+log = structlog.get_logger("aerobee.config")
+
+QUIET_S: Final = 0.2
+WHOLE_SHARE: Final = 20.0
+RETRY_S: Final = 2.0
+
+Saved = Callable[[OSError | None], None]
+
+
+class TableFile:
+    """Saves a table to `path`.
+
+    `entries` gives all that the JSON file holds, in its order; `value_of` one entry as it is now,
+    None when it is gone, and for `("dataVersion",)` the version to save with the others.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        entries: Callable[[], Iterator[Change]],
+        value_of: Callable[[Path], Any],
+        disk: Disk | None = None,
+    ) -> None:
+        self.path = path
+        self._clock = clock
+        self._entries = entries
+        self._value_of = value_of
+        self._disk = disk if disk is not None else RealDisk()
+        self._journal = JournalFile(path, self._disk)
+        self._unsaved: dict[Path, None] = {}
+        self._saving: dict[Path, None] = {}  # of the save under way
+        self._waiting: list[Saved] = []  # for a save that has not begun
+        self._answering: deque[Saved] = deque()  # for the save under way
+        self._is_written = False  # the save under way is through, with this outcome
+        self._outcome: OSError | None = None
+        self._soon = False  # whether a change is to be saved without waiting for more
+        self._changed_at = 0.0  # the first that is not saved
+        self._whole_at = float("-inf")  # when the JSON file may be written next
+        self._is_behind = False  # the JSON file lacks what a journal had at the start
+        self._reports = Reports(clock)
+        self._is_failing = False
+        self._began_at = 0.0  # the save under way
+        self._is_running = False
+        self._wake = Wake()
+
+    def load(self) -> dict[Any, Any] | None:
+        content, self._is_behind = load_with_journal(self.path, self._disk)
+        return content
+
+    # --- changes
+
+    def changed(self, *paths: Path) -> None:
+        """Save these entries soon, with what else is changed by then."""
+        if not self._unsaved:
+            self._changed_at = self._clock.monotonic()
+        for path in paths:
+            self._unsaved[path] = None
+        self._soon = True
+        if self._is_running:
+            self._wake.set()
+        else:
+            self._save_in_place()
+
+    def changed_lazily(self, path: Path) -> None:
+        """Save the entry within the pause of `run`."""
+        if not self._unsaved:
+            self._changed_at = self._clock.monotonic()
+            self._wake.set()
+        self._unsaved[path] = None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether every change is on disk."""
+        return not self._unsaved and not self._saving
+
+    def holds(self, path: Path) -> bool:
+        """Whether this entry is on disk as it is now."""
+        is_saving = path in self._saving and not (self._is_written and self._outcome is None)
+        return path not in self._unsaved and not is_saving
+
+    def when_saved(self, then: Saved, path: Path | None = None) -> None:
+        """Call back once every change so far is on disk, or with the reason why it is not. With a
+        path that is being saved it waits for that save alone, and so keeps its turn."""
+        if not self._unsaved or (path in self._saving and path not in self._unsaved):
+            if self._saving:
+                self._answering.append(then)
+            else:
+                then(None)
+            return
+        self._waiting.append(then)
+        if self._is_running:
+            self._wake.set()
+        else:
+            self._save_in_place()
+
+    async def saved(self) -> None:
+        """Return when every change so far is on disk; OSError when the disk refuses."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: OSError | None) -> None:
+            if not future.done():
+                future.set_result(None) if error is None else future.set_exception(error)
+
+        self.when_saved(done)
+        await future
+
+    # --- saving in the background
+
+    async def run(self, pause_s: float = QUIET_S) -> None:
+        """Save what changes, lazy changes within `pause_s`; ends by cancellation."""
+        worker = Worker("aerobee-config")
+        self._is_running = True
+        try:
+            while True:
+                wait_s = self._wait_s(pause_s)
+                if wait_s is None:
+                    await self._wake.wait()
+                elif wait_s > 0:
+                    await self._wake.wait_at_most(self._clock, wait_s)
+                else:
+                    await self._round(worker)
+        finally:
+            self._is_running = False
+            worker.stop()
+
+    def _wait_s(self, pause_s: float) -> float | None:
+        """How long the next round has time; None: nothing is to be done."""
+        due_at = None
+        if self._unsaved:
+            due_at = self._changed_at + (0.0 if self._soon or self._waiting else pause_s)
+            if not self._journal.is_open:
+                due_at = max(due_at, self._whole_at)
+        if self._journal.is_used or self._is_behind:
+            due_at = self._whole_at if due_at is None else min(due_at, self._whole_at)
+        return None if due_at is None else due_at - self._clock.monotonic()
+
+    async def _round(self, worker: Worker) -> None:
+        """Answer those who wait by way of the journal; write the JSON file when its time has come,
+        which saves the changes for which nobody waits, too."""
+        is_time = self._clock.monotonic() >= self._whole_at
+        if self._journal.is_open and self._unsaved and (self._waiting or not is_time):
+            await self._save(worker, self._changes_text, self._append, self._appended)
+            is_time = is_time or not self._journal.is_open  # it is full, or failed
+        if is_time and (self._unsaved or self._journal.is_used or self._is_behind):
+            await self._save(worker, self._whole_text, self._replace, self._replaced)
+
+    async def _save(
+        self,
+        worker: Worker,
+        text: Callable[[], Slices],
+        write: Callable[[list[bytes]], OSError | None],
+        complete: Callable[[OSError | None], None],
+    ) -> None:
+        self._take()
+        slices = text()
+        try:
+            while True:
+                try:
+                    next(slices)
+                except StopIteration as made:
+                    texts: list[bytes] = made.value
+                    break
+                await asyncio.sleep(0)
+            await worker.run_to_end(write, texts, complete)
+            while self._answering:
+                self._answer(perf_counter() + SLICE_S)
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self._end_save()
+            raise
+        self._end_save()
+
+    def _take(self) -> None:
+        self._saving, self._unsaved = self._unsaved, {}
+        self._answering, self._waiting = deque(self._waiting), []
+        self._soon = False
+        self._is_written = False
+        self._began_at = self._clock.monotonic()
+
+    def _put_back(self) -> None:
+        self._unsaved = self._saving | self._unsaved
+        self._waiting = [*self._answering, *self._waiting]
+        self._saving, self._answering = {}, deque()
+        self._soon = True
+
+    def _appended(self, error: OSError | None) -> None:
+        if self._journal.is_open:
+            self._complete(None)
+            return
+        self._put_back()  # the whole JSON file is next, for those who wait, too
+        if error is not None:
+            self._log_failure(error)
+
+    def _replaced(self, error: OSError | None) -> None:
+        if error is not None:
+            self._unsaved = self._saving | self._unsaved
+            self._soon = True
+            self._whole_at = max(self._whole_at, self._clock.monotonic() + RETRY_S)
+            self._log_failure(error)
+        elif self._is_failing:
+            self._is_failing = False
+            log.info("a config file is saved again", path=self.path)
+        self._complete(error)
+
+    def _complete(self, error: OSError | None) -> None:
+        """On the loop: what was taken is on disk, or this is why it is not."""
+        self._is_written, self._outcome = True, error
+
+    def _answer(self, until: float) -> None:
+        """Answer those who wait for the save, up to this time."""
+        while self._answering and perf_counter() < until:
+            try:
+                self._answering.popleft()(self._outcome)
+            except Exception:  # the others get their answers all the same
+                log.exception("answering after a save failed", path=self.path)
+
+    def _end_save(self) -> None:
+        if self._is_written:
+            self._answer(float("inf"))
+            self._saving = {}
+        else:
+            self._put_back()
+
+    def _changes_text(self) -> Slices:
+        return journal_slices(self._saving, self._value_of)
+
+    def _whole_text(self) -> Slices:
+        return whole_slices(self._entries())
+
+    # --- in the thread, or in place
+
+    def _append(self, texts: list[bytes]) -> OSError | None:
+        try:
+            self._journal.append(texts)
+        except OSError as error:
+            return error
+        return None
+
+    def _replace(self, texts: list[bytes]) -> OSError | None:
+        data = b"".join(texts)
+        base = base_of(data)
+        try:
+            write_fresh(self.path, data, self._disk)
+            self._journal.end(base)
+            put_in_place(self.path, self._disk)
+            self._journal.begin(base)
+        except OSError as error:
+            return error
+        self._is_behind = False
+        now = self._clock.monotonic()
+        self._whole_at = now + max(QUIET_S, (now - self._began_at) * WHOLE_SHARE)
+        return None
+
+    def save(self) -> None:
+        """Write the JSON file now, in place; OSError when the disk refuses."""
+        self._take()
+        error = self._replace(made_by(self._whole_text()))
+        self._replaced(error)
+        self._end_save()
+        if error is not None:
+            raise error
+
+    def step(self) -> bool:
+        """Save what has changed, in place and as `run` does it; whether that has worked."""
+        if self._journal.is_open:
+            self._take()
+            self._appended(self._append(made_by(self._changes_text())))
+            self._end_save()
+        if not self._journal.is_open:
+            self._save_in_place()
+        return self.is_saved
+
+    def _save_in_place(self) -> None:
+        with suppress(OSError):  # it is logged, and those who wait are told
+            self.save()
+
+    def stop(self) -> None:
+        """After `run`: leave a JSON file that holds everything, and no journal."""
+        if not self.is_saved or self._journal.is_used or self._is_behind or self._waiting:
+            self.save()
+        self._journal.remove()
+
+    def _log_failure(self, error: OSError) -> None:
+        self._is_failing = True
+        self._reports.disk_error(
+            "a config file cannot be saved",
+            error,
+            call="write",
+            path=self.path,
+            then=f"changes are kept in memory; saving is tried again every {RETRY_S:g} s",
+        )

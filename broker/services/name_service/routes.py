@@ -1,0 +1,336 @@
+"""The name service's table: which broker has which topics, and where it can be dialled.
+
+Brokers that registered with us (ours or Apache's) are kept until they go silent or their connection
+closes. The broker in the same process is not registered: its topics are read as they are at the
+moment of the question, and its address depends on who asks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.services.topics.config import READ, WRITE, TopicConfig
+
+log = structlog.get_logger("aerobee.names")
+
+MASTER_ID: Final = 0
+EXPIRY_MS: Final = 120_000  # of a broker that does not say another
+_SLICE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """The queues of one topic on one broker."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerName": self.broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+
+@dataclass(slots=True)
+class BrokerData:
+    """A broker by name: the addresses of its master (0) and replicas."""
+
+    cluster: str
+    name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerAddrs": dict(self.addresses),
+            "brokerName": self.name,
+            "cluster": self.cluster,
+            "enableActingMaster": False,
+        }
+
+
+@dataclass(slots=True)
+class Registration:
+    """What a broker says of itself."""
+
+    cluster: str
+    name: str
+    address: str
+    broker_id: int
+    ha_address: str
+    data_version: dict[str, int]
+    topics: dict[str, TopicConfig]
+    filter_servers: list[str] = field(default_factory=list)
+    timeout_ms: int = EXPIRY_MS
+
+
+@dataclass(slots=True)
+class _Live:
+    """A registered broker that was heard of."""
+
+    registration: Registration
+    heard_at: float
+    connection: object  # its closing ends the registration
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The broker in this process."""
+
+    cluster: str
+    name: str
+    topics: Callable[[], Mapping[str, TopicConfig]]
+    permission: Callable[[], int]
+    broker_id: int = MASTER_ID
+
+
+class Routes:
+    """All routes. `local_address` in the questions is ours as the asking client shall dial it."""
+
+    def __init__(self, clock: Clock, local: Local | None = None) -> None:
+        self._clock = clock
+        self.local = local
+        self._brokers: dict[str, BrokerData] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}  # topic -> broker name
+        self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
+        self._write_wiped = False  # of the local broker
+
+    # --- questions
+
+    def queues(self, topic: str) -> list[QueueData]:
+        """Where the topic is; empty when nobody has it."""
+        found = dict(self._queues.get(topic, {}))
+        local = self._local_queues(topic)
+        if local is not None:
+            found[local.broker_name] = local
+        return list(found.values())
+
+    def broker(self, name: str, local_address: str) -> BrokerData | None:
+        known = self._brokers.get(name)
+        if self.local is None or name != self.local.name:
+            return known
+        addresses = dict(known.addresses) if known else {}
+        addresses[self.local.broker_id] = local_address
+        return BrokerData(self.local.cluster, name, addresses)
+
+    def brokers(self, local_address: str) -> Iterator[BrokerData]:
+        names = list(self._brokers)
+        if self.local is not None and self.local.name not in self._brokers:
+            names.append(self.local.name)
+        for name in names:
+            broker = self.broker(name, local_address)
+            if broker is not None:
+                yield broker
+
+    def topics(self, matches: Callable[[QueueData], bool] = lambda _: True) -> list[str]:
+        """The names of all topics that have a queue for which `matches` holds."""
+        return sorted(
+            name for name in self._topic_names() if any(matches(data) for data in self.queues(name))
+        )
+
+    def filter_servers(self) -> dict[str, list[str]]:
+        """By the address of the broker that they belong to."""
+        return {
+            live.registration.address: live.registration.filter_servers
+            for live in self._live.values()
+            if live.registration.filter_servers
+        }
+
+    def data_version(self, cluster: str, address: str) -> dict[str, int] | None:
+        live = self._live.get((cluster, address))
+        return live.registration.data_version if live else None
+
+    def master_of(self, name: str) -> Registration | None:
+        """The live master of a broker name."""
+        for live in self._live.values():
+            known = live.registration
+            if known.name == name and known.broker_id == MASTER_ID:
+                return known
+        return None
+
+    def _topic_names(self) -> set[str]:
+        local = set(self.local.topics()) if self.local is not None else set()
+        return local.union(self._queues)
+
+    def _local_queues(self, topic: str) -> QueueData | None:
+        if self.local is None:
+            return None
+        config = self.local.topics().get(topic)
+        if config is None:
+            return None
+        data = queue_data(self.local.name, config)
+        return replace(data, perm=data.perm & permission_mask(self._local_permission()))
+
+    def _local_permission(self) -> int:
+        assert self.local is not None
+        permission = self.local.permission()
+        return permission & ~WRITE if self._write_wiped else permission
+
+    # --- registrations
+
+    def register(self, new: Registration, connection: object) -> None:
+        """Take over what a broker says; ValueError when it cannot be."""
+        for _ in self.register_slices(new, connection):
+            pass
+
+    def register_slices(self, new: Registration, connection: object) -> Iterator[None]:
+        """Likewise, with some topics between one yield and the next. It ends early when the broker
+        goes meanwhile."""
+        key = (new.cluster, new.address)
+        before = self._live.get(key)
+        if before is None and len(new.topics) == 1:
+            raise ValueError(
+                "register broker failed: the first registration must carry all topics, not one"
+            )
+        local = self.local
+        if local is not None and (new.name, new.broker_id) == (local.name, local.broker_id):
+            raise ValueError(
+                f"register broker failed: the broker of this process is called {new.name} too, "
+                f"and has the id {new.broker_id}; give each broker a brokerName of its own, or "
+                f"each slave a brokerId of its own"
+            )
+        if self._forget_old_selves(new):
+            before = None
+        self._place_broker(new)
+        has_changed = new.broker_id == MASTER_ID and (
+            before is None or before.registration.data_version != new.data_version
+        )
+        if not has_changed and before is not None:
+            new = replace(new, topics=before.registration.topics)
+        live = self._live[key] = _Live(new, self._clock.monotonic(), connection)
+        if before is None:
+            log.info("broker registered", broker=new.name, id=new.broker_id, address=new.address)
+        if has_changed:
+            for count, (topic, config) in enumerate(new.topics.items()):
+                if count % _SLICE == 0:
+                    yield
+                    if self._live.get(key) is not live:
+                        return
+                self._queues.setdefault(topic, {})[new.name] = queue_data(new.name, config)
+
+    def _forget_old_selves(self, new: Registration) -> bool:
+        """Drop what the broker was before it was configured anew; whether it was at this key.
+
+        An entry that nobody refreshes any more would take the new one's routes along one day."""
+        at_key = False
+        for key, live in list(self._live.items()):
+            known = live.registration
+            renamed = (known.name, known.broker_id) != (new.name, new.broker_id)
+            if known.address == new.address and renamed:
+                self.unregister(*key, known.name, known.broker_id)
+                at_key |= key == (new.cluster, new.address)
+            elif not renamed and key != (new.cluster, new.address):
+                log.info("broker moved", broker=new.name, id=new.broker_id, was=key)
+                del self._live[key]
+        return at_key
+
+    def _place_broker(self, new: Registration) -> None:
+        broker = self._brokers.setdefault(new.name, BrokerData(new.cluster, new.name))
+        broker.cluster = new.cluster
+        for broker_id, address in list(broker.addresses.items()):
+            if address == new.address and broker_id != new.broker_id:
+                del broker.addresses[broker_id]  # a replica that became the master
+        broker.addresses[new.broker_id] = new.address
+
+    def forget_topics_not_in(self, name: str, topics: set[str]) -> None:
+        """A broker's registration was complete: what it does not name, it does not have."""
+        for topic in [t for t, queues in self._queues.items() if name in queues]:
+            if topic not in topics:
+                self._remove_queues(topic, name)
+
+    def heard_of(self, cluster: str, address: str, timeout_ms: int | None = None) -> bool:
+        """A sign of life; False when the broker is not registered."""
+        live = self._live.get((cluster, address))
+        if live is None:
+            return False
+        live.heard_at = self._clock.monotonic()
+        if timeout_ms:
+            live.registration.timeout_ms = timeout_ms
+        return True
+
+    def unregister(self, cluster: str, address: str, name: str, broker_id: int) -> None:
+        broker = self._brokers.get(name)
+        if broker is None or broker.addresses.get(broker_id) != address:
+            return
+        self._live.pop((cluster, address), None)
+        del broker.addresses[broker_id]
+        if not broker.addresses:  # else its slaves can be read from
+            for topic in [t for t, queues in self._queues.items() if name in queues]:
+                self._remove_queues(topic, name)
+        if not broker.addresses:
+            del self._brokers[name]
+
+    def connection_closed(self, connection: object) -> None:
+        for live in [live for live in self._live.values() if live.connection is connection]:
+            self._drop(live, "its connection closed")
+
+    def drop_silent(self) -> None:
+        """Forget the brokers that were not heard of in time."""
+        now = self._clock.monotonic()
+        for live in list(self._live.values()):
+            if (now - live.heard_at) * 1000 > live.registration.timeout_ms:
+                self._drop(live, f"silent for {now - live.heard_at:.0f} s")
+
+    def _drop(self, live: _Live, reason: str) -> None:
+        known = live.registration
+        log.warning("broker dropped", broker=known.name, address=known.address, reason=reason)
+        self.unregister(known.cluster, known.address, known.name, known.broker_id)
+
+    # --- changes by an administrator
+
+    def set_write_permission(self, name: str, allowed: bool) -> int:
+        """Show or hide a broker to producers; returns how many topics that concerns."""
+        count = 0
+        for queues in self._queues.values():
+            data = queues.get(name)
+            if data is not None:
+                perm = data.perm | WRITE if allowed else data.perm & ~WRITE
+                queues[name] = replace(data, perm=perm)
+                count += 1
+        if self.local is not None and name == self.local.name:
+            self._write_wiped = not allowed
+            count = len(self.local.topics())
+        log.info("write permission changed", broker=name, allowed=allowed, topics=count)
+        return count
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        for name in list(self._queues.get(topic, {})):
+            broker = self._brokers.get(name)
+            if cluster is None or (broker is not None and broker.cluster == cluster):
+                self._remove_queues(topic, name)
+
+    def put_queues(self, topic: str, queues: list[QueueData]) -> None:
+        """A topic's queues on brokers that are registered."""
+        for data in queues:
+            if data.broker_name in self._brokers:
+                self._queues.setdefault(topic, {})[data.broker_name] = data
+
+    def _remove_queues(self, topic: str, name: str) -> None:
+        queues = self._queues[topic]
+        queues.pop(name, None)
+        if not queues:
+            del self._queues[topic]
+
+
+def permission_mask(permission: int) -> int:
+    """What a broker-wide permission leaves of a topic's."""
+    return ~((READ | WRITE) & ~permission)
+
+
+def queue_data(broker_name: str, config: TopicConfig) -> QueueData:
+    return QueueData(
+        broker_name,
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm,
+        config.topic_sys_flag,
+    )

@@ -1,0 +1,24 @@
+"""What handlers ask of replication. The daemon fills it in; a broker without has these defaults."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+def _no_slaves() -> list[dict[str, Any]]:
+    return []
+
+
+def _no_master() -> dict[str, Any]:
+    return {}
+
+
+def _nobody(_endpoint: tuple[str, int], _broker_id: int) -> None:
+    """There is no link that could be identified."""
+
+
+@dataclass(slots=True)
+class Replication:
+    slaves: Callable[[], list[dict[str, Any]]] = _no_slaves  # each one's connection
+    master: Callable[[], dict[str, Any]] = _no_master  # of a slave: how it follows
+    identify: Callable[[tuple[str, int], int], None] = _nobody  # a slave's connection, its brokerId

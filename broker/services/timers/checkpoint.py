@@ -1,0 +1,192 @@
+"""config/timercheck, upstream's page of 4096 bytes: how far the timers had come, for certain.
+
+It never says more than the store has on disk. At byte 256 stands our mark: copies of timers before
+this place of the store's log are counted in the page, the others a start finds (`origins`). Behind
+it, what a clock showed that was far ahead (`timer_far`), and what was passed before it was set
+back: a count, then for each the first second, the one after the last, a place in the timer log. A
+checksum binds all of it to the page: one that a Java broker has written since has no mark.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.wake import Wake
+from aerobee.broker.services.timers.recovery import Passed
+from aerobee.broker.store.files.disk import DiskFile, make_folder
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+_PAGE: Final = 4096
+_FIELDS: Final = Struct(">7q")
+_MARK_AT: Final = 256
+_MARK: Final = Struct(">qqi")  # place in the log, the old clock, number of ranges
+_RANGE: Final = Struct(">qqq")
+_CRC_SIZE: Final = 4  # of the fields, the mark and the ranges
+_RANGES_MAX: Final = 8  # all of it in one sector
+
+
+class TimerCheckpoint(NamedTuple):
+    """The fields, in their order."""
+
+    read_ms: int = 0  # the first second that has not had its turn
+    log_end: int = 0  # of the timer log
+    queue_offset: int = 0  # the next message of rmq_sys_wheel_timer
+    master_queue_offset: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+class Reached(NamedTuple):
+    """How far the timers have come; true once the store has its log on disk up to `store_end`."""
+
+    store_end: int
+    mark: int  # see above
+    old_clock_ms: int
+    passed: tuple[Passed, ...]
+    read_ms: int
+    log_end: int
+    queue_offset: int
+
+
+class Checkpoints:
+    """Writes the page, a while after each change."""
+
+    def __init__(
+        self,
+        path: str,
+        store: "MessageStore",
+        sync: Callable[[], None],
+        reached: Callable[[], Reached],
+        clock: Clock,
+    ) -> None:
+        self._path = path
+        self._store = store
+        self._sync = sync
+        self._reached = reached
+        self._clock = clock
+        self._file: DiskFile | None = None
+        self._waiting: Reached | None = None
+        self.point = TimerCheckpoint()
+        self.mark: int | None = None
+        self.old_clock_ms = 0
+        self.passed: tuple[Passed, ...] = ()
+        self.dirty = Wake()
+        self.rounds_begun = 0  # of syncs
+        self.rounds_done = 0  # the last one that has ended: all written before it is on disk
+
+    def load(self) -> TimerCheckpoint:
+        disk = self._store.disk
+        page = disk.read_small(self._path)[:_PAGE] if disk.exists(self._path) else b""
+        if len(page) >= _FIELDS.size:
+            self.point = TimerCheckpoint(*_FIELDS.unpack_from(page))
+        if len(page) == _PAGE:
+            mark, old_clock_ms, count = _MARK.unpack_from(page, _MARK_AT)
+            ranges_at = _MARK_AT + _MARK.size
+            end = ranges_at + _RANGE.size * count
+            if 0 <= count <= _RANGES_MAX and page[end : end + _CRC_SIZE] == _checksum(page[:end]):
+                self.mark, self.old_clock_ms = mark, old_clock_ms
+                self.passed = tuple(map(Passed._make, _RANGE.iter_unpack(page[ranges_at:end])))
+        return self.point
+
+    async def run(self, interval_s: float) -> None:
+        """Write within `interval_s` of a change, until cancelled."""
+        while True:
+            await self.dirty.wait()
+            await self._clock.sleep(interval_s)
+            reached = self._reached()
+            self.rounds_begun += 1
+            try:
+                await asyncio.to_thread(self._sync)
+                self.rounds_done = self.rounds_begun
+                self._write(reached)
+            except OSError as error:
+                self.note_refused(error)
+
+    def note_refused(self, error: OSError) -> None:
+        """The disk refuses the timers' files: say so and try again by and by."""
+        self._store.reports.disk_error(
+            "timers cannot be written to disk",
+            error,
+            call="sync",
+            path=self._path,
+            then="tried again with the next round; timers that are set meanwhile are in the log",
+        )
+        self.dirty.set()
+
+    def step(self) -> None:
+        """One round of `run`, at once."""
+        reached = self._reached()
+        self.rounds_begun += 1
+        self._sync()
+        self.rounds_done = self.rounds_begun
+        self._write(reached)
+
+    def _write(self, reached: Reached) -> None:
+        """Save the newest that is on disk; the other in the next round."""
+        flushed = self._store.flushed_offset
+        for known in (self._waiting, reached):
+            if known is not None and known.store_end <= flushed:
+                self.save(known)
+        self._waiting = None
+        if reached.store_end > flushed:
+            self._waiting = reached
+            self.dirty.set()
+
+    def save(self, reached: Reached) -> None:
+        """One write of a few bytes: whole or not at all."""
+        point = TimerCheckpoint(
+            reached.read_ms,
+            reached.log_end,
+            reached.queue_offset,
+            reached.queue_offset,
+            self.point.state_version,
+            self._clock.now_ms(),
+            self.point.counter + 1,
+        )
+        ranges = [_RANGE.pack(*each) for each in reached.passed[-_RANGES_MAX:]]
+        mark = _MARK.pack(reached.mark, reached.old_clock_ms, len(ranges))
+        page = _FIELDS.pack(*point).ljust(_MARK_AT, b"\0") + mark + b"".join(ranges)
+        file = self._open()
+        file.write(0, page + _checksum(page))
+        file.sync()
+        self.point, self.mark, self.passed = point, reached.mark, reached.passed
+
+    def _open(self) -> DiskFile:
+        if self._file is None:
+            disk, folder = self._store.disk, os.path.dirname(self._path)
+            make_folder(disk, folder)
+            is_there = disk.exists(self._path)
+            file = disk.open(self._path) if is_there else disk.create(self._path, _PAGE)
+            if file.size < _PAGE:  # a kill may leave it so
+                file.extend(_PAGE)
+            file.allocate(0, _PAGE)
+            disk.syncdir(folder)
+            self._file = file
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def take_over(self, page: bytes, mark: int) -> None:
+        """A slave: know how far its master has come. Its own timer log stays empty: once it is a
+        master itself, it reads the timers that wait from the store."""
+        point = TimerCheckpoint(*_FIELDS.unpack_from(page))
+        if (point.read_ms, mark) != (self.point.read_ms, self.mark):
+            self.save(Reached(0, mark, 0, (), point.read_ms, point.log_end, point.queue_offset))
+
+    def encode(self) -> bytes:
+        """As the file and GET_TIMER_CHECK_POINT have it."""
+        return _FIELDS.pack(*self.point)
+
+
+def _checksum(page: bytes) -> bytes:
+    return crc32(page).to_bytes(_CRC_SIZE, "big")

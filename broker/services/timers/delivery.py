@@ -1,0 +1,131 @@
+"""What is put to the store when timers are due: their messages, or the next leg of far ones."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aerobee.broker.services.redelivery import put_again
+from aerobee.broker.services.timers.enqueue import Timer
+from aerobee.broker.services.timers.messages import (
+    NEVER_ENQUEUED,
+    NOTHING_RECALLED,
+    fired,
+    message_of,
+    rolled,
+)
+from aerobee.broker.services.timers.slot import FIRST_PLACE, Place, TimerSlot
+from aerobee.broker.services.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog
+from aerobee.broker.store.results import PutResult
+from aerobee.protocol.files.record import Message, StoredMessage
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+BATCH_MAX: Final = 256  # messages put at once, before the event loop has its turn
+RETRY_MS: Final = 100
+
+
+class _Fired(NamedTuple):
+    """A timer that has its turn."""
+
+    place: Place
+    counts: bool  # among those that wait
+    message: StoredMessage | None
+    made: Message | None  # what is put; None: it is recalled, or cannot be used
+
+
+class TimerDelivery:
+    """Puts what is due, and knows what was put before the start."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        timer_log: TimerLog,
+        put: Callable[[list[Message]], list[PutResult]],
+        count_put: put_again.CountPut,
+    ) -> None:
+        self._store = store
+        self._put_all = put
+        self._log = timer_log
+        self._count_put = count_put
+        self.last = FIRST_PLACE  # that has had its turn
+        self.count = 0  # timers that were pending and have had their turn
+        self.known: set[int] = set()  # records whose timers fired before the start ...
+        self.known_from = 0  # ... their copies stand in the store's log from here on
+
+    def copies_from(self, timers: list[Timer]) -> int:
+        """Where in the store's log the copies of these begin, at the earliest."""
+        known = any(timer.physical_offset in self.known for timer in timers)
+        return self.known_from if known else self._store.max_physical_offset
+
+    def deliver_due(self, timers: list[Timer], now_ms: int) -> set[int]:
+        """Deliver timers that were due when they were read; those that could not be."""
+        ready = []
+        for timer in sorted(timers, key=lambda timer: timer.deliver_ms):
+            if timer.physical_offset in self.known:
+                continue
+            message = put_again.message_at(self._store, timer.physical_offset, timer.record_size)
+            made = message and fired(message, NEVER_ENQUEUED, now_ms, NOTHING_RECALLED)
+            if message is not None and made is not None:
+                ready.append((message, made))
+        results = self._put([made for _, made in ready])
+        return {
+            message.queue_offset
+            for (message, _), result in zip(ready, results, strict=True)
+            if not put_again.is_done(result, message, self._store.reports)
+        }
+
+    def fire(self, slot: TimerSlot, now_ms: int) -> int | None:
+        """Fire what is due; when to look again, None when the slot is empty."""
+        places: list[Place] = []
+        batch: list[_Fired] = []
+        batch_bytes = done = 0
+        try:
+            while (place := slot.peek()) is not None and place[0] <= now_ms:
+                if len(batch) == BATCH_MAX or batch_bytes >= put_again.BATCH_BYTES_MAX:
+                    break
+                places.append(place)
+                slot.pop()
+                entry = self._taken_up(place, slot, now_ms)
+                batch.append(entry)
+                batch_bytes += 0 if entry.message is None else entry.message.size
+            done = self._put_batch(batch)
+        finally:
+            for place in places[done:]:
+                slot.add(*place)
+        if done < len(places):
+            return now_ms + RETRY_MS
+        following = slot.peek()
+        return None if following is None else max(following[0], now_ms)
+
+    def _taken_up(self, place: Place, slot: TimerSlot, now_ms: int) -> _Fired:
+        unit = self._log.read(place[1])
+        message = message_of(self._store, unit) if unit else None
+        if unit is None or message is None:
+            return _Fired(place, True, None, None)
+        if unit.magic & MAGIC_ROLL:
+            made: Message | None = rolled(message)
+        else:
+            made = fired(message, unit.written_ms, now_ms, slot.recalled)
+        return _Fired(place, not unit.magic & MAGIC_DELETE, message, made)
+
+    def _put_batch(self, batch: list[_Fired]) -> int:
+        """Put them in order; how many, before the first that failed, have had their turn."""
+        made = [entry.made for entry in batch if entry.made is not None]
+        results = iter(self._put(made))
+        for number, entry in enumerate(batch):
+            if (
+                entry.message is not None
+                and entry.made is not None
+                and not put_again.is_done(next(results), entry.message, self._store.reports)
+            ):
+                return number
+            self.last = entry.place
+            self.count += 1 if entry.counts else 0
+        return len(batch)
+
+    def _put(self, messages: list[Message]) -> list[PutResult]:
+        results = self._put_all(messages) if messages else []
+        for message, result in zip(messages, results, strict=True):
+            if result.ok:
+                self._count_put(message.topic, 1, result.size)
+        return results

@@ -1,0 +1,275 @@
+"""From the messages of rmq_sys_wheel_timer to units of the timer log in their seconds."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from aerobee.broker.services.redelivery import put_again
+from aerobee.broker.services.redelivery.origins import origin_of
+from aerobee.broker.services.timers.far import REACH_MS, FarTimers
+from aerobee.broker.services.timers.messages import carried_from, deliver_time, leg, recalled_key
+from aerobee.broker.services.timers.slot import TimerSlot
+from aerobee.broker.services.timers.timer_log import (
+    MAGIC_DELETE,
+    MAGIC_NOTED,
+    MAGIC_ROLL,
+    NONE,
+    TimerLog,
+)
+from aerobee.broker.services.timers.wheel import EMPTY_SLOT, Slot, TimerWheel
+from aerobee.broker.store.results import ReadResult, ReadStatus
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.java_hash import tags_code
+from aerobee.protocol.files.record import split_records
+from aerobee.protocol.files.record_layout import CorruptRecord, head_part, record_properties
+from aerobee.protocol.names import TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.timers")
+
+READ_MAX: Final = 512
+READ_BYTES_MAX: Final = 4 << 20
+_LONG_OVER_MS: Final = 3_600_000
+_HEAD: Final = head_part("size", "queue_offset", "physical_offset")
+
+
+class Timer(NamedTuple):
+    """One message of the timer topic."""
+
+    queue_offset: int
+    physical_offset: int
+    record_size: int
+    deliver_ms: int
+    properties: str
+    is_copy: bool = False  # a unit points to it, or will: see `timer_keeper`
+
+
+# Delivers timers that are due; the queue offsets of those that could not be.
+DeliverDue = Callable[[list[Timer], int], set[int]]
+
+
+class Enqueue:
+    """Follows the timer topic's queue."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        timer_log: TimerLog,
+        wheel: TimerWheel,
+        far: FarTimers,
+        roll_window_ms: Callable[[], int],
+        deliver_due: DeliverDue,
+        copies_from: Callable[[list[Timer]], int],
+    ) -> None:
+        """`copies_from`: where in the store's log the copies of some timers begin at the earliest,
+        when they are delivered next."""
+        self._store = store
+        self._log = timer_log
+        self._wheel = wheel
+        self._far = far
+        self._roll_window_ms = roll_window_ms
+        self._deliver_due = deliver_due
+        self._copies_from = copies_from
+        self._complete_at = 0
+        self._delivered: set[int] = set()  # from `queue_offset` on: to be read again, but out
+        self.log_start: int | None = None  # their copies stand in the store's log from here on
+        self.queue_offset = 0
+        self.pending = 0
+        self.noted: set[int] = set()  # records that will be read again, but have units
+        self.skip_before_ms = 0  # timers due before this were delivered long ago
+        self._superseded: set[int] = set()  # records to be read anew that have rolled since
+
+    def start_at(self, queue_offset: int, log_end: int, pending: int) -> None:
+        """Read from here on; `log_end`: the queue is whole once dispatched so far."""
+        self.queue_offset = queue_offset
+        self._complete_at = log_end
+        self.pending = pending
+
+    def read_anew(self, skip_before_ms: int) -> None:
+        """No unit is left of what is to be read: of a far timer that has rolled, its last record
+        is the timer."""
+        self.skip_before_ms = skip_before_ms
+        carried: list[tuple[int, int]] = []
+        queue_offset, end = self.queue_offset, self._store.max_offset(TIMER_TOPIC, 0)
+        while queue_offset < end:
+            found = self._read_queue(queue_offset)
+            try:
+                for record in self._records(found, queue_offset):
+                    rolled_from = origin_of(record)
+                    before = carried_from(record_properties(record))
+                    if rolled_from is not None:
+                        self._superseded.add(rolled_from)
+                    if before is not None:
+                        carried.append((_HEAD.unpack_from(record)[2], before))
+            finally:
+                found.release()
+            if found.next_offset <= queue_offset:
+                break
+            queue_offset = found.next_offset
+        for place, before in reversed(carried):
+            if place in self._superseded:
+                self._superseded.add(before)
+
+    def _read_queue(self, queue_offset: int) -> ReadResult:
+        return self._store.read_queue(
+            TIMER_TOPIC, 0, queue_offset, READ_MAX, max_bytes=READ_BYTES_MAX
+        )
+
+    def has_read(self, physical_offset: int) -> bool:
+        """Whether the timers before this are noted."""
+        if self._store.dispatched_offset < self._complete_at:
+            return False
+        entry = self._store.queue_entry(TIMER_TOPIC, 0, self.queue_offset)
+        return entry is None or entry[0] >= physical_offset
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are messages to read."""
+        end = self._store.max_offset(TIMER_TOPIC, 0)
+        if self.queue_offset <= end:
+            return self.queue_offset < end
+        # Believed longer than it is: true only when the queue is not whole yet.
+        return self._store.dispatched_offset >= self._complete_at
+
+    def step(self, now_ms: int, live: Mapping[int, TimerSlot], read_second: int) -> bool:
+        """Take in some messages; False when one that is due could not be delivered.
+
+        `live`: the seconds that are in memory, to which new timers must be told."""
+        found = self._read_queue(self.queue_offset)
+        try:
+            timers = [
+                timer
+                for timer in map(self._read, self._records(found, self.queue_offset))
+                if timer is not None
+                and timer.queue_offset not in self._delivered
+                and timer.physical_offset not in self.noted
+                and timer.physical_offset not in self._superseded
+            ]
+        finally:
+            found.release()
+        next_offset = found.next_offset
+        copies = [timer for timer in timers if timer.is_copy]
+        timers = [timer for timer in timers if not timer.is_copy]
+        due = [timer for timer in timers if self.skip_before_ms < timer.deliver_ms <= now_ms]
+        if due and self.log_start is None:
+            self.log_start = self._copies_from(due)
+        failed = self._deliver_due(due, now_ms) if due else set()
+        self._delivered.update({timer.queue_offset for timer in due} - failed)
+        if failed:
+            next_offset = min(failed)
+        later = [
+            timer
+            for timer in timers
+            if timer.deliver_ms > now_ms and timer.queue_offset < next_offset
+        ]
+        if copies and copies[-1].queue_offset == next_offset - 1:
+            later.append(copies[-1])  # the log's last unit says how far the queue was read
+        self._note(later, now_ms, live, read_second)
+        if found.status is ReadStatus.OFFSET_OVERFLOW_BADLY or next_offset > self.queue_offset:
+            self.queue_offset = next_offset
+            if self.noted and self.queue_offset >= self._store.max_offset(TIMER_TOPIC, 0):
+                self.noted = set()
+            self._delivered = {offset for offset in self._delivered if offset >= next_offset}
+        if not self._delivered:
+            self.log_start = None
+        return not failed
+
+    def _read(self, record: memoryview) -> Timer | None:
+        size, queue_offset, physical_offset = _HEAD.unpack_from(record)
+        text = record_properties(record)
+        deliver_ms = deliver_time(text)
+        if deliver_ms is None:
+            log.error("a message of the timer topic is no timer: left out", offset=physical_offset)
+            return None
+        return Timer(queue_offset, physical_offset, size, deliver_ms, text, self._is_copy(text))
+
+    def _is_copy(self, properties: str) -> bool:
+        if props.TIMER_CARRIED_FROM not in properties:
+            return False
+        origin = carried_from(properties)
+        if origin is None:
+            return False
+        # When timers are read anew, no unit points to it: it is the timer, unless the one that it
+        # comes from is there and was read as that.
+        anew = self.skip_before_ms > 0
+        return not anew or origin >= self._store.min_physical_offset
+
+    def _add_noted(self, timer: Timer, now_ms: int) -> None:
+        """A unit in no second's chain, and of a time that is over, also for upstream."""
+        slot_ms = now_ms - _LONG_OVER_MS
+        offset, size = timer.physical_offset, timer.record_size
+        self._log.add(NONE, MAGIC_NOTED, now_ms, slot_ms, offset, size, 0, 0)
+
+    def _records(self, found: ReadResult, queue_offset: int) -> list[memoryview]:
+        try:
+            read = self._store.read_cold(found)
+            return [record for piece in read for record in split_records(memoryview(piece))]
+        except CorruptRecord:
+            offsets = range(queue_offset, found.next_offset)
+            sound = put_again.sound_messages(self._store, TIMER_TOPIC, 0, offsets)
+            records = [self._store.record_at(each.physical_offset, each.size) for each in sound]
+            return [record for record in records if record is not None]
+
+    def _note(
+        self, timers: list[Timer], now_ms: int, live: Mapping[int, TimerSlot], read_second: int
+    ) -> None:
+        """Write units and chains; what is in memory follows once they are written."""
+        log_end = self._log.end
+        try:
+            noted = self._write_units(timers, now_ms, read_second)
+        except OSError:  # they are read again, and must not be there twice then
+            self._log.take_back(log_end)
+            raise
+        for second, deliver_ms, position, recall in noted:
+            slot = live.get(second)
+            if slot is None:
+                continue
+            if recall:
+                slot.recalled.add(recall)
+            else:
+                slot.add(deliver_ms, position)
+        self.pending += sum(
+            1 for each in timers if not each.is_copy and recalled_key(each.properties) is None
+        )
+
+    def _write_units(
+        self, timers: list[Timer], now_ms: int, read_second: int
+    ) -> list[tuple[int, int, int, str | None]]:
+        """Second, time, position and what is recalled of each unit, all written; or none is."""
+        slots: dict[int, Slot] = {}
+        noted: list[tuple[int, int, int, str | None]] = []
+        window_ms = self._roll_window_ms()
+        for timer in timers:
+            if timer.is_copy:
+                self._add_noted(timer, now_ms)
+                continue
+            recall = recalled_key(timer.properties)
+            written_ms = self._clock_of(timer, now_ms)
+            magic, deliver_ms = leg(timer.deliver_ms, written_ms, window_ms)
+            second = max((deliver_ms - 1) // 1000, read_second)
+            chain = slots.get(second) or self._wheel.get(second)
+            position = self._log.add(
+                chain.last,
+                magic | (MAGIC_DELETE if recall else 0),
+                written_ms,
+                max(deliver_ms - 1, second * 1000),
+                timer.physical_offset,
+                timer.record_size,
+                tags_code(props.get(timer.properties, props.REAL_TOPIC)),
+                deliver_ms,
+            )
+            first = position if chain == EMPTY_SLOT else chain.first
+            slots[second] = Slot(first, position, chain.number + (-1 if recall else 1))
+            noted.append((second, deliver_ms, position, None if magic & MAGIC_ROLL else recall))
+        self._log.write()
+        self._wheel.put_all(slots)
+        return noted
+
+    def _clock_of(self, timer: Timer, now_ms: int) -> int:
+        if timer.deliver_ms - now_ms <= REACH_MS:
+            return now_ms
+        message = put_again.message_at(self._store, timer.physical_offset, timer.record_size)
+        return now_ms if message is None else self._far.noting_ms(message, timer.deliver_ms, now_ms)

@@ -1,0 +1,180 @@
+"""The messages behind timers: when they are due, what recalls them, what is put when they fire."""
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from aerobee.broker.services.redelivery import put_again
+from aerobee.broker.services.redelivery.origins import origin_field
+from aerobee.broker.services.timers.timer_log import MAGIC_DEFAULT, MAGIC_ROLL, Unit
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import Message, StoredMessage
+from aerobee.protocol.files.record_layout import CRC_PROPERTY_SIZE
+from aerobee.protocol.names import TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.timers")
+
+APACHE_PRECISION_MS: Final = 1000
+PRECISION_MAX_MS: Final = 60_000
+NEVER_ENQUEUED: Final = 2**63 - 1  # as upstream marks one that was due when it was set
+_OF_CARRIED_LEVEL: Final = (
+    props.TIMER_CARRIED_LEVEL,
+    props.TIMER_CARRIED_FROM,
+    props.TIMER_DELIVER_MS,
+    props.TIMER_OUT_MS,
+    props.TIMER_ROLL_TIMES,
+)
+NOTHING_RECALLED: Final[frozenset[str]] = frozenset()
+
+
+def deliver_time(properties: str) -> int | None:
+    """When a timer is due; None when its message is no timer."""
+    out_ms = _number(props.get(properties, props.TIMER_OUT_MS))
+    if out_ms is None:
+        return None
+    deliver_ms = _number(props.get(properties, props.TIMER_DELIVER_MS))
+    if deliver_ms is not None and out_ms < deliver_ms <= out_ms + PRECISION_MAX_MS:
+        return deliver_ms
+    # A Java broker's, with a delay: it says only the second, whose end is never too early.
+    return out_ms + APACHE_PRECISION_MS
+
+
+def delay_of(properties: str) -> int | None:
+    """The delay in ms with which a timer was set; None when it was set with a time of day."""
+    seconds = _number(props.get(properties, props.TIMER_DELAY_SEC))
+    if seconds is not None:
+        return seconds * 1000
+    return _number(props.get(properties, props.TIMER_DELAY_MS))
+
+
+def leg(deliver_ms: int, now_ms: int, window_ms: int) -> tuple[int, int]:
+    """Magic and time of the unit: the timer's own, or that of its next roll when it is far."""
+    left_ms = deliver_ms - now_ms
+    if left_ms < window_ms:
+        return MAGIC_DEFAULT, deliver_ms
+    # Not to the very end of what is left: the last leg shall not be a short one.
+    short = left_ms - window_ms < window_ms // 3
+    return MAGIC_DEFAULT | MAGIC_ROLL, now_ms + (window_ms // 2 if short else window_ms)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def timer_key(message: StoredMessage) -> str:
+    """By which a recall finds a timer."""
+    return f"{message.property(props.REAL_TOPIC)}+{message.property(props.UNIQ_KEY)}"
+
+
+def recalled_key(properties: str) -> str | None:
+    """The `timer_key` that a recall is about; None when the message is no recall.
+
+    5.5 writes the unique key alone, versions before it `topic+key`.
+    """
+    text = props.get(properties, props.TIMER_DEL_UNIQKEY)
+    if text is None:
+        return None
+    head = f"{props.get(properties, props.REAL_TOPIC)}+"
+    return text if text.startswith(head) else head + text
+
+
+def message_of(store: "MessageStore", unit: Unit) -> StoredMessage | None:
+    """The timer's message; None, said in the log, when it is not in the store any more."""
+    message = put_again.message_at(store, unit.physical_offset, unit.record_size)
+    if message is None or message.topic != TIMER_TOPIC:
+        log.error("a timer's message is gone from the store", offset=unit.physical_offset)
+        return None
+    return message
+
+
+def unit_deliver_ms(store: "MessageStore", unit: Unit) -> int:
+    """When a unit is due; upstream's tell only the second."""
+    if unit.deliver_ms:
+        return unit.deliver_ms
+    message = None if unit.magic & MAGIC_ROLL else message_of(store, unit)
+    if message is None:
+        return unit.slot_ms + 1
+    return deliver_time(message.properties) or unit.slot_ms + 1
+
+
+def unit_recalls(store: "MessageStore", unit: Unit) -> str | None:
+    """The key of the timer that a unit recalls."""
+    message = message_of(store, unit)
+    return None if message is None else recalled_key(message.properties)
+
+
+def fired(
+    message: StoredMessage, written_ms: int, now_ms: int, recalled: set[str] | frozenset[str]
+) -> Message | None:
+    """The message for its real topic; None when it is recalled, or is itself a recall."""
+    if message.property(props.TIMER_DEL_UNIQKEY) is not None:
+        return None
+    if recalled and timer_key(message) in recalled:
+        return None
+    made = put_again.delivered(message)
+    if made is None:
+        return None
+    level = message.property(props.TIMER_CARRIED_LEVEL)
+    if level is not None:  # as its level would have delivered it
+        text = props.remove(made.properties, *_OF_CARRIED_LEVEL)
+        made.properties = props.put(text, props.DELAY, level)
+        return made
+    made.properties = _not_carried(made.properties)
+    made.properties = _told(made.properties, props.TIMER_ENQUEUE_MS, written_ms)
+    made.properties = _told(made.properties, props.TIMER_DEQUEUE_MS, now_ms)
+    return made
+
+
+def rolled(message: StoredMessage) -> Message:
+    """The message for the timer topic again, with one roll more."""
+    text = _not_carried(put_again.own_properties(message))
+    times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
+    text = _told(text, props.TIMER_ROLL_TIMES, times + 1)
+    made = put_again.again(message, TIMER_TOPIC, 0, text)
+    made.prepared_transaction_offset = origin_field(message.physical_offset)
+    return made
+
+
+def as_timer(message: StoredMessage, deliver_ms: int, tick_ms: int) -> Message:
+    """A delayed message, which says where it is meant for, as a timer of this time. Its level gets
+    another name: a Java broker would delay it once more when it fires."""
+    text = put_again.own_properties(message)
+    level = props.get(text, props.DELAY) or ""
+    text = props.remove(text, props.DELAY, props.TIMER_DEL_UNIQKEY, props.TIMER_CARRIED_FROM)
+    text = props.put(text, props.TIMER_CARRIED_LEVEL, level)
+    text = props.put(text, props.TIMER_DELIVER_MS, str(deliver_ms))
+    # As upstream writes it: the tick before the one at which it is due.
+    text = props.put(text, props.TIMER_OUT_MS, str((deliver_ms - 1) // tick_ms * tick_ms))
+    made = put_again.again(message, TIMER_TOPIC, 0, text)
+    made.prepared_transaction_offset = origin_field(message.physical_offset)
+    return made
+
+
+def carried(message: StoredMessage) -> Message:
+    """The message for the timer topic again because its file is to go, with the place that it had.
+    It is no timer of its own: a unit will point to it."""
+    text = put_again.own_properties(message)
+    text = props.put(text, props.TIMER_CARRIED_FROM, str(message.physical_offset))
+    return put_again.again(message, TIMER_TOPIC, 0, text)
+
+
+def carried_from(properties: str) -> int | None:
+    """The physical offset that a carried message had before; None: it is not carried."""
+    return _number(props.get(properties, props.TIMER_CARRIED_FROM))
+
+
+def _not_carried(properties: str) -> str:
+    if props.TIMER_CARRIED_FROM not in properties:
+        return properties
+    return props.remove(properties, props.TIMER_CARRIED_FROM)
+
+
+def _told(properties: str, name: str, value: int) -> str:
+    """With a property that only tells something: left out where it would make the message too long
+    to be put_again, which was taken once."""
+    longer = props.put(properties, name, str(value))
+    fits = len(longer.encode()) + CRC_PROPERTY_SIZE + 1 <= props.PROPERTIES_SIZE_MAX
+    return longer if fits else properties

@@ -1,0 +1,414 @@
+"""Timers: messages that are delivered at any time, to a tenth of a second, a year ahead.
+
+They wait in rmq_sys_wheel_timer, queue 0. Each is noted as a unit of the timer log in the chain of
+its second in the timer wheel: upstream's files, always in its form, so that a store folder can go
+to a Java broker and come from one at any moment. When a second comes, its chain is read and its
+messages are put to their topics in the order of their times. Memory does not grow with the timers:
+only the second that runs is held.
+
+Far timers roll: before their records are removed by age they are put anew, with TIMER_ROLL_TIMES.
+"""
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from aerobee.broker.base.clock import Clock, watch_time_of_day
+from aerobee.broker.base.wake import Wake
+from aerobee.broker.services.config_files.classes import config_path
+from aerobee.broker.services.redelivery import put_again
+from aerobee.broker.services.redelivery.origins import MARK_BYTES, keep_mark_near, origins_since
+from aerobee.broker.services.timers import recovery
+from aerobee.broker.services.timers.checkpoint import Checkpoints, Reached
+from aerobee.broker.services.timers.delivery import RETRY_MS, TimerDelivery
+from aerobee.broker.services.timers.enqueue import Enqueue
+from aerobee.broker.services.timers.far import FarTimers
+from aerobee.broker.services.timers.keeper import TimerKeeper
+from aerobee.broker.services.timers.listing import TimerEntry, list_timers, parse_cursor
+from aerobee.broker.services.timers.recovery import Passed
+from aerobee.broker.services.timers.slot import FIRST_PLACE, TimerSlot, load_slot
+from aerobee.broker.services.timers.timer_log import TimerLog
+from aerobee.broker.services.timers.wheel import REACH_S, SECOND_MAX, TimerWheel
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.results import Arrival, PutResult
+from aerobee.protocol.files.record import Message
+from aerobee.protocol.names import TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.timers")
+
+IDLE_S: Final = 60.0
+FAILED_RETRY_S: Final = 1.0
+_BEHIND_S: Final = 3600
+_ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
+
+
+class Timers:
+    """Delivers timers in their time."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        settings: Settings,
+        clock: Clock,
+        root: str,
+        count_put: put_again.CountPut = put_again.not_counted,
+    ) -> None:
+        config_folder = os.path.join(root, "config")
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self.log = TimerLog(
+            os.path.join(root, "timerlog"), settings.mapped_file_size_timer_log, store.disk
+        )
+        self.wheel = TimerWheel(os.path.join(root, "timerwheel"), store.disk)
+        self._far = FarTimers(
+            store,
+            self.log,
+            self.wheel,
+            clock,
+            settings.timer_max_delay_sec * 1000,
+            self._roll_window_ms,
+            self._take_slot,
+            self._note_far_passed,
+            self._note_dropped,
+        )
+        self._delivery = TimerDelivery(store, self.log, self._put, count_put)
+        self._enqueue = Enqueue(
+            store,
+            self.log,
+            self.wheel,
+            self._far,
+            self._roll_window_ms,
+            self._delivery.deliver_due,
+            self._delivery.copies_from,
+        )
+        self.checkpoints = Checkpoints(
+            config_path(config_folder, "timercheck"), store, self._sync, self._point_now, clock
+        )
+        self.keeper = TimerKeeper(
+            store,
+            self.log,
+            self._enqueue,
+            self.checkpoints,
+            lambda: self._second,
+            lambda: self._passed,
+            config_path(config_folder, "timerMoves"),
+            clock,
+        )
+        self._loaded_end = self._loaded_second = 0  # of the store's log, and the time, at the start
+        self._read_second = 0  # seconds before this one have had their turn
+        self._slot: TimerSlot | None = None
+        self._passed: list[Passed] = []  # before the clock was set back
+        self._seen = (0, 0.0)  # the time of the last round, by both clocks
+        self._begun: dict[int, TimerSlot] = {}  # seconds that ran when the clock was set back
+        self._wake = Wake()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pending(self) -> int:
+        """How many timers wait; a recalled one counts until its second has come."""
+        return self._enqueue.pending
+
+    @property
+    def offset_behind(self) -> int:
+        """Timers that have come and are not noted on the wheel yet."""
+        return max(0, self._store.max_offset(TIMER_TOPIC, 0) - self._enqueue.queue_offset)
+
+    @property
+    def read_behind(self) -> int:
+        """By how many seconds the delivery is late; 0 when nothing waits."""
+        if not self.pending:
+            return 0
+        return max(0, self._clock.now_ms() // 1000 - self._second)
+
+    def page(
+        self, cursor: str, count: int, topic: str | None = None
+    ) -> tuple[list[TimerEntry], str]:
+        """A page of the timers that wait, of one topic or of all, and the next page's cursor."""
+        start = parse_cursor(cursor) if cursor else (self._second, self._delivery.last)
+        return list_timers(self._store, self.log, self.wheel, start, count, topic)
+
+    @property
+    def _second(self) -> int:
+        """The second that runs, or the next one to look for."""
+        return self._read_second if self._slot is None else self._slot.second
+
+    def _roll_window_ms(self) -> int:
+        """How far ahead a timer is noted: well before its record is removed by age."""
+        kept_s = self._settings.file_reserved_time * 3600 // 2
+        return max(60, min(self._settings.timer_roll_window_slot, kept_s, _ROLL_MAX_S)) * 1000
+
+    # --- start and stop
+
+    def load(self) -> None:
+        """Find what is pending; the store must be loaded."""
+        point = self.checkpoints.load()
+        end = self._store.max_physical_offset
+        self._delivery.known = origins_since(self._store, self.checkpoints.mark)
+        self._delivery.known_from = self.checkpoints.mark or 0
+        self._loaded_end, self._loaded_second = end, self._clock.now_ms() // 1000
+        self.log.load()
+        self._delivery.known |= self.keeper.load(self._delivery.known)
+        queue_offset = max(point.queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
+        unread = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
+        now_s = self._clock.now_ms() // 1000
+        self.wheel.far_from = now_s + REACH_S
+        reached = Passed(0, point.read_ms // 1000, point.log_end)
+        self._passed = list(self.checkpoints.passed)
+        if reached.end > now_s:  # the clock was set back
+            self._passed.append(reached)
+        found = recovery.recover(
+            self.log,
+            self.wheel,
+            passed=[reached, *self.checkpoints.passed],
+            unread_from=end if unread is None else unread[0],
+            max_physical_offset=end,
+            fired=self._delivery.known,
+            is_record=lambda offset, size: self._store.record_at(offset, size) is not None,
+        )
+        # Not behind the running second: it may get new timers yet.
+        self._read_second = min(found.read_second, now_s)
+        self._enqueue.noted = found.noted
+        if found.far_clock_ms:
+            self._far.note_clock(max(found.far_clock_ms, self.checkpoints.old_clock_ms))
+        if self.log.end < point.log_end:
+            log.warning(
+                "the timer log is gone or damaged: timers are read anew from the store",
+                sound_up_to=self.log.end,
+                was=point.log_end,
+            )
+            queue_offset = self._behind(found.last_physical_offset)
+        self._enqueue.start_at(queue_offset, end, found.timers)
+        if self.log.end < point.log_end:
+            self._enqueue.read_anew(point.read_ms)
+        if found.timers:
+            log.info("timers are pending", timers=found.timers)
+        else:
+            self._read_second = max(self._read_second, self._clock.now_ms() // 1000)
+        if self.checkpoints.mark is None and end >= MARK_BYTES:
+            self._save_point()
+
+    def _behind(self, physical_offset: int) -> int:
+        """The queue offset behind the record there; 0 when none of the timer topic is."""
+        record = put_again.message_at(self._store, physical_offset)
+        return record.queue_offset + 1 if record and record.topic == TIMER_TOPIC else 0
+
+    def _save_point(self) -> None:
+        """Write the checkpoint now; when the disk refuses, by and by."""
+        try:
+            self.checkpoints.step()
+        except OSError as error:
+            self.checkpoints.note_refused(error)
+
+    async def start(self) -> None:
+        self._store.add_arrival_listener(
+            self._arrived, lambda topic, _queue_id: topic == TIMER_TOPIC
+        )
+        self._tasks = [
+            asyncio.create_task(self._run(), name="timers"),
+            asyncio.create_task(
+                self.checkpoints.run(self._settings.timer_flush_interval_ms / 1000),
+                name="timers-checkpoints",
+            ),
+            asyncio.create_task(
+                keep_mark_near(
+                    self._store, lambda: self.checkpoints.mark or 0, self.checkpoints.dirty.set
+                ),
+                name="timers-mark",
+            ),
+            asyncio.create_task(
+                watch_time_of_day(self._clock, self._wake.set), name="timers-clock"
+            ),
+        ]
+
+    async def stop(self) -> None:
+        """End the loops, at the end of a second; `save` follows once the store has stopped."""
+        while self._is_half_fired():
+            await self._clock.sleep(0.02)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks.clear()
+
+    def _is_half_fired(self) -> bool:
+        """Whether a part of the second that runs has fired: a Java broker knows whole ones only."""
+        slot = self._slot
+        if slot is None or not slot.waiting or self._delivery.last[0] <= slot.second * 1000:
+            return False
+        return self._clock.now_ms() < (slot.second + 1) * 1000
+
+    def save(self) -> None:
+        """The last word, after the store's stop: nothing that was delivered is delivered again."""
+        if self._slot is not None and not self._slot.waiting:
+            self._read_second, self._slot = self._slot.second + 1, None
+        self._sync()
+        self.checkpoints.save(self._point_now())
+        self.keeper.save()
+        self.close()
+
+    def _sync(self) -> None:
+        """Put the files on disk; from any thread."""
+        self.keeper.sync()
+        self.log.sync()
+        self.wheel.sync()
+
+    def close(self) -> None:
+        """Leave the files as they are."""
+        self.log.close()
+        self.wheel.close()
+        self.checkpoints.close()
+
+    async def _run(self) -> None:
+        tick_ms = self._settings.timer_precision_ms
+        while True:
+            try:
+                due_ms = self.step(self._clock.now_ms())
+            except Exception as error:  # the next round must come, whatever is wrong with this one
+                put_again.say_failed(self._store.reports, "delivering timers failed", error)
+                await self._clock.sleep(FAILED_RETRY_S)
+                continue
+            now_ms = self._clock.now_ms()
+            if due_ms is None:
+                await self._wake.wait_at_most(self._clock, IDLE_S)
+            elif due_ms <= now_ms:
+                await asyncio.sleep(0)  # more is due: let the others have their turn
+            else:
+                tick = -(-due_ms // tick_ms) * tick_ms
+                await self._wake.wait_at_most(self._clock, (tick - now_ms) / 1000)
+
+    def _arrived(self, arrivals: list[Arrival]) -> None:
+        if self._wake.is_set:
+            return
+        for arrival in arrivals:
+            if arrival[0] == TIMER_TOPIC:
+                self._wake.set()
+                return
+
+    # --- one round
+
+    def step(self, now_ms: int) -> int | None:
+        """Set new timers, fire those that are due; returns when to look again, None: no timer."""
+        if now_ms // 1000 < self._second or now_ms < self._delivery.last[0]:
+            self._follow_clock_back(now_ms)
+        self._seen = (now_ms, self._clock.monotonic())
+        self.wheel.far_from = now_ms // 1000 + REACH_S
+        behind = self._second < now_ms // 1000 - _BEHIND_S  # those that wait go first then
+        running = {} if self._slot is None else {self._slot.second: self._slot}
+        live = self._begun | running | self._far.live
+        if self._enqueue.has_more and not behind:
+            delivered = self._enqueue.step(now_ms, live, self._read_second)
+            self.checkpoints.dirty.set()
+            if not delivered:
+                return now_ms + RETRY_MS
+        moved = self._far.move_due(now_ms, max(self._second, (now_ms - 1) // 1000), live)
+        due_ms = self._fire(now_ms)
+        if moved or self._enqueue.has_more:
+            return now_ms
+        if not self._far.waits:
+            return due_ms
+        self.checkpoints.dirty.set()  # the old clock goes on
+        far_ms = self._far.due_ms(now_ms)
+        return far_ms if due_ms is None else min(due_ms, far_ms)
+
+    def _follow_clock_back(self, now_ms: int) -> None:
+        """Seconds that have had their turn come once more; timers set from now on fire in them."""
+        log.warning("the clock was set back: timers follow it", second=self._second, now_ms=now_ms)
+        self._passed.append(Passed(0, self._second, self.log.end))
+        if self._slot is not None:
+            self._begun[self._slot.second] = self._slot
+            self._slot = None
+        self._read_second = now_ms // 1000
+        self._delivery.last = FIRST_PLACE
+        self.wheel.follow_clock_back(now_ms // 1000)
+        if self._far.waits:
+            seen_ms, seen_at = self._seen
+            self._far.note_clock(seen_ms + round((self._clock.monotonic() - seen_at) * 1000))
+        self.checkpoints.dirty.set()
+
+    def _fire(self, now_ms: int) -> int | None:
+        """Fire what is due of one second: after a long stop there may be very many of them."""
+        if self._slot is None:
+            self._drop_files()
+            now_s = now_ms // 1000
+            second = self.wheel.next_second(self._read_second, now_s + 1)
+            if second is None or second * 1000 >= now_ms:
+                self._read_second = max(self._read_second, now_s)
+                following = self.wheel.next_second(self._read_second, SECOND_MAX)
+                return None if following is None else following * 1000 + 1
+            self._slot = self._take_slot(second)
+        last, count = self._delivery.last, self._delivery.count
+        more = self._delivery.fire(self._slot, now_ms)
+        self._enqueue.pending -= self._delivery.count - count
+        if self._delivery.last != last:
+            self.checkpoints.dirty.set()
+        if more is not None:
+            return more
+        if now_ms < (self._slot.second + 1) * 1000:
+            return (self._slot.second + 1) * 1000  # it may get more until then
+        self.wheel.forget(self._slot.second)
+        self._read_second = self._slot.second + 1
+        self._slot = None
+        self.checkpoints.dirty.set()
+        return now_ms  # for the next second
+
+    def _drop_files(self) -> None:
+        """Remove files of the timer log that are over; what has fired since the checkpoint may not
+        be on disk."""
+        on_disk = min(self._read_second, self.checkpoints.point.read_ms // 1000)
+        self.log.drop_before(self._store.min_physical_offset, on_disk)
+
+    def _note_far_passed(self, second: int) -> None:
+        """Its units stay in the log, for a time that may never come."""
+        last = self._passed[-1] if self._passed else None
+        if last is not None and 0 < last.first <= second:
+            self._passed[-1] = Passed(last.first, second + 1, self.log.end)
+        else:
+            self._passed.append(Passed(second, second + 1, self.log.end))
+
+    def _note_dropped(self, count: int) -> None:
+        self._enqueue.pending -= count
+
+    def _take_slot(self, second: int) -> TimerSlot:
+        if begun := self._begun.pop(second, None):
+            return begun
+        slot = load_slot(self._store, self.log, self.wheel, second, fired=self._delivery.known)
+        slot.log_start = (
+            self._delivery.known_from if slot.has_fired else self._store.max_physical_offset
+        )
+        return slot
+
+    def _put(self, messages: list[Message]) -> list[PutResult]:
+        held_up = self.keeper.is_held_up
+        return (self._store.put_again if held_up else self._store.put_accepted)(messages)
+
+    # --- progress
+
+    def _point_now(self) -> Reached:
+        """How far it has come; what was delivered lies before the log's end."""
+        end = self._store.max_physical_offset
+        slots = [*self._begun.values(), *self._far.live.values()]
+        slots += [] if self._slot is None else [self._slot]
+        self._passed = [pair for pair in self._passed if pair.end > self._second]
+        starts = [slot.log_start for slot in slots]
+        if self._enqueue.log_start is not None:
+            starts.append(self._enqueue.log_start)
+        over = self._second > self._loaded_second and self._enqueue.has_read(self._loaded_end)
+        if self._delivery.known and not over:  # another start must find them, too
+            starts.append(self._delivery.known_from)
+        return Reached(
+            end,
+            min(starts, default=end),
+            self._far.clock_ms,
+            tuple(self._passed),
+            self._second * 1000,
+            self.log.end,
+            self._enqueue.queue_offset,
+        )

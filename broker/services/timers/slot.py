@@ -1,0 +1,95 @@
+"""The timers of one second, in the order of their times, as arrays: a crowd costs little memory."""
+
+import heapq
+from array import array
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from aerobee.broker.services.timers.messages import unit_deliver_ms, unit_recalls
+from aerobee.broker.services.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, NONE, TimerLog
+from aerobee.broker.services.timers.wheel import TimerWheel
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+Place = tuple[int, int]  # deliver time and position in the timer log: the order of firing
+FIRST_PLACE: Final[Place] = (0, -1)
+
+
+class TimerSlot:
+    """Units that wait in one second. Those set while it runs come to it by `add`."""
+
+    def __init__(self, second: int) -> None:
+        self.second = second
+        self.recalled: set[str] = set()  # "topic+unique key"
+        self.has_fired = False  # a part of it, before the start
+        self.log_start = 0  # what fires of it stands in the store's log from here on
+        self._deliver = array("q")
+        self._position = array("q")
+        self._order = array("q")
+        self._at = 0
+        self._late: list[tuple[int, int]] = []
+
+    @property
+    def waiting(self) -> int:
+        return len(self._order) - self._at + len(self._late)
+
+    def add(self, deliver_ms: int, position: int) -> None:
+        heapq.heappush(self._late, (deliver_ms, position))
+
+    def peek(self) -> Place | None:
+        """The next to fire."""
+        late = self._late[0] if self._late else None
+        if self._at >= len(self._order):
+            return late
+        index = self._order[self._at]
+        place = (self._deliver[index], self._position[index])
+        return place if late is None or place < late else late
+
+    def pop(self) -> None:
+        """The one that `peek` showed has had its turn."""
+        if self._late and self._late[0] == self.peek():
+            heapq.heappop(self._late)
+        else:
+            self._at += 1
+
+    def take(self, deliver: "array[int]", positions: "array[int]") -> None:
+        """Fill it, in any order."""
+        self._deliver, self._position = deliver, positions
+        times = np.frombuffer(deliver, np.int64)
+        order = np.lexsort((np.frombuffer(positions, np.int64), times))
+        self._order = array("q", order.astype(np.int64).tobytes())
+
+
+def load_slot(
+    store: "MessageStore",
+    timer_log: TimerLog,
+    wheel: TimerWheel,
+    second: int,
+    after: Place = FIRST_PLACE,
+    fired: Collection[int] = (),
+) -> TimerSlot:
+    """The second's timers after a place, and which of them are recalled. Left out are those of
+    records that have `fired`."""
+    slot = TimerSlot(second)
+    deliver, positions = array("q"), array("q")
+    position = wheel.get(second).last
+    while position != NONE:
+        unit = timer_log.read(position)
+        if unit is None or unit.slot_ms // 1000 != second:
+            break
+        if unit.physical_offset in fired:
+            slot.has_fired = True
+        elif unit.magic & MAGIC_DELETE and not unit.magic & MAGIC_ROLL:
+            if key := unit_recalls(store, unit):
+                slot.recalled.add(key)
+        else:
+            deliver_ms = unit_deliver_ms(store, unit)
+            if (deliver_ms, position) > after:
+                deliver.append(deliver_ms)
+                positions.append(position)
+        position = unit.previous
+    slot.take(deliver, positions)
+    return slot

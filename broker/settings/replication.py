@@ -1,0 +1,83 @@
+"""Settings of replication: the role, the stream of the log, how many copies a send needs."""
+
+from dataclasses import dataclass
+
+from aerobee.broker.settings.daemon import check_host, check_host_port
+from aerobee.broker.settings.fields import setting
+
+SLAVE = "SLAVE"
+
+
+@dataclass
+class ReplicationSettings:
+    """Who copies whose log, and who waits for that."""
+
+    broker_role: str = setting(
+        "ASYNC_MASTER",
+        "SYNC_MASTER: a send is answered once slaves have it; SLAVE: a copy of its master.",
+        choices=("ASYNC_MASTER", "SYNC_MASTER", SLAVE),
+    )
+    broker_ip2: str = setting(
+        "",
+        "Address that slaves are told for replication; empty: that of brokerAddr.",
+        key="brokerIP2",
+        check=check_host,
+    )
+    ha_listen_port: int = setting(
+        0,
+        "Port where slaves fetch the log. 0: listenPort + 1, -1: none.",
+        low=-1,
+        high=65535,
+        upstream="10912",
+        why="it follows listenPort",
+    )
+    ha_master_address: str = setting(
+        "",
+        "SLAVE: the master's replication port; empty: what a name server says.",
+        unit="host:port",
+        check=check_host_port,
+    )
+    ha_send_heartbeat_interval: int = setting(
+        5000, "How often a word is said on a replication link at least.", unit="ms", low=10
+    )
+    ha_housekeeping_interval: int = setting(
+        20000, "A replication link that is silent for so long is closed.", unit="ms", low=100
+    )
+    ha_transfer_batch_size: int = setting(
+        1 << 20,
+        "Most bytes of the log sent in one frame.",
+        unit="bytes",
+        low=1024,
+        high=(4 << 20) - 12,
+        upstream="32768",
+        why="fewer, larger frames take less time of both sides; slaves of any version take them",
+    )
+    ha_slave_fallbehind_max: int = setting(
+        256 << 20,
+        "SYNC_MASTER: a slave that lacks more of the log than this is not waited for.",
+        unit="bytes",
+        low=1,
+        aliases=("haMaxGapNotInSync",),
+    )
+    ha_flow_control_enable: bool = setting(False, "Bound what a slave is sent in a second.")
+    max_ha_transfer_byte_in_second: int = setting(
+        100 << 20, "That bound.", unit="bytes/s", low=1024
+    )
+    in_sync_replicas: int = setting(
+        1,
+        "SYNC_MASTER: copies that a send waits for, the master's included; 1 is taken as 2.",
+        low=1,
+    )
+    slave_timeout: int = setting(
+        3000,
+        "SYNC_MASTER: how long a send waits for its copies before FLUSH_SLAVE_TIMEOUT.",
+        unit="ms",
+        low=1,
+    )
+    slave_read_enable: bool = setting(
+        False, "Send consumers that are far behind to a slave.", runtime=True
+    )
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role == SLAVE
