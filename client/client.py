@@ -9,31 +9,34 @@ import secrets
 import socket
 import time
 import warnings
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from datetime import datetime
 from typing import Final, Self, overload
 
-from aerobee.client import positions, query
-from aerobee.client.admin import Admin
+from aerobee.client.admin import query
+from aerobee.client.admin.admin import Admin
 from aerobee.client.background import every
-from aerobee.client.consumer import Consumer, Start
+from aerobee.client.consuming import positions
+from aerobee.client.consuming.consumer import Consumer
+from aerobee.client.consuming.options import ConsumerOptions, Start
+from aerobee.client.consuming.pulling import Pulled
+from aerobee.client.consuming.subscription import subscribe
 from aerobee.client.core import Core
-from aerobee.client.errors import Closed, Misuse
-from aerobee.client.from_broker import answer_broker
-from aerobee.client.message import Message, Receipt, timestamp_ms
-from aerobee.client.options import ConsumerOptions
-from aerobee.client.presence import HEARTBEAT_SECONDS, Presence
-from aerobee.client.producer import BUFFER_BYTES, BufferedProducer, Producer
-from aerobee.client.pulling import Pulled
-from aerobee.client.remoting import Remoting
-from aerobee.client.routes import Routes
-from aerobee.client.sender import Body, Sender
-from aerobee.client.subscription import subscribe
-from aerobee.client.transactions import Check, TransactionProducer
-from aerobee.client.url import parse_url
-from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.fastjson import MessageQueue
-from aerobee.protocol.recall_handle import decode as recall_handle_of
+from aerobee.client.errors import Closed, ConnectFailed, Misuse
+from aerobee.client.from_broker import Members, answer_broker
+from aerobee.client.message import Body, Message, Receipt, timestamp_ms
+from aerobee.client.producing.producer import BUFFER_BYTES, BufferedProducer, Producer
+from aerobee.client.producing.requests import Requests
+from aerobee.client.producing.sender import Sender
+from aerobee.client.producing.transactions import Check, TransactionProducer
+from aerobee.client.serializers import Serializer
+from aerobee.client.transport.presence import HEARTBEAT_SECONDS, Presence
+from aerobee.client.transport.remoting import ConnectionEvent, Remoting
+from aerobee.client.transport.routes import Routes
+from aerobee.client.transport.url import parse_tls, parse_url
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
 
 log = logging.getLogger("aerobee.client")
 
@@ -45,11 +48,23 @@ class connect:
     """Connect to the cluster behind name servers: `async with connect(url) as mq` or `await`.
 
     `url` is `mq://[key:secret@]host:port[,host:port...]` of name servers (an Aerobee broker is one
-    itself); without it AEROBEE_URL, then mq://127.0.0.1:9876. `timeout` is for single requests.
+    itself); without it AEROBEE_URL, then mq://127.0.0.1:9876. `timeout` is for single requests,
+    `wait` for how long a cluster that is not there yet is waited for. `on_connection` is called
+    when a connection is lost and when it is back. With a `serializer` bodies may be values.
     """
 
-    def __init__(self, url: str | None = None, *, timeout: float = 3.0) -> None:
-        self._client = Client(url, timeout=timeout)
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        timeout: float = 3.0,
+        wait: float = 0.0,
+        on_connection: Callable[[ConnectionEvent], object] | None = None,
+        serializer: Serializer | None = None,
+    ) -> None:
+        self._client = Client(
+            url, timeout=timeout, wait=wait, on_connection=on_connection, serializer=serializer
+        )
 
     def __await__(self) -> Generator[None, None, Client]:
         return self._client.open().__await__()
@@ -64,12 +79,27 @@ class connect:
 class Client:
     """A connection to a cluster. Make it with `connect`, close it when done."""
 
-    def __init__(self, url: str | None, *, timeout: float) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        timeout: float,
+        wait: float = 0.0,
+        on_connection: Callable[[ConnectionEvent], object] | None = None,
+        serializer: Serializer | None = None,
+    ) -> None:
         if not timeout > 0:
             raise Misuse("timeout is a positive number of seconds")
+        if not wait >= 0:
+            raise Misuse("wait is a number of seconds that is not negative")
+        self._wait = wait
+        self._on_connection = on_connection
+        self._serializer = serializer
         self._name_servers, self._credentials = parse_url(url)
+        self._tls = parse_tls(url)
         self._timeout = timeout
         self._core_or_none: Core | None = None
+        self._members = Members()
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- life
@@ -77,25 +107,40 @@ class Client:
     async def open(self) -> Self:
         """Connect to the first name server that answers; errors say what is wrong."""
         remoting = Remoting(
-            lambda connection, command: answer_broker(self._core, connection, command),
+            lambda connection, command: answer_broker(self._members, connection, command),
             credentials=self._credentials,
             timeout=self._timeout,
+            on_event=self._on_connection,
+            tls=self._tls.context() if self._tls is not None else None,
         )
         routes = Routes(remoting, self._name_servers)
         client_id = f"{_own_ip()}@{os.getpid()}#{secrets.token_hex(4)}"
         presence = Presence(client_id, remoting, routes)
-        sender = Sender(remoting, routes, group=PRODUCER_GROUP)
+        sender = Sender(remoting, routes, group=PRODUCER_GROUP, serializer=self._serializer)
         self._core_or_none = Core(client_id, self._timeout, remoting, routes, presence, sender)
+        self._requests = self._members.requests = Requests(sender, routes, presence)
         try:
-            await self._reach_a_name_server(remoting)
+            await self._wait_for_a_name_server(remoting)
         except BaseException:
             await self.close()
             raise
+        remoting.tells = True
         self._tasks = [
             asyncio.create_task(every(HEARTBEAT_SECONDS, presence.beat), name="heartbeats"),
             asyncio.create_task(every(ROUTE_SECONDS, self._renew_routes), name="routes"),
         ]
         return self
+
+    async def _wait_for_a_name_server(self, remoting: Remoting) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait
+        while True:
+            try:
+                return await self._reach_a_name_server(remoting)
+            except ConnectFailed:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(0.1)
 
     async def _reach_a_name_server(self, remoting: Remoting) -> None:
         errors = []
@@ -114,7 +159,7 @@ class Client:
         await routes.refresh_all()
         if any(routes.cached(topic) != route for topic, route in before.items()):
             await self._core.presence.beat()
-            for consumer in self._core.consumers.values():
+            for consumer in self._members.consumers.values():
                 consumer.request_rebalance()
 
     async def close(self) -> None:
@@ -124,7 +169,7 @@ class Client:
             return
         errors: list[Exception] = []
         try:
-            for consumer in list(core.consumers.values()):
+            for consumer in list(self._members.consumers.values()):
                 try:
                     await consumer.close()
                 except Exception as error:  # the others are to commit and leave all the same
@@ -136,6 +181,7 @@ class Client:
                 await asyncio.wait(self._tasks)
             await core.remoting.close()
             self._core_or_none = None
+            self._members = Members()
         if errors:
             raise errors[0]
 
@@ -217,7 +263,12 @@ class Client:
 
     @overload
     def producer(
-        self, topic: str, *, linger: None = None, timeout: float | None = None
+        self,
+        topic: str,
+        *,
+        linger: None = None,
+        timeout: float | None = None,
+        serializer: Serializer | None = None,
     ) -> Producer: ...
 
     @overload
@@ -228,6 +279,7 @@ class Client:
         linger: float,
         buffer_bytes: int = BUFFER_BYTES,
         timeout: float | None = None,
+        serializer: Serializer | None = None,
     ) -> BufferedProducer: ...
 
     def producer(
@@ -237,13 +289,19 @@ class Client:
         linger: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         timeout: float | None = None,
+        serializer: Serializer | None = None,
     ) -> Producer | BufferedProducer:
         """A producer of one topic; with `linger` (seconds) it sends in batches from a buffer."""
         seconds = timeout or self._timeout
         if linger is None:
-            return Producer(self._core.sender, topic, timeout=seconds)
+            return Producer(self._core.sender, topic, timeout=seconds, serializer=serializer)
         return BufferedProducer(
-            self._core.sender, topic, linger=linger, buffer_bytes=buffer_bytes, timeout=seconds
+            self._core.sender,
+            topic,
+            linger=linger,
+            buffer_bytes=buffer_bytes,
+            timeout=seconds,
+            serializer=serializer,
         )
 
     def transactions(
@@ -255,12 +313,30 @@ class Client:
             core.sender,
             core.remoting,
             core.presence,
-            core.checks,
+            self._members.producers,
             topic=topic,
             group=group,
             check=check,
             timeout=timeout or self._timeout,
         )
+
+    async def request(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        tag: str | None = None,
+        key: str | Iterable[str] | None = None,
+        order_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Message:
+        """Send a message and give the reply of the consumer that handles it (`message.reply`).
+
+        RequestTimeout when none comes within `timeout`.
+        """
+        message = self._core.sender.make(topic, body, tag, key, order_key, properties)
+        return await self._requests.ask(message, timeout or self._timeout)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Take back a delayed message before its time; gives its id. (Receipts have the handle.)"""
@@ -305,6 +381,7 @@ class Client:
         wanted = tags if tags is None or isinstance(tags, str) else list(tags)
         return Consumer(
             self._core,
+            self._members.consumers,
             [subscribe(name, wanted, sql, version) for name in topics],
             group=group,
             orderly=orderly,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from aerobee.client.presence import Presence
-from aerobee.client.remoting import Remoting
-from aerobee.client.routes import Routes
-from aerobee.client.sender import Sender
-
-if TYPE_CHECKING:
-    from aerobee.client.consumer import Consumer
-    from aerobee.client.transactions import TransactionProducer
+from aerobee.client.producing.sender import Sender
+from aerobee.client.transport.presence import Presence
+from aerobee.client.transport.remoting import Remoting
+from aerobee.client.transport.routes import Routes
 
 
 @dataclass(slots=True)
@@ -25,5 +20,3 @@ class Core:
     routes: Routes
     presence: Presence
     sender: Sender
-    consumers: dict[str, Consumer] = field(default_factory=dict)
-    checks: dict[str, TransactionProducer] = field(default_factory=dict)

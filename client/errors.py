@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.wire.codes import ResponseCode
 
 
 class AerobeeError(Exception):
@@ -19,6 +19,10 @@ class AerobeeError(Exception):
 
 class Misuse(AerobeeError, ValueError):
     """The call itself is wrong: the same call can never succeed."""
+
+
+class Reject(Exception):
+    """Raise it in a handler to put the message to the dead letters at once, with this text."""
 
 
 class Closed(AerobeeError):
@@ -41,6 +45,15 @@ class RequestTimeout(AerobeeError):
     """No answer came in time: the request may have been carried out."""
 
     retriable = True
+
+
+class Overloaded(AerobeeError):
+    """More sends are under way than get through; nothing was sent of this one."""
+
+    retriable = True
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, hint="nothing was sent; send less at a time, or look at the broker")
 
 
 class Unconfirmed(AerobeeError):

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aerobee.client.connection import Connection
-from aerobee.client.consumer import Consumer
-from aerobee.client.core import Core
-from aerobee.client.transactions import dispatch_check
-from aerobee.protocol import fastjson
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.client.consuming.consumer import Consumer
+from aerobee.client.producing.requests import Requests
+from aerobee.client.producing.transactions import TransactionProducer, dispatch_check
+from aerobee.client.transport.connection import Connection
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 log = logging.getLogger("aerobee.client")
 
 
-def answer_broker(core: Core, connection: Connection, command: Command) -> None:
+@dataclass(slots=True)
+class Members:
+    """Those of one client that belong to groups, by group: brokers ask for them."""
+
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    producers: dict[str, TransactionProducer] = field(default_factory=dict)
+    requests: Requests | None = None
+
+
+def answer_broker(members: Members, connection: Connection, command: Command) -> None:
     """Do what the broker asks; a one-way request gets no answer."""
     handler = _HANDLERS.get(command.code)
     try:
@@ -28,7 +38,7 @@ def answer_broker(core: Core, connection: Connection, command: Command) -> None:
                 remark=f"request type {command.code} not supported",
             )
         else:
-            answer = handler(core, connection, command)
+            answer = handler(members, connection, command)
     except Exception as error:
         log.exception("request %d of %s failed", command.code, connection.address)
         answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
@@ -36,20 +46,26 @@ def answer_broker(core: Core, connection: Connection, command: Command) -> None:
         connection.answer(answer)
 
 
-def _check_transaction(core: Core, connection: Connection, command: Command) -> Command:
-    dispatch_check(core.checks, connection, command)
+def _check_transaction(members: Members, connection: Connection, command: Command) -> Command:
+    dispatch_check(members.producers, connection, command)
     return command.answer(ResponseCode.SUCCESS)
 
 
-def _members_changed(core: Core, _: Connection, command: Command) -> Command:
-    consumer = core.consumers.get(command.ext.get("consumerGroup", ""))
+def _take_reply(members: Members, _: Connection, command: Command) -> Command:
+    if members.requests is not None:
+        members.requests.take(command)
+    return command.answer(ResponseCode.SUCCESS)
+
+
+def _members_changed(members: Members, _: Connection, command: Command) -> Command:
+    consumer = members.consumers.get(command.ext.get("consumerGroup", ""))
     if consumer is not None:
         consumer.request_rebalance()
     return command.answer(ResponseCode.SUCCESS)
 
 
-def _reset_offsets(core: Core, _: Connection, command: Command) -> Command:
-    consumer = core.consumers.get(command.ext.get("group", ""))
+def _reset_offsets(members: Members, _: Connection, command: Command) -> Command:
+    consumer = members.consumers.get(command.ext.get("group", ""))
     if consumer is None:
         return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark="no such consumer here")
     table = fastjson.loads(command.body).get("offsetTable") or {}
@@ -70,8 +86,8 @@ def _queue(row: dict[str, Any]) -> MessageQueue:
     return MessageQueue(row["topic"], row["brokerName"], int(row["queueId"]))
 
 
-def _consumer_status(core: Core, _: Connection, command: Command) -> Command:
-    consumer = core.consumers.get(command.ext.get("group", ""))
+def _consumer_status(members: Members, _: Connection, command: Command) -> Command:
+    consumer = members.consumers.get(command.ext.get("group", ""))
     if consumer is None:
         return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark="no such consumer here")
     table = {
@@ -83,8 +99,8 @@ def _consumer_status(core: Core, _: Connection, command: Command) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=body)
 
 
-def _running_info(core: Core, _: Connection, command: Command) -> Command:
-    consumer = core.consumers.get(command.ext.get("consumerGroup", ""))
+def _running_info(members: Members, _: Connection, command: Command) -> Command:
+    consumer = members.consumers.get(command.ext.get("consumerGroup", ""))
     if consumer is None:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
     return command.answer(ResponseCode.SUCCESS, body=fastjson.dumps(_describe(consumer)))
@@ -117,8 +133,9 @@ def _describe(consumer: Consumer) -> dict[str, Any]:
     }
 
 
-_HANDLERS: Final[dict[int, Callable[[Core, Connection, Command], Command]]] = {
+_HANDLERS: Final[dict[int, Callable[[Members, Connection, Command], Command]]] = {
     RequestCode.CHECK_TRANSACTION_STATE: _check_transaction,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: _take_reply,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _consumer_status,

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from aerobee.client.errors import AerobeeError, Misuse
-from aerobee.protocol import properties as props
-from aerobee.protocol import record
-from aerobee.protocol.fastjson import MessageQueue
-from aerobee.protocol.record import StoredMessage
+from aerobee.client.serializers import Serializer
+from aerobee.protocol.files import compression, record
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import StoredMessage
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
-if TYPE_CHECKING:
-    from aerobee.client.process_queue import ProcessQueue
-
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
+Body = Any  # bytes, bytearray, memoryview; with a serializer also what that takes
 COMPRESS_OVER: Final = 4096
-PROPERTIES_SIZE_MAX: Final = 32767
 DELAY_LEVELS: Final = (
     *(1, 5, 10, 30),
     *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
@@ -130,7 +125,8 @@ def check_properties(properties: Mapping[str, str]) -> None:
 def checked_text(what: str, text: str) -> str:
     """A tag or key that can travel in a property."""
     if not isinstance(text, str) or not text:
-        raise Misuse(f"a {what} is text that is not empty, not {text!r}")
+        article = "an" if what[0] in "aeiou" else "a"
+        raise Misuse(f"{article} {what} is text that is not empty, not {text!r}")
     if props.NAME_END in text or props.PAIR_END in text:
         raise Misuse(f"the {what} {text!r} contains \\x01 or \\x02")
     return text
@@ -143,9 +139,10 @@ def check_encoded(properties: str) -> None:
     except UnicodeEncodeError as error:
         bad = error.object[error.start : error.end]
         raise Misuse(f"tag, keys and properties are sent as UTF-8, which has no {bad!a}") from None
-    if size > PROPERTIES_SIZE_MAX:
+    if size > props.PROPERTIES_SIZE_MAX:
         raise Misuse(
-            f"tag, keys and properties take {size} bytes; a record holds {PROPERTIES_SIZE_MAX}"
+            f"tag, keys and properties take {size} bytes; "
+            f"a record holds {props.PROPERTIES_SIZE_MAX}"
         )
 
 
@@ -177,16 +174,33 @@ def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-class Message:
-    """A message that came from a broker.
+class DeliveringQueue(Protocol):
+    """The queue of a consumer that a message came by, which is told what becomes of it."""
 
-    Only a message that a consumer delivered can be acked or retried.
-    """
+    revoked: bool
+
+    @property
+    def serializer(self) -> Serializer | None: ...
+
+    def finish(self, message: Message) -> None: ...
+
+    async def retry(self, message: Message, delay: float | None, reason: str) -> None: ...
+
+    async def reject(self, message: Message, reason: str) -> None: ...
+
+    async def reply(
+        self, message: Message, body: Body, properties: Mapping[str, str] | None
+    ) -> bool: ...
+
+
+class Received:
+    """What a message that came from a broker says of itself."""
 
     __slots__ = (
         "_body",
-        "_process_queue",
+        "_delivery",
         "_properties",
+        "_serializer",
         "broker",
         "finished",
         "reconsume_times",
@@ -197,13 +211,15 @@ class Message:
         self,
         stored: StoredMessage,
         broker: str,
-        process_queue: ProcessQueue | None = None,
+        delivery: DeliveringQueue | None = None,
+        serializer: Serializer | None = None,
     ) -> None:
         self.stored = stored
         self.broker = broker
-        self.finished = False  # acked, or handed back for a retry
+        self.finished = False  # acked, or handed back
         self.reconsume_times = stored.reconsume_times
-        self._process_queue = process_queue
+        self._delivery = delivery
+        self._serializer = serializer  # of the queue, where it came by one
         self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
 
@@ -220,6 +236,14 @@ class Message:
             flag = self.stored.sys_flag
             self._body = inflate(bytes(raw), flag) if flag & record.COMPRESSED else bytes(raw)
         return self._body
+
+    @property
+    def value(self) -> Any:
+        """What the serializer makes of the body."""
+        serializer = self._serializer if self._delivery is None else self._delivery.serializer
+        if serializer is None:
+            raise Misuse("no serializer was given: connect(serializer=JSON), or ConsumerOptions")
+        return serializer.loads(self.body)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -257,6 +281,11 @@ class Message:
         ]
 
     @property
+    def failure(self) -> str | None:
+        """Why it was retried or rejected the last time, if that was said."""
+        return props.get(self.stored.properties, props.LAST_FAILURE)
+
+    @property
     def queue_offset(self) -> int:
         return self.stored.queue_offset
 
@@ -268,38 +297,53 @@ class Message:
     def born_at(self) -> datetime:
         return _time(self.stored.born_timestamp)
 
-    async def ack(self) -> None:
-        """Say that it is done: the group does not get it again."""
-        self._consumer_queue().finish(self)
-
-    async def retry(self, delay: float | None = None) -> None:
-        """Ask for it again after `delay` seconds (None: the group's growing delays).
-
-        With Aerobee the delay is exact; with Apache RocketMQ it is rounded up to a delay level.
-        """
-        await self._consumer_queue().retry(self, delay)
-
-    def again(self) -> Message:
-        """The same message for one more attempt in its queue; this one is finished."""
-        message = Message(self.stored, self.broker, self._process_queue)
-        message.reconsume_times = self.reconsume_times + 1
-        self.finished = True
-        return message
-
-    def _consumer_queue(self) -> ProcessQueue:
-        if self._process_queue is None:
-            raise Misuse("only a message that a consumer delivered can be acked or retried")
-        return self._process_queue
-
     def __repr__(self) -> str:
         where = f"{self.queue.broker_name}/{self.queue.topic}/{self.queue.queue_id}"
         return f"<Message {self.message_id} {where}@{self.queue_offset} {len(self.stored.body)} B>"
 
 
-def compress(body: bytes) -> tuple[bytes, int]:
-    """The smaller form of a body and its sys flag."""
-    packed = zlib.compress(body, 5)
-    return (packed, record.COMPRESSED) if len(packed) < len(body) else (body, 0)
+class Message(Received):
+    """A message that came from a broker.
+
+    Only a message that a consumer delivered can be acked, retried, rejected or replied to.
+    """
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Say that it is done: the group does not get it again."""
+        self._delivered().finish(self)
+
+    async def retry(self, delay: float | None = None, *, reason: str = "") -> None:
+        """Ask for it again after `delay` seconds (None: the declared backoff, or growing delays).
+
+        With Aerobee the delay is exact and `reason` travels with the message (`failure`); with
+        Apache RocketMQ the delay is rounded up to a delay level.
+        """
+        await self._delivered().retry(self, delay, reason)
+
+    async def reject(self, reason: str = "") -> None:
+        """Put it to the group's dead letters at once: no retry can help."""
+        await self._delivered().reject(self, reason)
+
+    async def reply(self, body: Body, *, properties: Mapping[str, str] | None = None) -> bool:
+        """Answer a message that was sent by `request`; it is not acked by that.
+
+        False when the client that asked is gone.
+        """
+        return await self._delivered().reply(self, body, properties)
+
+    def again(self) -> Message:
+        """The same message for one more attempt in its queue; this one is finished."""
+        message = Message(self.stored, self.broker, self._delivery)
+        message.reconsume_times = self.reconsume_times + 1
+        self.finished = True
+        return message
+
+    def _delivered(self) -> DeliveringQueue:
+        if self._delivery is None:
+            raise Misuse("only what a consumer delivered can be acked, retried or replied to")
+        return self._delivery
 
 
 def given_body(message: Outgoing) -> bytes:
@@ -309,35 +353,7 @@ def given_body(message: Outgoing) -> bytes:
 
 def inflate(raw: bytes, sys_flag: int) -> bytes:
     """The body as it was before compressing; AerobeeError when it cannot be."""
-    kind = sys_flag & record.COMPRESSION_MASK
-    if kind in (0, record.COMPRESSION_ZLIB):
-        decompress: Callable[[bytes], bytes] = zlib.decompress
-    else:
-        decompress = _decompressor(kind)
     try:
-        return decompress(raw)
-    except Exception as error:  # each library has its own
-        raise AerobeeError(f"the body of form {kind:#x} cannot be inflated: {error}") from None
-
-
-def _decompressor(kind: int) -> Callable[[bytes], bytes]:
-    """From the package for a form that Java's producers can be set to."""
-    if kind not in _PACKAGES:
-        raise AerobeeError(f"the body is compressed in form {kind:#x}, which is not known")
-    module, package = _PACKAGES[kind]
-    try:
-        library: Any = import_module(module)
-    except ImportError:
-        raise AerobeeError(
-            f"the body is compressed in form {kind:#x}, which needs the package {package}",
-            hint=f"pip install {package}",
-        ) from None
-    if kind == record.COMPRESSION_ZSTD:  # Java's frames do not tell their size beforehand
-        return lambda raw: bytes(library.ZstdDecompressor().decompressobj().decompress(raw))
-    return lambda raw: bytes(library.decompress(raw))
-
-
-_PACKAGES: Final = {
-    record.COMPRESSION_LZ4: ("lz4.frame", "lz4"),
-    record.COMPRESSION_ZSTD: ("zstandard", "zstandard"),
-}
+        return compression.inflate(raw, sys_flag)
+    except compression.CannotInflate as error:
+        raise AerobeeError(str(error), hint=error.hint) from None

@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, Self
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.clock import VirtualClock
-from aerobee.broker.logs import configure_logs_of_guest
+from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.base.logs import configure_logs_of_guest
+from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.settings import load_settings
 from aerobee.client.client import connect
 

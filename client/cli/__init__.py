@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.base import Failure, drop_output
+from aerobee.client.cli.base import INTERRUPTED, Failure, drop_output, show_as_json
 
 # name: (module, attribute, help). The help is here so that `aerobee --help` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
@@ -21,16 +21,23 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "send": ("messages", "send", "Send messages."),
     "consume": ("messages", "consume", "Print messages of a topic."),
     "message": ("messages", "message", "Find stored messages by id, key or time."),
-    "topic": ("topics", "topic", "List, create, show and delete topics."),
+    "topic": ("topics", "topic", "List, show, create, change and delete topics."),
     "group": ("groups", "group", "List, create, show and delete consumer groups."),
     "offsets": ("groups", "offsets", "Show and reset the offsets of a group."),
     "timer": ("timers", "timer", "Look at delayed messages and recall them."),
-    "dlq": ("dead_letters", "dlq", "Look at dead letters and replay them."),
+    "dlq": ("dead_letters", "dlq", "Look at dead letters, replay them and remove them."),
+    "user": ("users", "user", "Add, list, change and remove users."),
+    "acl": ("users", "acl", "Grant, revoke, show and test the rights of users."),
     "cluster": ("cluster", "cluster", "Show the brokers, their state and their settings."),
     "ping": ("cluster", "ping", "Measure how fast name servers and brokers answer."),
+    "worker": ("worker", "worker", "Run the handlers of an application."),
     "bench": ("benchmark", "bench", "Send and consume at full speed, and say how fast that was."),
     "doctor": ("doctor", "doctor", "Find the usual troubles and say the remedy."),
-    "store": ("store", "store", "Look into a store folder: stat, verify, dump."),
+    "store": (
+        "store",
+        "store",
+        "Look into a store folder, or copy it: stat, verify, dump, snapshot.",
+    ),
     "config": ("daemons", "config", "List every setting with default, unit and meaning."),
     "pipeline": ("daemons", "pipeline", "Run the Spark pipeline's jobs."),
     "install-service": ("daemons", "install_service", "Install the broker as a systemd service."),
@@ -76,12 +83,20 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """The entry point of the `aerobee` script."""
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         result = cli.main(args=arguments, prog_name="aerobee", standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("aerobee: interrupted", err=True)
-        sys.exit(130)
+        if as_json:
+            show_as_json("interrupted", INTERRUPTED)
+        else:
+            click.echo("aerobee: interrupted", err=True)
+        sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.status if isinstance(error, Failure) else error.exit_code)
+        exit_code = error.status if isinstance(error, Failure) else error.exit_code
+        if as_json:
+            show_as_json(error.format_message(), exit_code)
+        else:
+            error.show()
+        sys.exit(exit_code)
     sys.exit(result if isinstance(result, int) else 0)

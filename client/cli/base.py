@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +16,15 @@ WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 UNREACHED: Final = 4
 UNKNOWN: Final = 5
+INTERRUPTED: Final = 130
+_KINDS: Final = {
+    FAILED: "failed",
+    WRONG_USAGE: "wrong_usage",
+    NOT_FOUND: "not_found",
+    UNREACHED: "unreached",
+    UNKNOWN: "unknown_outcome",
+    INTERRUPTED: "interrupted",
+}
 
 
 class Failure(click.ClickException):
@@ -27,9 +38,34 @@ class Failure(click.ClickException):
         click.echo(f"aerobee: {self.message}", err=True)
 
 
+def show_as_json(text: str, exit_code: int) -> None:
+    """A failure for programs: one object on stderr."""
+    failure = {"error": text, "kind": _KINDS.get(exit_code, "failed"), "exit_code": exit_code}
+    click.echo(json.dumps(failure, ensure_ascii=False), err=True)
+
+
 def drop_output() -> None:
     """Nobody takes what is still in the buffer of stdout: else the interpreter's end complains."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def confirmed(question: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Ask before the command runs, naming what its arguments name; --yes answers beforehand."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--yes", is_flag=True, help="Do it without asking.")
+        @functools.wraps(command)
+        def run(yes: bool, **options: Any) -> Any:
+            text = question.format(**options)
+            if not yes:
+                if sys.stdin is None or not sys.stdin.isatty():
+                    raise click.UsageError(f"{text} Without a terminal --yes says so")
+                click.confirm(text, abort=True)
+            return command(**options)
+
+        return run
+
+    return decorate
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

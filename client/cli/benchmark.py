@@ -57,11 +57,11 @@ async def _measure_all(
         )
     )
     latencies.sort()
-    rows[-1]["p50 ms"] = round(latencies[len(latencies) // 2] * 1000, 3)
-    rows[-1]["p99 ms"] = round(latencies[len(latencies) * 99 // 100] * 1000, 3)
+    rows[-1]["p50_ms"] = round(latencies[len(latencies) // 2] * 1000, 3)
+    rows[-1]["p99_ms"] = round(latencies[len(latencies) * 99 // 100] * 1000, 3)
     for row in rows:
-        row.setdefault("p50 ms", None)
-        row.setdefault("p99 ms", None)
+        row.setdefault("p50_ms", None)
+        row.setdefault("p99_ms", None)
     return rows
 
 
@@ -73,8 +73,8 @@ async def _measure(what: str, count: int, size: int, work: Any) -> dict[str, Any
         "what": what,
         "messages": count,
         "seconds": round(seconds, 3),
-        "messages/s": round(count / seconds),
-        "MB/s": round(count * size / seconds / 1e6, 1),
+        "messages_per_second": round(count / seconds),
+        "mb_per_second": round(count * size / seconds / 1e6, 1),
     }
 
 

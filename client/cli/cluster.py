@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from aerobee.client.admin_types import Broker
+from aerobee.client.admin.types import Broker
 from aerobee.client.cli.base import UNREACHED, Failure
 from aerobee.client.cli.common import Asked, connected, pair
+from aerobee.client.cli.completing import setting_pairs
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
-from aerobee.client.errors import AerobeeError, NotFound
+from aerobee.client.errors import AerobeeError, BrokerError, NotFound
 
 
 @click.group()
@@ -49,9 +50,9 @@ def _state(table: dict[str, str]) -> dict[str, Any]:
     disk = table.get("commitLogDiskRatio")
     return {
         "version": table.get("brokerVersionDesc"),
-        "in/s": rate("putTps"),
-        "out/s": rate("getTransferredTps") or rate("getTransferedTps"),
-        "stored today": number("msgPutTotalTodayNow"),
+        "in_per_second": rate("putTps"),
+        "out_per_second": rate("getTransferredTps") or rate("getTransferedTps"),
+        "stored_today": number("msgPutTotalTodayNow"),
         "disk": f"{float(disk):.0%}" if disk else None,
         "up": table.get("runtime"),
     }
@@ -71,7 +72,14 @@ async def brokers(asked: Asked, mq: Client) -> None:
 @cluster.command()
 @click.option("--broker", "name", help="Which broker, by name or address; else all.")
 @click.option("--grep", help="Only settings with this text in their name.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change it now.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    shell_complete=setting_pairs,
+    metavar="KEY=VALUE",
+    help="Change it now.",
+)
 @connected
 async def settings(
     asked: Asked, mq: Client, name: str | None, grep: str | None, changes: tuple[str, ...]
@@ -81,7 +89,10 @@ async def settings(
     if changes:
         wanted = dict(pair(text, "--set") for text in changes)
         for broker in chosen:
-            await mq.admin.change_settings(broker.address, wanted)
+            try:
+                await mq.admin.change_settings(broker.address, wanted)
+            except BrokerError as error:
+                raise Failure(f"{broker.name}: {error.remark}") from None
         names = [broker.name for broker in chosen]
         text = f"{', '.join(wanted)} changed on {', '.join(names)}"
         print_done(text, {"changed": wanted, "brokers": names}, as_json=asked.json)
@@ -127,10 +138,10 @@ async def ping(asked: Asked, mq: Client, count: int) -> None:
             times = sorted([await mq.admin.ping(address) * 1000 for _ in range(count)])
         except AerobeeError as error:
             failed = True
-            rows.append({"role": role, "address": address, "ms (best)": None, "answer": str(error)})
+            rows.append({"role": role, "address": address, "best_ms": None, "answer": str(error)})
         else:
             best = round(times[0], 3)
-            rows.append({"role": role, "address": address, "ms (best)": best, "answer": "yes"})
+            rows.append({"role": role, "address": address, "best_ms": best, "answer": "yes"})
     print_rows(rows, as_json=asked.json, empty="nobody to ask")
     if failed:
         raise Failure("not everybody answered", UNREACHED)

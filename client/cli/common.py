@@ -29,11 +29,12 @@ from aerobee.client.errors import (
     ConnectFailed,
     ConnectionLost,
     Misuse,
+    NoRoute,
     NotFound,
     RequestTimeout,
     Unconfirmed,
 )
-from aerobee.client.message import RETRY_PREFIX
+from aerobee.protocol.names import RETRY_PREFIX
 
 _EXIT_CODES: Final[list[tuple[type[AerobeeError], int]]] = [
     (Misuse, WRONG_USAGE),
@@ -45,11 +46,25 @@ _EXIT_CODES: Final[list[tuple[type[AerobeeError], int]]] = [
 ]
 
 
+# What the SDK says of its arguments, in the words of our options.
+_OPTIONS: Final = {
+    "give several keys as a list": "repeat --key for several",
+    "give a delay that is not negative, or deliver_at, not both": (
+        "give a --delay that is not negative, or --deliver-at, not both"
+    ),
+    "give tags or sql, not both": "give --tag or --sql, not both",
+    "leave tags out to get all messages": "leave --tag out to get all messages",
+    "timeout is a positive number": "--timeout is a positive number",
+    "a unique id needs the topic too": "a producer's unique id needs --topic",
+    "Then name the topic too": "Then name its topic by --topic",
+}
+
+
 def failure_of(error: AerobeeError) -> Failure:
-    for kind, code in _EXIT_CODES:
-        if isinstance(error, kind):
-            return Failure(str(error), code)
-    return Failure(str(error))
+    text = str(error)
+    for said, option in _OPTIONS.items():
+        text = text.replace(said, option)
+    return Failure(text, next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +123,13 @@ def pair(text: str, option: str) -> tuple[str, str]:
     if not (name and found):
         raise click.UsageError(f"{option} {text!r}: expected NAME=VALUE")
     return name, value
+
+
+async def require_topic(mq: Client, topic: str) -> None:
+    try:
+        await mq.queues(topic)
+    except NoRoute:
+        raise Failure(f"there is no topic {topic}", NOT_FOUND) from None
 
 
 async def forget_group(mq: Client, group: str) -> None:

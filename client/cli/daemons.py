@@ -14,12 +14,18 @@ from typing import Any
 import click
 
 from aerobee.client.cli.base import FAILED, Failure, json_option
+from aerobee.client.cli.completing import setting_keys, setting_pairs
 from aerobee.client.cli.output import print_done, print_rows
 
 
 def _daemon_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
-        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting; may be repeated."
+        "--set",
+        "sets",
+        multiple=True,
+        shell_complete=setting_pairs,
+        metavar="KEY=VALUE",
+        help="A setting; may be repeated.",
     )(command)
     return click.option(
         "-c",
@@ -36,7 +42,7 @@ def broker(config: str | None, sets: tuple[str, ...]) -> int:
 
     Prints one line when it is ready. `aerobee config` lists the settings.
     """
-    from aerobee.broker.app import main_broker
+    from aerobee.broker.daemon.app import main_broker
 
     return main_broker(config, list(sets))
 
@@ -45,13 +51,13 @@ def broker(config: str | None, sets: tuple[str, ...]) -> int:
 @_daemon_options
 def namesrv(config: str | None, sets: tuple[str, ...]) -> int:
     """Run a name server alone in the foreground until SIGTERM or Ctrl-C."""
-    from aerobee.broker.app import main_namesrv
+    from aerobee.broker.daemon.app import main_namesrv
 
     return main_namesrv(config, list(sets))
 
 
 @click.command()
-@click.argument("text", required=False)
+@click.argument("text", required=False, shell_complete=setting_keys)
 @_daemon_options
 @click.option("--all", "everything", is_flag=True, help="Also keys that have no effect here.")
 @json_option
@@ -78,7 +84,7 @@ def config(
             "unit": row.unit,
             "effect": row.effect,
             "live": row.runtime,
-            "given by": row.source or None,
+            "given_by": row.source or None,
             "meaning": row.meaning,
         }
         for row in rows
@@ -99,8 +105,8 @@ def config(
 @json_option
 def install_service(root: Path, as_json: bool) -> None:
     """Install the broker as a systemd service, with a first settings file."""
-    from aerobee.broker.install_service import InstallError
-    from aerobee.broker.install_service import install_service as install
+    from aerobee.broker.daemon.install_service import InstallError
+    from aerobee.broker.daemon.install_service import install_service as install
 
     try:
         written = [str(path) for path in install(root)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.base import NOT_FOUND, Failure
+from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import MOMENT, Asked, connected, failure_of
+from aerobee.client.cli.completing import group_argument, topics
 from aerobee.client.cli.output import (
     message_json,
     message_text,
@@ -19,11 +21,13 @@ from aerobee.client.cli.output import (
     progress,
 )
 from aerobee.client.client import Client
-from aerobee.client.errors import AerobeeError, NotFound
-from aerobee.client.message import DLQ_PREFIX, Message
-from aerobee.protocol import properties as props
+from aerobee.client.errors import AerobeeError, Misuse, NoRoute, NotFound
+from aerobee.client.message import Message
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.names import DLQ_PREFIX, REPLAYED_TOPIC, RETRY_PREFIX
 
 REPLAYED_FROM: Final = "AEROBEE_REPLAYED_FROM"
+_OF_GROUPS: Final = (DLQ_PREFIX, RETRY_PREFIX)
 _SYSTEM: Final = frozenset(
     (
         *(props.KEYS, props.TAGS, props.UNIQ_KEY, props.WAIT, props.DELAY, props.RETRY_TOPIC),
@@ -39,11 +43,11 @@ _SYSTEM: Final = frozenset(
 
 @click.group()
 def dlq() -> None:
-    """Look at dead letters and replay them."""
+    """Look at dead letters, replay them and remove them."""
 
 
 @dlq.command("list")
-@click.argument("group", required=False)
+@group_argument(required=False)
 @click.option("--since", type=MOMENT, help="Dead since this time.")
 @click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True)
 @connected
@@ -52,48 +56,74 @@ async def list_dead(asked: Asked, mq: Client, group: str | None, since: Any, cou
     if group is None:
         await _list_groups(asked, mq)
         return
+    marks = await _marks(mq)
     rows = [
         {
-            "dead since": message.stored_at,
+            "dead_since": message.stored_at,
             "topic": origin_topic(message),
             "id": message.message_id,
             "retries": message.reconsume_times,
+            "replayed": marks.get(message.offset_message_id),
             "tag": message.tag,
             "keys": message.keys,
             "body": message_text(message, 60),
         }
-        async for message in _dead(mq, group, since, count)
+        for message in await _letters(mq, group, since, count)
     ]
-    print_rows(rows, as_json=asked.json, empty=f"group {group} has no dead letters")
+    print_rows(rows, as_json=asked.json, empty=_none_of(group))
+
+
+def _none_of(group: str) -> str:
+    return f"group {group} has no dead letters"
 
 
 async def _list_groups(asked: Asked, mq: Client) -> None:
     rows = []
     for topic in await mq.admin.topics(system=True):
-        if topic.startswith(DLQ_PREFIX):
-            stats = await mq.admin.topic_stats(topic)
-            count = sum(row.max_offset - row.min_offset for row in stats)
-            rows.append({"group": topic.removeprefix(DLQ_PREFIX), "dead letters": count})
+        if topic.startswith(DLQ_PREFIX) and (count := await _count(mq, topic)):
+            rows.append({"group": topic.removeprefix(DLQ_PREFIX), "dead_letters": count})
     print_rows(rows, as_json=asked.json, empty="no group has dead letters")
 
 
-def _dead(mq: Client, group: str, since: Any = None, limit: int | None = None) -> Any:
-    return mq.find(DLQ_PREFIX + group, since=since, limit=limit)
+async def _count(mq: Client, topic: str) -> int:
+    return sum(row.max_offset - row.min_offset for row in await mq.admin.topic_stats(topic))
 
 
-def origin_topic(message: Message) -> str:
-    """Where a dead letter was sent to first."""
-    found = message.properties
-    return found.get(props.DLQ_ORIGIN_TOPIC) or found.get(props.RETRY_TOPIC) or message.topic
+async def _letters(
+    mq: Client, group: str, since: Any = None, limit: int | None = None
+) -> list[Message]:
+    """The dead letters; none of a group that has none, NotFound when there is no such group."""
+    try:
+        found = mq.find(DLQ_PREFIX + group, since=since, limit=limit)
+        return [message async for message in found]
+    except NotFound:
+        await mq.admin.group_config(group)
+        return []
+
+
+async def _marks(mq: Client) -> dict[str, datetime]:
+    """When which letter, by its offset id, was replayed."""
+    try:
+        return {
+            message.body.decode(): message.stored_at async for message in mq.find(REPLAYED_TOPIC)
+        }
+    except NotFound:
+        return {}
+
+
+def origin_topic(message: Message) -> str | None:
+    """Where a dead letter was sent to first; None when nothing says so."""
+    told = (message.properties.get(name) for name in (props.DLQ_ORIGIN_TOPIC, props.RETRY_TOPIC))
+    return next((name for name in told if name and not name.startswith(_OF_GROUPS)), None)
 
 
 @dlq.command()
-@click.argument("group")
+@group_argument()
 @click.argument("message_id")
 @connected
 async def show(asked: Asked, mq: Client, group: str, message_id: str) -> None:
     """All of one dead letter of GROUP, by any of its ids."""
-    async for message in _dead(mq, group):
+    for message in await _letters(mq, group):
         ids = (message.message_id, message.offset_message_id)
         if message_id in (*ids, message.properties.get(props.ORIGIN_MESSAGE_ID)):
             if asked.json:
@@ -105,10 +135,33 @@ async def show(asked: Asked, mq: Client, group: str, message_id: str) -> None:
 
 
 @dlq.command()
-@click.argument("group")
+@group_argument()
+@confirmed("Remove all dead letters of group {group}?")
+@connected
+async def purge(asked: Asked, mq: Client, group: str) -> None:
+    """Remove all dead letters of GROUP."""
+    topic = DLQ_PREFIX + group
+    try:
+        count = await _count(mq, topic)
+        await mq.admin.delete_topic(topic)
+    except NotFound:
+        await mq.admin.group_config(group)
+        count = 0
+    text = f"{count} dead letter(s) of {group} are removed" if count else _none_of(group)
+    print_done(text, {"group": group, "purged": count}, as_json=asked.json)
+
+
+@dlq.command()
+@group_argument()
 @click.option("--id", "ids", multiple=True, help="Only these messages; may be repeated.")
 @click.option("--since", type=MOMENT, help="Only those that are dead since this time.")
-@click.option("--to", "topic", help="Send them to this topic; else to where they came from.")
+@click.option(
+    "--to",
+    "topic",
+    shell_complete=topics,
+    help="Send them to this topic; else to where they came from.",
+)
+@click.option("--again", is_flag=True, help="Also those that were replayed before.")
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -125,29 +178,38 @@ async def replay(
     ids: tuple[str, ...],
     since: Any,
     topic: str | None,
+    again: bool,
     rate: float,
     dry_run: bool,
 ) -> None:
     """Send the dead letters of GROUP again, with their tags, keys and properties.
 
-    They stay among the dead letters; each copy says where it comes from in the property
-    AEROBEE_REPLAYED_FROM. Every group that reads the topic gets the copy.
+    They stay among the dead letters, marked as replayed; each copy says where it comes from in the
+    property AEROBEE_REPLAYED_FROM. Every group that reads the topic gets the copy.
     """
-    try:
-        letters = [
-            message
-            async for message in _dead(mq, group, since)
-            if not ids or message.message_id in ids or message.offset_message_id in ids
-        ]
-    except NotFound:
-        raise Failure(f"group {group} has no dead letters", NOT_FOUND) from None
+    if topic is not None and topic.startswith(DLQ_PREFIX):
+        raise click.UsageError(f"--to {topic}: a replay does not go among the dead letters")
+    found = [
+        message
+        for message in await _letters(mq, group, since)
+        if not ids or message.message_id in ids or message.offset_message_id in ids
+    ]
+    marks = {} if again else await _marks(mq)
+    letters = [message for message in found if message.offset_message_id not in marks]
+    before = len(found) - len(letters)
     refused: list[str] = []
-    if not dry_run:
+    if letters and not dry_run:
         refused = await _replay(mq, group, letters, topic, rate, quiet=asked.json)
     sent = len(letters) - len(refused)
     text = f"{sent} dead letter(s) of {group} {'would be' if dry_run else 'were'} sent again"
-    value = {"group": group, "replayed": 0 if dry_run else sent, "found": len(letters)}
-    print_done(text, value, as_json=asked.json)
+    text += f"; {before} were replayed before (--again sends them once more)" if before else ""
+    value = {
+        "group": group,
+        "found": len(found),
+        "replayed": 0 if dry_run else sent,
+        "replayed_before": before,
+    }
+    print_done(text if found else _none_of(group), value, as_json=asked.json)
     if refused:
         raise Failure("\n".join((f"{len(refused)} could not be sent:", *refused)))
 
@@ -156,6 +218,7 @@ async def _replay(
     mq: Client, group: str, letters: list[Message], topic: str | None, rate: float, *, quiet: bool
 ) -> list[str]:
     """Gives those that can never be sent; what may succeed later ends it."""
+    await _provide_marks(mq)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     refused: list[str] = []
@@ -176,15 +239,27 @@ async def _replay(
     return refused
 
 
+async def _provide_marks(mq: Client) -> None:
+    try:
+        await mq.queues(REPLAYED_TOPIC)
+    except NoRoute:
+        await mq.admin.create_topic(REPLAYED_TOPIC, queues=1)
+
+
 async def _send_again(mq: Client, letter: Message, topic: str | None) -> None:
+    """The copy first, then the mark: what ends between them makes a second copy, never none."""
+    target = topic or origin_topic(letter)
+    if target is None:
+        raise Misuse("nothing says where it came from: --to names a topic")
     await mq.send(
-        topic or origin_topic(letter),
+        target,
         letter.body,
         tag=letter.tag,
         key=letter.keys or None,
         order_key=letter.properties.get(props.SHARDING_KEY),
         properties=_kept(letter),
     )
+    await mq.send(REPLAYED_TOPIC, letter.offset_message_id.encode())
 
 
 def _kept(letter: Message) -> dict[str, str]:

@@ -11,13 +11,15 @@ from typing import Final, Literal
 
 import click
 
-from aerobee.client.admin_types import Broker
+from aerobee.client.admin.types import Broker
 from aerobee.client.cli.base import FAILED, Failure, json_option
 from aerobee.client.cli.common import run_loop
+from aerobee.client.cli.completing import topics
 from aerobee.client.cli.output import print_rows
 from aerobee.client.client import Client
 from aerobee.client.errors import AerobeeError, ConnectFailed, NoRoute
-from aerobee.client.url import parse_url
+from aerobee.client.transport.url import parse_url
+from aerobee.protocol.names import TEMPLATE_TOPIC
 
 CLOCK_SECONDS_MAX: Final = 2.0
 OPEN_FILES_MIN: Final = 4096
@@ -38,7 +40,7 @@ class Finding:
 
 @click.command()
 @click.option("-u", "--url", envvar="AEROBEE_URL", help="Name servers: mq://host:port[,...].")
-@click.option("--topic", help="Also check that this topic can be reached.")
+@click.option("--topic", shell_complete=topics, help="Also check that this topic can be reached.")
 @click.option("--timeout", type=float, default=3.0, show_default=True)
 @json_option
 def doctor(url: str | None, topic: str | None, timeout: float, as_json: bool) -> None:
@@ -156,7 +158,7 @@ async def _cluster(client: Client) -> AsyncIterator[Finding]:
 async def _template(client: Client) -> Finding:
     what = "auto-creation of topics"
     try:
-        await client.queues("TBW102")
+        await client.queues(TEMPLATE_TOPIC)
     except NoRoute:
         remedy = "create topics with `aerobee topic create`, or set autoCreateTopicEnable=true"
         return Finding("warning", what, "off", remedy)

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from aerobee.client.admin_types import QueueLag
-from aerobee.client.cli.common import MOMENT, Asked, connected
-from aerobee.client.cli.output import print_done, print_json, print_rows
+from aerobee.client.admin.types import QueueLag
+from aerobee.client.cli.base import confirmed
+from aerobee.client.cli.common import MOMENT, Asked, connected, require_topic
+from aerobee.client.cli.completing import group_argument, topic_argument
+from aerobee.client.cli.output import print_done, print_json, print_rows, snake_keys
 from aerobee.client.client import Client
 
 
@@ -32,7 +34,7 @@ async def list_groups(asked: Asked, mq: Client, system: bool) -> None:
 
 
 @group.command()
-@click.argument("name")
+@group_argument("name")
 @connected
 async def show(asked: Asked, mq: Client, name: str) -> None:
     """The settings, the members and the lag of a group."""
@@ -54,10 +56,10 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
         print_json(
             {
                 "group": name,
-                "settings": configs,
+                "settings": snake_keys(configs),
                 "members": member_rows,
                 "lag": None if broadcasting else lags,
-                "conflicts": conflicts,
+                "conflicts": snake_keys(conflicts),
             }
         )
         return
@@ -82,7 +84,7 @@ def _lag_row(row: QueueLag) -> dict[str, Any]:
         "consumed": row.offset,
         "stored": row.max_offset,
         "lag": row.lag,
-        "last consumed": row.consumed_at,
+        "last_consumed": row.consumed_at,
     }
 
 
@@ -107,8 +109,8 @@ async def create(
 
 
 @group.command()
-@click.argument("name")
-@click.confirmation_option(prompt="Delete the group and its offsets?")
+@group_argument("name")
+@confirmed("Delete group {name} with its offsets?")
 @connected
 async def delete(asked: Asked, mq: Client, name: str) -> None:
     """Delete a group with its offsets."""
@@ -123,20 +125,23 @@ def offsets() -> None:
 
 
 @offsets.command("show")
-@click.argument("group_name", metavar="GROUP")
-@click.argument("topic", required=False)
+@group_argument("group_name", metavar="GROUP")
+@topic_argument(required=False)
 @connected
 async def show_offsets(asked: Asked, mq: Client, group_name: str, topic: str | None) -> None:
     """How far a group has come."""
+    await mq.admin.group_config(group_name)  # NotFound when there is none
+    if topic is not None:
+        await require_topic(mq, topic)
     rows = [_lag_row(row) for row in await mq.admin.lag(group_name, topic)]
     print_rows(rows, as_json=asked.json, empty=f"group {group_name} has no offsets yet")
 
 
 @offsets.command()
-@click.argument("group_name", metavar="GROUP")
-@click.argument("topic")
-@click.option("--to-first", "where", flag_value="first", help="To the oldest message.")
-@click.option("--to-last", "where", flag_value="last", help="Past the newest message.")
+@group_argument("group_name", metavar="GROUP")
+@topic_argument()
+@click.option("--to-first", is_flag=True, help="To the oldest message.")
+@click.option("--to-last", is_flag=True, help="Past the newest message.")
 @click.option("--to-time", type=MOMENT, help="To the first message stored at that time or later.")
 @click.option(
     "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue of each broker."
@@ -147,15 +152,19 @@ async def reset(
     mq: Client,
     group_name: str,
     topic: str,
-    where: str | None,
+    to_first: bool,
+    to_last: bool,
     to_time: datetime | None,
     queue_id: int | None,
 ) -> None:
     """Move a group on a topic; members that are online jump there too."""
-    if (where is None) == (to_time is None):
+    targets: list[Any] = ["first"] * to_first + ["last"] * to_last
+    targets += [] if to_time is None else [to_time]
+    if len(targets) != 1:
         raise click.UsageError("give one of --to-first, --to-last and --to-time")
-    target: Any = where or to_time
-    moved = await mq.admin.reset(group_name, topic, target, queue_id=queue_id)
+    await mq.admin.group_config(group_name)
+    await require_topic(mq, topic)
+    moved = await mq.admin.reset(group_name, topic, targets[0], queue_id=queue_id)
     rows = [
         {"topic": topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
         for queue, offset in sorted(moved.items())

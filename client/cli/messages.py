@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -20,8 +20,11 @@ from aerobee.client.cli.common import (
     forget_group,
     pair,
     read_input,
+    require_topic,
 )
+from aerobee.client.cli.completing import groups, topic_argument, topics
 from aerobee.client.cli.output import (
+    cell,
     message_json,
     message_row,
     print_json,
@@ -30,13 +33,13 @@ from aerobee.client.cli.output import (
     visible,
 )
 from aerobee.client.client import Client, connect
-from aerobee.client.consumer import Start
-from aerobee.client.message import Message
-from aerobee.client.options import ConsumerOptions
+from aerobee.client.consuming.options import ConsumerOptions, Start
+from aerobee.client.message import Message, Receipt
+from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument()
 @click.argument("body", required=False)
 @click.option("--tag", help="What consumers filter by.")
 @click.option("--key", "keys", multiple=True, help="What queries find it by; may be repeated.")
@@ -86,6 +89,9 @@ async def send(
     else:
         content = os.fsencode(str(body))  # the bytes of the command line, whatever they are
     receipt = await mq.send(topic, content, timeout=asked.timeout, **options)
+    if delay is not None or deliver_at is not None:
+        _print_delayed(asked, receipt, delay, deliver_at)
+        return
     if asked.json:
         print_json({**receipt._asdict(), "durability": receipt.durability.value, "ok": receipt.ok})
         return
@@ -94,6 +100,25 @@ async def send(
         f"stored {receipt.message_id} in {queue.broker_name}/{topic}/{queue.queue_id} "
         f"at {receipt.queue_offset} ({receipt.durability.value})"
     )
+
+
+def _print_delayed(
+    asked: Asked, receipt: Receipt, delay: float | None, deliver_at: datetime | None
+) -> None:
+    """When it is due and how to take it back: its place now is among the broker's timers."""
+    handle = receipt.recall_handle
+    if handle is not None:
+        due = datetime.fromtimestamp(recall_handle_of(handle).deliver_ms / 1000, UTC)
+    else:
+        due = deliver_at or datetime.now(UTC) + timedelta(seconds=delay or 0)
+    if asked.json:
+        value = {"topic": receipt.topic, "message_id": receipt.message_id, "due": due}
+        value |= {"recall_handle": handle, "durability": receipt.durability.value}
+        print_json({**value, "ok": receipt.ok})
+        return
+    click.echo(f"stored {receipt.message_id}, due {cell(due)} ({receipt.durability.value})")
+    if handle is not None:
+        click.echo(f"to take it back: aerobee timer recall {receipt.topic} {handle}")
 
 
 async def _input_lines() -> AsyncIterator[bytes]:
@@ -107,8 +132,12 @@ async def _input_lines() -> AsyncIterator[bytes]:
 
 
 @click.command()
-@click.argument("topic")
-@click.option("--group", help="Consume as a member of this group and commit; else only look.")
+@topic_argument()
+@click.option(
+    "--group",
+    shell_complete=groups,
+    help="Consume as a member of this group and commit; else only look.",
+)
 @click.option("--tag", "tags", multiple=True, help="Only these tags; may be repeated.")
 @click.option("--sql", help="Only what this SQL92 expression selects.")
 @click.option("--from", "since", type=MOMENT, help="Begin at this time; else at the beginning.")
@@ -130,6 +159,7 @@ async def consume(
 
     Without --group nothing is committed, so looking disturbs nobody.
     """
+    await require_topic(mq, topic)
     if not follow and group is None:
         found = mq.find(topic, since=since, tags=tags or None, sql=sql, limit=count)
         async with aclosing(found) as stored:  # type: ignore[type-var]
@@ -196,7 +226,7 @@ def message() -> None:
 
 @message.command("id")
 @click.argument("message_id")
-@click.option("--topic", help="Needed for a producer's unique id.")
+@click.option("--topic", shell_complete=topics, help="Needed for a producer's unique id.")
 @connected
 async def by_id(asked: Asked, mq: Client, message_id: str, topic: str | None) -> None:
     """The message with that id."""
@@ -208,7 +238,7 @@ async def by_id(asked: Asked, mq: Client, message_id: str, topic: str | None) ->
 
 
 @message.command("key")
-@click.argument("topic")
+@topic_argument()
 @click.argument("key")
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), default=64, show_default=True)
 @connected
@@ -218,7 +248,7 @@ async def by_key(asked: Asked, mq: Client, topic: str, key: str, count: int) -> 
 
 
 @message.command("time")
-@click.argument("topic")
+@topic_argument()
 @click.option("--since", type=MOMENT, help="Stored at this time or later.")
 @click.option("--until", type=MOMENT, help="Stored at this time or before.")
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=64, show_default=True)

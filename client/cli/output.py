@@ -6,17 +6,23 @@ import base64
 import codecs
 import io
 import json
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from aerobee.client.errors import AerobeeError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from aerobee.client.message import Message
+
+BODY_WIDTH_MIN: Final = 20  # a body may be cut into lines, an id may not
 
 
 def plain(value: Any) -> Any:
@@ -36,6 +42,24 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(plain(value), ensure_ascii=False))
 
 
+def snake_keys(configs: Any) -> Any:
+    """What brokers tell by name (of a broker, a topic), with our spelling of RocketMQ's keys."""
+    return {name: _snake(entry) for name, entry in configs.items()}
+
+
+def _snake(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_snake(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower(): (
+            item if key == "attributes" else _snake(item)
+        )
+        for key, item in value.items()
+    }
+
+
 def print_rows(
     rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str, title: str | None = None
 ) -> None:
@@ -46,25 +70,64 @@ def print_rows(
     if not rows:
         click.echo(empty)
         return
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for name in rows[0]:
-        numeric = all(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        # As text: what a message holds is no markup of ours.
-        table.add_row(*(Text(visible(cell(row.get(name)))) for name in rows[0]))
+    names = list(rows[0])
+    headings = [name.replace("_per_second", "/s").replace("_", " ") for name in names]
+    texts = [[visible(cell(row.get(name))) for name in names] for row in rows]
+    widths = [
+        min(BODY_WIDTH_MIN if name == "body" else sys.maxsize, _longest_word(heading, *column))
+        for name, heading, column in zip(names, headings, zip(*texts, strict=True), strict=True)
+    ]
     console = Console()
+    if console.is_terminal and sum(widths) + 3 * len(widths) + 1 > console.width:
+        _print_blocks(headings, texts, title)
+        return
+    numeric = [all(isinstance(row.get(name), int | float) for row in rows) for name in names]
+    table = _table(headings, texts, widths, numeric, title)
     if console.is_terminal:
         console.print(table)
         return
     page = io.StringIO()  # for a file or a pipe: lines are not cut
     Console(file=page, width=10_000, soft_wrap=True).print(table)
     click.echo(page.getvalue(), nl=False)
+
+
+def _table(
+    headings: list[str],
+    texts: list[list[str]],
+    widths: list[int],
+    numeric: list[bool],
+    title: str | None,
+) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for heading, width, right in zip(headings, widths, numeric, strict=True):
+        justify: Literal["right", "left"] = "right" if right else "left"
+        table.add_column(heading, justify=justify, overflow="fold", min_width=width)
+    for row in texts:
+        table.add_row(*map(Text, row))  # as text: what a message holds is no markup of ours
+    return table
+
+
+def _longest_word(*texts: str) -> int:
+    from rich.cells import cell_len
+
+    return max(cell_len(word) for text in texts for word in text.split() or [""])
+
+
+def _print_blocks(headings: list[str], texts: list[list[str]], title: str | None) -> None:
+    """A block of lines for each row, where a table would have to split words such as ids."""
+    if title:
+        click.echo(title)
+    width = max(map(len, headings)) + 2
+    for row in texts:
+        for heading, text in zip(headings, row, strict=True):
+            click.echo(f"{heading:<{width}}{text}")
+        click.echo()
 
 
 def visible(text: str) -> str:

@@ -1,10 +1,11 @@
-"""`aerobee store`: look into a store folder of Aerobee or RocketMQ, without ever changing it."""
+"""`aerobee store`: look into a store folder of Aerobee or RocketMQ, or copy it; never change it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -13,14 +14,14 @@ import click
 
 from aerobee.client.cli.base import FAILED, Failure, json_option
 from aerobee.client.cli.common import MOMENT
-from aerobee.client.cli.output import body_text, cell, print_json, print_rows, progress
+from aerobee.client.cli.output import body_text, cell, print_done, print_json, print_rows, progress
 
 SHOWN = 20  # problems for people; --json has all
 
 
 @click.group()
 def store() -> None:
-    """Look into a store folder of Aerobee or RocketMQ: stat, verify, dump."""
+    """Look into a store folder of Aerobee or RocketMQ, or copy it."""
 
 
 def _directory(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +50,7 @@ def _failures() -> Iterator[None]:
 
 
 def _open(directory: str, commitlog: str | None) -> Any:
-    from aerobee.broker.store.inspect_files import open_directory
+    from aerobee.broker.store.inspect.files import open_directory
 
     return open_directory(directory, commitlog or "")
 
@@ -66,7 +67,7 @@ def _moment(ms: int | None) -> str:
 def stat(directory: str, commitlog: str | None, as_json: bool) -> None:
     """What DIR holds: topics, queues, offsets, times and sizes."""
     with _failures():
-        from aerobee.broker.store.inspect_stat import stat as stat_store
+        from aerobee.broker.store.inspect.stat import stat as stat_store
 
         found = stat_store(_open(directory, commitlog))
     if as_json:
@@ -103,8 +104,8 @@ def _state(stopped_cleanly: bool) -> str:
 def verify(directory: str, commitlog: str | None, as_json: bool) -> int:
     """Whether every record, queue entry and index entry of DIR agrees; exit code 1 if not."""
     with _failures():
-        from aerobee.broker.store.inspect_files import kept_at_rest
-        from aerobee.broker.store.inspect_verify import verify as verify_store
+        from aerobee.broker.store.inspect.files import kept_at_rest
+        from aerobee.broker.store.inspect.verify import verify as verify_store
 
         with kept_at_rest(directory):
             opened = _open(directory, commitlog)
@@ -142,6 +143,29 @@ def verify(directory: str, commitlog: str | None, as_json: bool) -> int:
 
 @store.command()
 @_directory
+@click.argument("destination", metavar="DEST", type=click.Path())
+def snapshot(directory: str, commitlog: str | None, as_json: bool, destination: str) -> None:
+    """Copy DIR to DEST, a folder that is not there yet, also while a broker runs on DIR.
+
+    The copy holds all that was acknowledged before; a broker that is started on it recovers it as
+    after a kill. Full files of the log are hard links where DEST is on the same file system.
+    """
+    with _failures():
+        from aerobee.broker.store.inspect.snapshot import listed
+        from aerobee.broker.store.inspect.snapshot import snapshot as copy_store
+
+        total = listed(directory, commitlog or "").log_bytes
+        with progress("snapshot", total, hidden=as_json) as tell:
+            made = copy_store(directory, destination, commitlog or "", tell)
+    text = (
+        f"{made.path} holds the log up to {made.log_end}: {made.linked} files linked, "
+        f"{made.cloned} cloned, {made.copied} copied ({made.copied_bytes:,} bytes)"
+    )
+    print_done(text, asdict(made), as_json=as_json)
+
+
+@store.command()
+@_directory
 @click.option("-t", "--topic", help="Messages of this topic.")
 @click.option("-q", "--queue", type=int, help="... of this queue.")
 @click.option("--offset", type=int, help="From this queue offset on.")
@@ -166,8 +190,8 @@ def dump(
     """Messages of DIR, one a line, as text or (--json) JSON; exit code 1 if damage hid some."""
     damage: list[Any] = []
     with _failures():
-        from aerobee.broker.store.inspect_dump import Wanted, select, work_of
-        from aerobee.broker.store.inspect_dump import as_json as json_of
+        from aerobee.broker.store.inspect.dump import Wanted, select, work_of
+        from aerobee.broker.store.inspect.dump import as_json as json_of
 
         opened = _open(directory, commitlog)
         wanted = Wanted(topic, queue, offset, to_offset, _ms(since), _ms(until), key)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.completing import topic_argument
 from aerobee.client.cli.output import print_done, print_rows
 from aerobee.client.client import Client
 
@@ -17,7 +18,7 @@ def timer() -> None:
 
 
 @timer.command("list")
-@click.argument("topic", required=False)
+@topic_argument(required=False)
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=100, show_default=True)
 @connected
 async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -> None:
@@ -30,7 +31,7 @@ async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -
             "tag": row.get("tags"),
             "keys": row.get("keys"),
             "bytes": row["bodySize"],
-            "recall handle": row["recallHandle"],
+            "recall_handle": row["recallHandle"],
         }
         for row in await mq.admin.timers(topic, limit=count)
     ]
@@ -38,7 +39,7 @@ async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -
 
 
 @timer.command()
-@click.argument("topic")
+@topic_argument()
 @click.argument("handle")
 @connected
 async def recall(asked: Asked, mq: Client, topic: str, handle: str) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import click
 
-from aerobee.client.cli.base import NOT_FOUND, Failure
+from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import Asked, connected, pair
-from aerobee.client.cli.output import print_done, print_json, print_rows
+from aerobee.client.cli.completing import topic_argument
+from aerobee.client.cli.output import print_done, print_json, print_rows, snake_keys
 from aerobee.client.client import Client
-from aerobee.client.routes import PERM_READ, PERM_WRITE
+from aerobee.client.transport.routes import AUTO_CREATE_QUEUES, PERM_READ, PERM_WRITE
+
+_QUEUES: Final = click.IntRange(1, 65535)
+_ATTRIBUTE: Final = click.option(
+    "--attribute", "pairs", multiple=True, metavar="NAME=VALUE", help="May be repeated."
+)
 
 
 @click.group()
 def topic() -> None:
-    """List, create, show and delete topics."""
+    """List, show, create, change and delete topics."""
 
 
 @topic.command("list")
@@ -26,7 +34,7 @@ async def list_topics(asked: Asked, mq: Client, system: bool) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument("name")
 @connected
 async def show(asked: Asked, mq: Client, name: str) -> None:
     """The queues of a topic, what they hold, and its settings."""
@@ -39,12 +47,12 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
             "first": row.min_offset,
             "next": row.max_offset,
             "messages": row.max_offset - row.min_offset,
-            "last stored": row.updated_at,
+            "last_stored": row.updated_at,
         }
         for row in stats
     ]
     if asked.json:
-        print_json({"topic": name, "settings": configs, "queues": rows})
+        print_json({"topic": name, "settings": snake_keys(configs), "queues": rows})
         return
     for broker, config in configs.items():
         perm = config.get("perm", 0)
@@ -55,11 +63,11 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True)
+@click.option("--queues", type=_QUEUES, default=AUTO_CREATE_QUEUES, show_default=True)
 @click.option("--read/--no-read", default=True, help="May it be read?")
 @click.option("--write/--no-write", default=True, help="May it be written?")
 @click.option("--order", is_flag=True, help="Mark it as an ordered topic.")
-@click.option("--attribute", "pairs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@_ATTRIBUTE
 @connected
 async def create(
     asked: Asked,
@@ -71,8 +79,10 @@ async def create(
     order: bool,
     pairs: tuple[str, ...],
 ) -> None:
-    """Create a topic, or change it, on every broker."""
+    """Create a topic on every broker."""
     attributes = dict(pair(text, "--attribute") for text in pairs)
+    if name in await mq.admin.topics(system=True):
+        raise Failure(f"topic {name} is there already: `aerobee topic update {name}` changes it")
     await mq.admin.create_topic(
         name, queues=queues, readable=read, writable=write, order=order, attributes=attributes
     )
@@ -81,8 +91,83 @@ async def create(
 
 
 @topic.command()
-@click.argument("name")
-@click.confirmation_option(prompt="Delete the topic and its messages?")
+@topic_argument("name")
+@click.option("--queues", type=_QUEUES, help="So many queues to write and to read.")
+@click.option("--write-queues", type=_QUEUES, help="So many that new messages go to.")
+@click.option("--read-queues", type=_QUEUES, help="So many that consumers read.")
+@click.option("--read/--no-read", default=None, help="May it be read?")
+@click.option("--write/--no-write", default=None, help="May it be written?")
+@_ATTRIBUTE
+@click.option("--force", is_flag=True, help="Also when stored messages get out of reach.")
+@connected
+async def update(
+    asked: Asked,
+    mq: Client,
+    name: str,
+    queues: int | None,
+    write_queues: int | None,
+    read_queues: int | None,
+    read: bool | None,
+    write: bool | None,
+    pairs: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Change a topic on every broker that has it; what is not named stays as it is.
+
+    Fewer read queues put the messages in the others out of reach. To lose none: first fewer
+    --write-queues, then, when all groups have read the rest, fewer --read-queues with --force.
+    """
+    if queues is not None and (write_queues is not None or read_queues is not None):
+        raise click.UsageError("give --queues, or --write-queues and --read-queues, not both")
+    if (queues, write_queues, read_queues, read, write, pairs) == (*(None,) * 5, ()):
+        raise click.UsageError("say what to change: --queues, --no-write, ... (see --help)")
+    read_queues, write_queues = read_queues or queues, write_queues or queues
+    if read_queues is not None:
+        hidden = await _hidden(mq, name, read_queues)
+        if hidden and not force:
+            raise Failure(
+                f"{hidden} would get out of reach: first --write-queues {read_queues}, and when "
+                f"all groups have read them, or they do not matter, --force"
+            )
+        if hidden:
+            click.echo(f"aerobee: {hidden} are out of reach now", err=True)
+    attributes = dict(pair(text, "--attribute") for text in pairs)
+    await mq.admin.update_topic(
+        name,
+        read_queues=read_queues,
+        write_queues=write_queues,
+        readable=read,
+        writable=write,
+        attributes=attributes,
+    )
+    value = {
+        "read_queues": read_queues,
+        "write_queues": write_queues,
+        "readable": read,
+        "writable": write,
+        "attributes": attributes or None,
+    }
+    done: dict[str, Any] = {key: new for key, new in value.items() if new is not None}
+    print_done(f"topic {name} is changed", {"topic": name} | done, as_json=asked.json)
+
+
+async def _hidden(mq: Client, name: str, read_queues: int) -> str:
+    """The messages that so many read queues would hide, in words; nothing when there are none."""
+    stats = await mq.admin.topic_stats(name)
+    hidden = {
+        row.queue: row.max_offset - row.min_offset
+        for row in stats
+        if row.queue.queue_id >= read_queues and row.max_offset > row.min_offset
+    }
+    if not hidden:
+        return ""
+    numbers = ", ".join(map(str, sorted({queue.queue_id for queue in hidden})))
+    return f"{sum(hidden.values())} message(s) of topic {name} in queues {numbers}"
+
+
+@topic.command()
+@topic_argument("name")
+@confirmed("Delete topic {name} with its messages?")
 @connected
 async def delete(asked: Asked, mq: Client, name: str) -> None:
     """Delete a topic with its messages."""

@@ -1,0 +1,336 @@
+"""`aerobee user` and `aerobee acl`: by wire, or in a broker's files with --config or --store."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from aerobee.broker.auth import edits
+from aerobee.broker.auth.book import FILE_NAME, AccessBook
+from aerobee.broker.auth.guard import judge
+from aerobee.broker.auth.model import (
+    ACTIONS,
+    KINDS,
+    AccessError,
+    Resource,
+    Rule,
+    User,
+    make_rule,
+)
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.settings import SettingsError, load_settings
+from aerobee.client.admin.users import Users
+from aerobee.client.cli.base import NOT_FOUND, Failure
+from aerobee.client.cli.common import Asked, run_loop
+from aerobee.client.cli.output import print_done, print_json, print_rows
+from aerobee.client.client import Client
+
+
+class _Files:
+    """The users of a broker on this machine, running or not: it looks at its files by itself."""
+
+    def __init__(self, config: str | None, store: str | None) -> None:
+        overrides = {"storePathRootDir": store} if store else {}
+        settings = load_settings(config, overrides)
+        path = os.path.join(settings.store_path_root_dir, "config", FILE_NAME)
+        self.book = AccessBook(settings, path, Clock())
+        self.book.load()
+
+    async def users(self) -> list[User]:
+        return [self.book.current.users[name] for name in sorted(self.book.current.users)]
+
+    async def add(self, name: str, secret: str, is_super: bool) -> None:
+        await self._edit(name, lambda all_: edits.add_user(all_, name, secret, is_super=is_super))
+
+    async def rotate(self, name: str, secret: str) -> None:
+        now_ms = Clock().now_ms()
+        await self._edit(name, lambda all_: edits.rotate_secret(all_, name, secret, now_ms))
+
+    async def switch(self, name: str, is_enabled: bool) -> None:
+        await self._edit(name, lambda all_: edits.change_user(all_, name, is_enabled=is_enabled))
+
+    async def remove(self, name: str) -> None:
+        await self._edit(name, lambda all_: edits.remove_user(all_, name))
+
+    async def grant(self, name: str, rule: Rule) -> None:
+        await self._edit(name, lambda all_: edits.grant(all_, name, rule))
+
+    async def revoke(self, name: str, resource: str) -> None:
+        await self._edit(name, lambda all_: edits.revoke(all_, name, resource))
+
+    async def _edit(self, name: str, edit: Callable[[edits.Accounts], None]) -> None:
+        if place := self.book.is_in_file(name):
+            raise AccessError(f"User:{name} stands in {place} and is changed there")
+        await self.book.change(lambda accounts, _white: edit(accounts))
+
+
+class _Wire:
+    """The users of every broker of a cluster."""
+
+    def __init__(self, mq: Client) -> None:
+        self._users: Users = mq.admin.users
+        self._brokers = mq.admin.brokers
+
+    async def _addresses(self) -> list[str]:
+        return [broker.address for broker in await self._brokers()]
+
+    async def users(self) -> list[User]:
+        """As the first broker has them; all should be alike."""
+        first = (await self._addresses())[0]
+        rules = {row["subject"]: _rules(row) for row in await self._users.rights(first)}
+        return [
+            User(
+                row["username"],
+                is_super=row["userType"] == "Super",
+                is_enabled=row["userStatus"] == "enable",
+                rules=tuple(rules.get(f"User:{row['username']}", ())),
+            )
+            for row in await self._users.all(first)
+        ]
+
+    async def add(self, name: str, secret: str, is_super: bool) -> None:
+        for address in await self._addresses():
+            await self._users.add(address, name, secret, is_super=is_super)
+
+    async def rotate(self, name: str, secret: str) -> None:
+        for address in await self._addresses():
+            await self._users.change(address, name, password=secret, keepOld=True)
+
+    async def switch(self, name: str, is_enabled: bool) -> None:
+        status = "enable" if is_enabled else "disable"
+        for address in await self._addresses():
+            await self._users.change(address, name, userStatus=status)
+
+    async def remove(self, name: str) -> None:
+        for address in await self._addresses():
+            await self._users.remove(address, name)
+
+    async def grant(self, name: str, rule: Rule) -> None:
+        entry = {
+            "resource": rule.resource,
+            "actions": rule.action_names,
+            "sourceIps": [str(network) for network in rule.networks],
+            "decision": "Allow" if rule.allow else "Deny",
+        }
+        for address in await self._addresses():
+            await self._users.grant(address, name, entry)
+
+    async def revoke(self, name: str, resource: str) -> None:
+        for address in await self._addresses():
+            await self._users.revoke(address, name, resource)
+
+
+def _rules(acl: dict[str, Any]) -> list[Rule]:
+    return [
+        make_rule(
+            entry["decision"] == "Allow",
+            entry["resource"],
+            entry["actions"],
+            entry.get("sourceIps") or (),
+            default=policy["policyType"] == "Default",
+        )
+        for policy in acl["policies"]
+        for entry in policy["entries"]
+    ]
+
+
+Place = _Files | _Wire
+
+
+def _placed(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a coroutine `(asked, place, ...)` a command body."""
+
+    @click.option("-u", "--url", envvar="AEROBEE_URL", help="Name servers: mq://host:port[,...].")
+    @click.option("--timeout", type=float, default=5.0, show_default=True)
+    @click.option("--config", help="Work in the files of the broker with this settings file.")
+    @click.option("--store", help="Work in the files of the broker with this store folder.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @functools.wraps(command)
+    def run(
+        url: str | None,
+        timeout: float,
+        config: str | None,
+        store: str | None,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
+        asked = Asked(url, timeout, as_json)
+
+        async def live() -> None:
+            if config or store:
+                await command(asked, await asyncio.to_thread(_Files, config, store), **options)
+                return
+            client = Client(url, timeout=timeout)
+            try:
+                await command(asked, _Wire(await client.open()), **options)
+            finally:
+                await client.close()
+
+        try:
+            run_loop(live())
+        except (AccessError, SettingsError) as error:
+            raise Failure(str(error)) from None
+
+    return run
+
+
+@click.group()
+def user() -> None:
+    """Add, list, change and remove users."""
+
+
+@user.command()
+@click.argument("name")
+@click.option("--super", "is_super", is_flag=True, help="May do everything.")
+@_placed
+async def add(asked: Asked, place: Place, name: str, is_super: bool) -> None:
+    """Add a user; its secret key is made here and shown once."""
+    secret = edits.new_secret()
+    await place.add(name, secret, is_super)
+    _show_secret(asked, name, secret)
+
+
+@user.command()
+@click.argument("name")
+@_placed
+async def rotate(asked: Asked, place: Place, name: str) -> None:
+    """Give a new secret key, shown once; the old one is good for 24 hours more."""
+    secret = edits.new_secret()
+    await place.rotate(name, secret)
+    _show_secret(asked, name, secret)
+
+
+def _show_secret(asked: Asked, name: str, secret: str) -> None:
+    if asked.json:
+        print_json({"accessKey": name, "secretKey": secret})
+        return
+    click.echo(f"accessKey={name}\nsecretKey={secret}")
+    click.echo("keep the secret: it is not shown again", err=True)
+
+
+@user.command("list")
+@_placed
+async def list_users(asked: Asked, place: Place) -> None:
+    """All users, without their secrets."""
+    rows = [
+        {
+            "user": each.name,
+            "type": "Super" if each.is_super else "Normal",
+            "status": "enable" if each.is_enabled else "disable",
+            "from": each.origin,
+        }
+        for each in await place.users()
+    ]
+    print_rows(rows, as_json=asked.json, empty="no users")
+
+
+@user.command()
+@click.argument("name")
+@_placed
+async def remove(asked: Asked, place: Place, name: str) -> None:
+    """Remove a user and its rights."""
+    await place.remove(name)
+    print_done(f"user {name} is removed", {"user": name}, as_json=asked.json)
+
+
+@user.command()
+@click.argument("name")
+@_placed
+async def disable(asked: Asked, place: Place, name: str) -> None:
+    """Let a user do nothing, but keep it."""
+    await place.switch(name, False)
+    print_done(f"user {name} is disabled", {"user": name}, as_json=asked.json)
+
+
+@user.command()
+@click.argument("name")
+@_placed
+async def enable(asked: Asked, place: Place, name: str) -> None:
+    """Let a disabled user work again."""
+    await place.switch(name, True)
+    print_done(f"user {name} is enabled", {"user": name}, as_json=asked.json)
+
+
+@click.group()
+def acl() -> None:
+    """Grant, revoke, show and test the rights of users."""
+
+
+@acl.command()
+@click.argument("name")
+@click.argument("actions", metavar="ACTION[,ACTION...]")
+@click.argument("resource")
+@click.option("--deny", is_flag=True, help="Deny instead of allowing.")
+@click.option("--from", "networks", default="", metavar="IP[,NETWORK...]", help="Only from there.")
+@_placed
+async def grant(
+    asked: Asked, place: Place, name: str, actions: str, resource: str, deny: bool, networks: str
+) -> None:
+    """Allow a user actions (Pub, Sub, Create, Update, Delete, Get, List, All) on Topic:NAME,
+    Group:NAME, Cluster:NAME, a prefix of one with * behind it, or *."""
+    rule = make_rule(not deny, resource, actions.split(","), networks.split(","))
+    await place.grant(name, rule)
+    print_done(f"{name}: {rule}", {"user": name, "policy": str(rule)}, as_json=asked.json)
+
+
+@acl.command()
+@click.argument("name")
+@click.argument("resource", default="")
+@_placed
+async def revoke(asked: Asked, place: Place, name: str, resource: str) -> None:
+    """Take a user's rights to a resource away, or all of them."""
+    await place.revoke(name, resource)
+    value = {"user": name, "resource": resource}
+    print_done(f"{name} has no policy for {resource or 'anything'}", value, as_json=asked.json)
+
+
+@acl.command()
+@click.argument("name", default="")
+@_placed
+async def show(asked: Asked, place: Place, name: str) -> None:
+    """The rights of a user, or of all."""
+    rows = [
+        {"user": each.name, "policy": text, "from": origin}
+        for each in await place.users()
+        if name in ("", each.name)
+        for text, origin in (
+            ("super user: everything", each.origin) if each.is_super else (None, None),
+            *((str(rule), rule.origin) for rule in each.rules),
+        )
+        if text is not None
+    ]
+    print_rows(rows, as_json=asked.json, empty="no rights")
+
+
+@acl.command()
+@click.argument("name")
+@click.argument("action", type=click.Choice(ACTIONS, case_sensitive=False))
+@click.argument("resource")
+@click.option("--from", "address", default="127.0.0.1", help="The address that the user has.")
+@_placed
+async def test(
+    asked: Asked, place: Place, name: str, action: str, resource: str, address: str
+) -> None:
+    """Say whether a user may do something, and which policy decides; exit code 1 when not."""
+    kind, colon, what = resource.partition(":")
+    if not colon or kind not in KINDS:
+        raise AccessError(f"write {resource!r} as {', '.join(f'{each}:NAME' for each in KINDS)}")
+    found = {each.name: each for each in await place.users()}.get(name)
+    if found is None:
+        raise Failure(f"User:{name} is not found", NOT_FOUND)
+    verdict = judge(found, frozenset({action}), Resource(kind, what), address)
+    allowed = verdict.allowed and found.is_enabled
+    reason = verdict.reason if found.is_enabled else "the user is disabled"
+    value = {"allowed": allowed, "reason": reason, "from": verdict.origin}
+    if asked.json:
+        print_json(value)
+    else:
+        origin = f" ({verdict.origin})" if verdict.origin else ""
+        click.echo(f"{'allowed' if allowed else 'denied'}: {reason}{origin}")
+    if not allowed:
+        raise click.exceptions.Exit(1)

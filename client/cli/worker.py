@@ -1,0 +1,116 @@
+"""`aerobee worker`: runs the handlers of an application, and again when its files change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import click
+
+from aerobee.client.cli.base import FAILED, UNREACHED, WRONG_USAGE, Failure
+from aerobee.client.errors import AerobeeError, ConnectFailed
+from aerobee.client.worker import Worker
+
+LOOK_SECONDS: Final = 0.5
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--url", envvar="AEROBEE_URL", help="Name servers, in the place of the app's own.")
+@click.option("--concurrency", type=click.IntRange(1), help="Handlers at a time, for each topic.")
+@click.option("--reload", is_flag=True, help="Start again when a .py file below changes.")
+def worker(target: str, url: str | None, concurrency: int | None, reload: bool) -> int:
+    """Run the handlers of an application: MODULE:APP names an `aerobee.Worker`.
+
+    SIGTERM and Ctrl-C let the handlers at work end and commit; a second one ends at once.
+    """
+    if reload:
+        return _run_again_and_again([word for word in sys.argv[1:] if word != "--reload"])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    app = _load(target)
+    app.url = url or app.url
+    try:
+        asyncio.run(_run(app, concurrency))
+    except ConnectFailed as error:
+        raise Failure(str(error), UNREACHED) from None
+    except AerobeeError as error:
+        raise Failure(str(error), FAILED) from None
+    return 0
+
+
+def _load(target: str) -> Worker:
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise Failure(f"{target!r} is not MODULE:APP, as in shop.worker:app", WRONG_USAGE)
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is the application that lacks something
+        raise Failure(f"there is no module {module!r} here", WRONG_USAGE) from None
+    app = getattr(found, name, None)
+    if not isinstance(app, Worker):
+        raise Failure(f"{target} is no aerobee.Worker", WRONG_USAGE)
+    return app
+
+
+async def _run(app: Worker, concurrency: int | None) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # the next one ends the process
+        click.echo("stopping: handlers at work end first", err=True)
+        app.stop()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+    click.echo("working; Ctrl-C stops", err=True)
+    await app.run(concurrency=concurrency)
+
+
+def _run_again_and_again(arguments: list[str]) -> int:
+    """A child does the work; it is stopped and started anew after each change of a file."""
+    stopped: list[int] = []
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: stopped.append(number))
+    while True:
+        seen = _stamps()
+        child = subprocess.Popen([sys.executable, "-m", "aerobee.client.cli.worker", *arguments])
+        while not stopped and _stamps() == seen:
+            time.sleep(LOOK_SECONDS)  # a child that ends by a mistake waits for the next change
+        if child.poll() is None:
+            child.terminate()
+        code = child.wait()
+        if stopped:
+            return code
+        click.echo("a file has changed: starting again", err=True)
+
+
+def _stamps() -> dict[str, float]:
+    """When each source file below the folder was changed."""
+    found = {}
+    for folder, folders, files in os.walk("."):
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        for name in files:
+            path = Path(folder, name)
+            if path.suffix == ".py" and path.exists():
+                found[str(path)] = path.stat().st_mtime
+    return found
+
+
+if __name__ == "__main__":
+    from aerobee.client.cli import main
+
+    main()

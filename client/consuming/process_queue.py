@@ -1,0 +1,128 @@
+"""A queue that a consumer reads: what was taken, what is finished, what can be committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from aerobee.client.message import Body, Message
+from aerobee.client.serializers import Serializer
+from aerobee.protocol.files.record import StoredMessage
+from aerobee.protocol.json.fastjson import MessageQueue
+
+
+class QueueOwner(Protocol):
+    """The consumer, as a queue calls it."""
+
+    serializer: Serializer | None
+
+    def on_finished(self, process_queue: ProcessQueue, message: Message) -> None: ...
+
+    async def retry(
+        self, process_queue: ProcessQueue, message: Message, delay: float | None, reason: str
+    ) -> None: ...
+
+    async def reject(self, process_queue: ProcessQueue, message: Message, reason: str) -> None: ...
+
+    async def reply(
+        self, message: Message, body: Body, properties: Mapping[str, str] | None
+    ) -> bool: ...
+
+
+class ProcessQueue:
+    """The consumer's side of one queue, from its assignment until it is taken away."""
+
+    __slots__ = (
+        "_consumer",
+        "_done",
+        "_unfinished",
+        "buffer",
+        "busy",
+        "committed",
+        "in_hand",
+        "leaving",
+        "locked_until",
+        "max_offset",
+        "next_offset",
+        "queue",
+        "reader",
+        "revoked",
+        "running",
+        "unfinished_bytes",
+    )
+
+    def __init__(self, consumer: QueueOwner, queue: MessageQueue, next_offset: int) -> None:
+        self.queue = queue
+        self.next_offset = next_offset
+        self.max_offset = next_offset
+        self.committed = -1
+        self.revoked = False
+        self.running = asyncio.Event()  # cleared by pause
+        self.running.set()
+        self.unfinished_bytes = 0
+        self.busy = False  # orderly: a message of this queue is being worked on, or will be next
+        self.in_hand = False  # orderly: the user has one now
+        self.leaving = False  # orderly: another member gets the queue once nothing is in hand
+        self.locked_until = 0.0
+        self.buffer: deque[Message] = deque()  # orderly: what waits behind it
+        self.reader: asyncio.Task[None] | None = None
+        self._consumer = consumer
+        self._unfinished: deque[int] = deque()
+        self._done: set[int] = set()
+
+    @property
+    def serializer(self) -> Serializer | None:
+        return self._consumer.serializer
+
+    @property
+    def commit_offset(self) -> int:
+        """All before it is finished."""
+        return self._unfinished[0] if self._unfinished else self.next_offset
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._unfinished) - len(self._done)
+
+    @property
+    def span(self) -> int:
+        """How many were taken since the oldest that is not finished."""
+        return len(self._unfinished)
+
+    def take(self, stored: list[StoredMessage]) -> list[Message]:
+        """Track what a pull brought."""
+        broker = self.queue.broker_name
+        self._unfinished.extend([message.queue_offset for message in stored])
+        self.unfinished_bytes += sum([message.size for message in stored])
+        return [Message(message, broker, self) for message in stored]
+
+    def finish(self, message: Message) -> None:
+        """The message is done; the order in which messages finish does not matter."""
+        if message.finished:
+            return
+        message.finished = True
+        self.unfinished_bytes -= message.stored.size
+        unfinished = self._unfinished
+        offset = message.stored.queue_offset
+        if unfinished and unfinished[0] == offset:
+            unfinished.popleft()
+            done = self._done
+            while done and unfinished and unfinished[0] in done:
+                done.discard(unfinished.popleft())
+        else:
+            self._done.add(offset)
+        self._consumer.on_finished(self, message)
+
+    async def retry(self, message: Message, delay: float | None, reason: str) -> None:
+        if not message.finished:
+            await self._consumer.retry(self, message, delay, reason)
+
+    async def reject(self, message: Message, reason: str) -> None:
+        if not message.finished:
+            await self._consumer.reject(self, message, reason)
+
+    async def reply(
+        self, message: Message, body: Body, properties: Mapping[str, str] | None
+    ) -> bool:
+        return await self._consumer.reply(message, body, properties)

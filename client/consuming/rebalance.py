@@ -1,0 +1,93 @@
+"""Who of a group reads which queue: RocketMQ's standard strategies, so that mixed groups agree.
+
+Every member computes the same split from the same sorted queues and client ids.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aerobee.client.errors import Misuse
+from aerobee.protocol.json.fastjson import MessageQueue
+
+# me, all queues (sorted), all client ids (sorted) -> my queues
+Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+VIRTUAL_NODES: Final = 10
+
+
+def averagely(
+    me: str, queues: Sequence[MessageQueue], members: Sequence[str]
+) -> list[MessageQueue]:
+    """Neighbouring queues together; the first members get one more when it does not come out."""
+    if me not in members:
+        return []
+    index = members.index(me)
+    share, rest = divmod(len(queues), len(members))
+    start = index * share + min(index, rest)
+    return list(queues[start : start + share + (1 if index < rest else 0)])
+
+
+def averagely_by_circle(
+    me: str, queues: Sequence[MessageQueue], members: Sequence[str]
+) -> list[MessageQueue]:
+    """Queues dealt out one by one."""
+    return list(queues[members.index(me) :: len(members)]) if me in members else []
+
+
+def consistent_hash(
+    me: str, queues: Sequence[MessageQueue], members: Sequence[str]
+) -> list[MessageQueue]:
+    """A queue changes hands only when its member comes or goes."""
+    if me not in members:
+        return []
+    ring = sorted(
+        (_ring_hash(f"{member}-{number}"), member)
+        for member in members
+        for number in range(VIRTUAL_NODES)
+    )
+    points = [point for point, _ in ring]
+
+    def owner(queue: MessageQueue) -> str:
+        text = (
+            f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
+            f"queueId={queue.queue_id}]"
+        )
+        at = bisect.bisect_left(points, _ring_hash(text))
+        return ring[at % len(ring)][1]
+
+    return [queue for queue in queues if owner(queue) == me]
+
+
+def _ring_hash(text: str) -> int:
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def fixed(wanted: Sequence[MessageQueue]) -> Strategy:
+    """Always these queues, whoever else is there."""
+
+    def configured(
+        _me: str, queues: Sequence[MessageQueue], _members: Sequence[str]
+    ) -> list[MessageQueue]:
+        return [queue for queue in queues if queue in wanted]
+
+    return configured
+
+
+STRATEGIES: Final[dict[str, Strategy]] = {
+    "averagely": averagely,
+    "averagely by circle": averagely_by_circle,
+    "consistent hash": consistent_hash,
+}
+
+
+def strategy_of(choice: str | Strategy) -> Strategy:
+    if callable(choice):
+        return choice
+    try:
+        return STRATEGIES[choice]
+    except KeyError:
+        raise Misuse(f"no strategy {choice!r}; there are {', '.join(STRATEGIES)}") from None

@@ -1,0 +1,76 @@
+"""How many sends may be without an answer at a time; the others wait for their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple
+
+from aerobee.client.errors import Overloaded
+
+IN_FLIGHT_MAX: Final = 1024
+LOOK_S: Final = 0.1
+
+
+class _Waiting(NamedTuple):
+    turn: asyncio.Future[None]
+    patience: float
+
+
+class InFlight:
+    """Turns, first come first served. One who waits has sent nothing, and no time-out runs yet."""
+
+    def __init__(self) -> None:
+        self._free = IN_FLIGHT_MAX
+        self._waiting: deque[_Waiting] = deque()
+        self._silent_s = 0.0  # since the last success; only what the loop has time to look counts
+        self._looking: asyncio.TimerHandle | None = None
+
+    def enter(self) -> bool:
+        """Whether it could be done at once; else `wait`."""
+        if self._free == 0:
+            return False
+        self._free -= 1
+        return True
+
+    async def wait(self, patience: float) -> None:
+        """Until it is our turn; Overloaded when no send at all succeeds for `patience` seconds."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(_Waiting(turn, patience))
+        if self._looking is None:
+            self._silent_s = 0.0
+            self._looking = loop.call_later(LOOK_S, self._look)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.exception() is None:  # given and not taken
+                self.leave()
+            raise
+
+    def _look(self) -> None:
+        self._silent_s += LOOK_S
+        waiting = self._waiting
+        while waiting and waiting[0].patience < self._silent_s:
+            turn, patience = waiting.popleft()
+            if not turn.done():
+                turn.set_exception(
+                    Overloaded(
+                        f"{IN_FLIGHT_MAX} sends are without an answer, {len(waiting)} more wait "
+                        f"for their turn, and none got through for {patience:g} s"
+                    )
+                )
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(LOOK_S, self._look) if waiting else None
+
+    def succeeded(self) -> None:
+        self._silent_s = 0.0
+
+    def leave(self) -> None:
+        """Hand our turn on."""
+        while self._waiting:
+            turn = self._waiting.popleft().turn
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

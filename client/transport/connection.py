@@ -1,0 +1,231 @@
+"""One TCP connection under a `Conversation`: futures, a timer, and what the loop calls.
+
+All frames of one turn of the loop leave in one write; requests of the other side go to
+`on_request`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from aerobee.client.errors import AerobeeError, ConnectFailed, ConnectionLost, RequestTimeout
+from aerobee.client.transport.tls import failure_text
+from aerobee.protocol.wire.codecs import ProtocolError
+from aerobee.protocol.wire.command import MSGPACK, Command
+from aerobee.protocol.wire.conversation import Conversation, Parts, frame_parts
+from aerobee.protocol.wire.signing import Credentials
+
+log = logging.getLogger("aerobee.connection")
+
+PARTS_MAX: Final = 16
+SLOW_TURN_S: Final = (
+    0.02  # a turn of the loop that takes longer than that costs requests their time
+)
+RequestHandler = Callable[["Connection", Command], None]
+
+
+class Connection(asyncio.Protocol):
+    """A connection to a broker or name server, made by `open_connection`."""
+
+    def __init__(
+        self, address: str, on_request: RequestHandler, credentials: Credentials | None
+    ) -> None:
+        self.address = address
+        self.conversation = Conversation[asyncio.Future[Command]](credentials, upgrade=True)
+        self.flush_mode: str | None = None  # a broker of ours says it with its first answer
+        self.closed: AerobeeError | None = None
+        self.on_end: Callable[[Connection, AerobeeError], None] | None = None
+        self._on_request = on_request
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = math.inf
+        self._out: list[bytes | memoryview] = []
+        self._unwritten: tuple[int, float] | None = None  # the first such request, and since when
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._gone = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+
+    @property
+    def is_aerobee(self) -> bool:
+        """Whether the other side is ours."""
+        return self.conversation.codec == MSGPACK
+
+    @property
+    def peer_version(self) -> int:
+        return self.conversation.peer_version
+
+    # -- asking
+
+    def ask(self, command: Command, timeout: float) -> asyncio.Future[Command]:
+        """Put the request into the next write; the future gets the answer or an error."""
+        future: asyncio.Future[Command] = self._loop.create_future()
+        if self.closed is not None:
+            future.set_exception(ConnectFailed(f"{self.address}: {self.closed}"))
+            return future
+        now = self._loop.time()
+        self._write(self.conversation.request(command, future, now, timeout))
+        if self._unwritten is None:
+            self._unwritten = command.opaque, now
+        if self.conversation.next_deadline < self._wakes_at:
+            self._watch()
+        return future
+
+    async def request(self, command: Command, timeout: float) -> Command:
+        """The answer, whatever its code."""
+        if not self._writable.is_set():
+            await self.drain(timeout)
+        return await self.ask(command, timeout)
+
+    def oneway(self, command: Command) -> None:
+        """Send without an answer; lost in silence when the connection is."""
+        self._write(self.conversation.oneway(command))
+
+    def answer(self, command: Command) -> None:
+        """Send an answer to a request of the other side."""
+        self._write(frame_parts(command))
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until the other side has taken enough of what was written."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._writable.wait()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"{self.address} took no bytes for {timeout:g} s", hint="nothing was sent"
+            ) from None
+
+    def _write(self, parts: Parts) -> None:
+        if self.closed is None:
+            if not self._out:
+                self._loop.call_soon(self._flush)
+            self._out += parts
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        unwritten, self._unwritten = self._unwritten, None
+        if unwritten is not None and (now := self._loop.time()) - unwritten[1] > SLOW_TURN_S:
+            self.conversation.written_late(unwritten[0], now)
+        if self.closed is None and out:
+            if len(out) > PARTS_MAX:
+                self._transport.write(b"".join(out))
+            else:  # few and large: spare the copy
+                self._transport.writelines(out)
+
+    def _watch(self) -> None:
+        """One timer for all requests: it wakes at a deadline, though that one may be answered."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes_at = self.conversation.next_deadline
+        still = self.closed is not None or self._wakes_at == math.inf
+        self._timer = None if still else self._loop.call_at(self._wakes_at, self._expire)
+
+    def _expire(self) -> None:
+        for late in self.conversation.expire(self._loop.time()):
+            text = f"{self.address} did not answer request {late.code} within {late.seconds:g} s"
+            late.waiter.set_exception(RequestTimeout(text))
+        self._watch()
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]  # uvloop's has no common base
+        self._transport.set_write_buffer_limits(high=4 << 20)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        for request in self.conversation.receive(data):
+            self._on_request(self, request)
+        if self.conversation.error is not None:
+            self._fail(self.conversation.error)
+
+    def _fail(self, error: ProtocolError) -> None:
+        log.warning("%s sent what is no RocketMQ frame: %s", self.address, error)
+        self.close(ConnectionLost(f"{self.address} does not speak RocketMQ's protocol: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = f"{self.address} closed the connection" + (f": {error}" if error else "")
+        self._end(ConnectionLost(reason))
+        self._gone.set()
+
+    def close(self, error: AerobeeError | None = None) -> None:
+        """Write what is waiting, then close; questions without an answer fail."""
+        if self.closed is None:
+            self._flush()
+            self._transport.close()
+            self._end(error or ConnectionLost(f"the connection to {self.address} was closed"))
+
+    def drop(self) -> None:
+        """The other side answers no more: end it at once, so that a new one is made."""
+        self._transport.abort()
+        self._end(ConnectionLost(f"{self.address} answers no more"))
+
+    async def wait_closed(self, timeout: float) -> None:
+        """After `close`: until what was waiting is written, or the other side took none of it."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._gone.wait()
+        except TimeoutError:
+            log.warning("%s took not all that was sent before closing", self.address)
+            self._transport.abort()
+            await self._gone.wait()
+
+    def _end(self, error: AerobeeError) -> None:
+        if self.closed is None:
+            self.closed = error
+            if self.on_end is not None:
+                self.on_end(self, error)
+        self._writable.set()
+        for pending in self.conversation.end():
+            pending.waiter.set_exception(ConnectionLost(str(error)))
+        self._watch()
+
+
+async def open_connection(
+    address: str,
+    on_request: RequestHandler,
+    *,
+    timeout: float,
+    credentials: Credentials | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Connection:
+    """Connect to `host:port`; ConnectFailed says why not."""
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            _, connection = await loop.create_connection(
+                lambda: Connection(address, on_request, credentials),
+                host.strip("[]"),
+                int(port),
+                ssl=tls,
+            )
+    except TimeoutError:
+        raise ConnectFailed(
+            f"{address} did not accept a connection within {timeout:g} s",
+            hint="check address, firewall and port mapping",
+        ) from None
+    except ssl.SSLError as error:
+        reason, hint = failure_text(error)
+        raise ConnectFailed(f"no TLS with {address}: {reason}", hint=hint) from None
+    except OSError as error:
+        raise ConnectFailed(
+            f"no connection to {address}: {error.strerror or error}",
+            hint="is the broker or name server running there?",
+        ) from None
+    except UnicodeError as error:  # by the look-up
+        raise ConnectFailed(
+            f"no connection to {address}: {error}", hint="that is no host name"
+        ) from None
+    return connection

@@ -1,0 +1,230 @@
+"""The connections of a client by address: made when needed, made anew with backoff."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from aerobee.client.errors import (
+    AerobeeError,
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+    refusal,
+)
+from aerobee.client.transport.connection import Connection, RequestHandler, open_connection
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.signing import Credentials
+
+log = logging.getLogger("aerobee.connection")
+
+BACKOFF_FIRST: Final = 0.05
+BACKOFF_MAX: Final = 2.0  # a broker expects consumers back within 3 s after a clean restart
+
+
+class ConnectionEvent(NamedTuple):
+    """A connection to a broker or name server was lost, could not be made, or is there again."""
+
+    address: str
+    connected: bool
+    reason: str  # "" when connected
+
+
+@dataclass(slots=True)
+class _Backoff:
+    failures: int
+    until: float
+    error: ConnectFailed
+
+
+class Remoting:
+    """Asks brokers and name servers by address."""
+
+    def __init__(
+        self,
+        on_request: RequestHandler,
+        *,
+        credentials: Credentials | None = None,
+        timeout: float = 3.0,
+        on_event: Callable[[ConnectionEvent], object] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.timeout = timeout
+        self.tells = False  # before the client is open its caller gets the error
+        self._tls = tls
+        self._on_event = on_event
+        self._lost: dict[str, tuple[float, int]] = {}  # since when, and how loudly that was said
+        # Called with each new connection before anything else uses it (brokers: heartbeat).
+        self.introduce: Callable[[Connection], Awaitable[None]] | None = None
+        self._on_request = on_request
+        self._credentials = credentials
+        self._connections: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._backoffs: dict[str, _Backoff] = {}
+        self._closed = False
+
+    def known(self, address: str) -> Connection | None:
+        """The open connection to `address`, if there is one."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.closed is None else None
+
+    async def connection(self, address: str, *, patient: bool = True) -> Connection:
+        """An open connection; tasks that ask together share the opening.
+
+        After a failure the next try waits its turn; one that is not `patient` fails at once.
+        """
+        connection = self._connections.get(address)
+        if connection is not None and connection.closed is None:
+            return connection
+        if self._closed:
+            raise Closed("the client is closed")
+        backoff = self._backoffs.get(address)
+        if not patient and backoff and backoff.until > asyncio.get_running_loop().time():
+            raise backoff.error
+        task = self._opening.get(address)
+        if task is None:
+            task = asyncio.create_task(self._open(address), name=f"connect {address}")
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opened(address, done))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:  # not the caller was cancelled, the opening was
+                raise Closed("the client was closed") from None
+            raise
+
+    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # each waiter has seen it; none may be left
+
+    async def _open(self, address: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        backoff = self._backoffs.get(address)
+        if backoff is not None and (wait := backoff.until - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        try:
+            connection = await open_connection(
+                address,
+                self._on_request,
+                timeout=self.timeout,
+                credentials=self._credentials,
+                tls=self._tls,
+            )
+            if self.introduce is not None:
+                try:
+                    await self.introduce(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+        except ConnectFailed as error:
+            failures = backoff.failures + 1 if backoff else 1
+            delay = min(BACKOFF_MAX, BACKOFF_FIRST * 2 ** min(failures, 10))
+            until = loop.time() + delay * random.uniform(0.5, 1.0)
+            self._backoffs[address] = _Backoff(failures, until, error)
+            self._say_lost(address, error, logging.WARNING)
+            raise
+        self._backoffs.pop(address, None)
+        if self._closed:
+            connection.close()
+            raise Closed("the client is closed")
+        self._connections[address] = connection
+        connection.on_end = self._ended
+        self._say_back(address)
+        return connection
+
+    def _ended(self, connection: Connection, error: AerobeeError) -> None:
+        if self._connections.get(connection.address) is connection:
+            # Of one that nobody used nobody need know: brokers close what is idle.
+            used = connection.conversation.in_flight > 0
+            level = logging.WARNING if used else logging.INFO
+            self._say_lost(connection.address, error, level)
+
+    def _say_lost(self, address: str, error: AerobeeError, level: int) -> None:
+        """Once, until it is there again; others need not say so."""
+        if self.tells and not self._closed and address not in self._lost:
+            self._lost[address] = asyncio.get_running_loop().time(), level
+            log.log(level, "%s is lost: %s", address, error)
+            self._tell(ConnectionEvent(address, False, str(error)))
+
+    def _say_back(self, address: str) -> None:
+        if address in self._lost:
+            since, level = self._lost.pop(address)
+            seconds = asyncio.get_running_loop().time() - since
+            log.log(level, "%s is back after %.1f s", address, seconds)
+            self._tell(ConnectionEvent(address, True, ""))
+
+    def _tell(self, event: ConnectionEvent) -> None:
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except Exception:
+                log.exception("the callback for connections failed")
+
+    async def introduce_late(self, address: str) -> None:
+        """Greet a broker whose connection was made while it was known as a name server only."""
+        connection = self.known(address)
+        if connection is None or self.introduce is None:
+            return
+        try:
+            await self.introduce(connection)
+        except ConnectFailed:
+            connection.close()  # the next request makes a new one
+
+    async def request(
+        self,
+        address: str,
+        command: Command,
+        *,
+        timeout: float | None = None,
+        patient: bool = True,
+    ) -> Command:
+        """The answer, whatever its code."""
+        connection = await self.connection(address, patient=patient)
+        return await connection.request(command, timeout or self.timeout)
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        what: str,
+        timeout: float | None = None,
+    ) -> Command:
+        """The answer when its code is SUCCESS; the matching error otherwise."""
+        answer = await self.request(address, Command(code, ext or {}, body), timeout=timeout)
+        if answer.code != 0:
+            raise refusal(answer.code, answer.remark, what=f"{what} at {address}")
+        return answer
+
+    async def oneway(self, address: str, command: Command) -> None:
+        """Send without an answer; what may be lost does not wait for its turn to connect."""
+        (await self.connection(address, patient=False)).oneway(command)
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.close(Closed("the client was closed"))
+        await asyncio.gather(*(row.wait_closed(self.timeout) for row in connections))
+
+
+def is_outcome_unknown(error: AerobeeError) -> bool:
+    """Whether the request may have been carried out all the same."""
+    return isinstance(error, ConnectionLost | RequestTimeout)
+
+
+def loudness(error: AerobeeError) -> int:
+    """How loudly a failed request is said: that a connection is lost was said once, by itself."""
+    return logging.DEBUG if isinstance(error, ConnectFailed | ConnectionLost) else logging.WARNING

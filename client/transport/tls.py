@@ -1,0 +1,53 @@
+"""TLS for `mqs://` addresses: whom we believe, and how to say that we do not."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from aerobee.client.errors import Misuse
+
+FULL: Final = "full"  # the certificate is trusted and names the host
+CA: Final = "ca"  # it is trusted
+NONE: Final = "none"  # any
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """What stands behind the `?` of an mqs:// address."""
+
+    ca: str | None = None  # whom to trust; None: whom the system trusts
+    cert: str | None = None  # what we show, if the server asks
+    key: str | None = None
+    verify: str = FULL
+
+    def context(self) -> ssl.SSLContext:
+        """Misuse says which file cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            # As Java and Python before 3.13: authorities of a house seldom have all extensions.
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            if self.cert:
+                # Without any password OpenSSL would ask for one on the terminal.
+                context.load_cert_chain(self.cert, self.key, password="")
+        except (OSError, ValueError) as error:  # of ssl, too
+            reason = getattr(error, "reason", None) or error
+            raise Misuse(f"TLS cannot be set up with {self}: {reason}") from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.verify == FULL
+        if self.verify == NONE:
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def failure_text(error: ssl.SSLError) -> tuple[str, str]:
+    """What went wrong with a handshake, and what would help."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message
+        if "self-signed" in reason or "self signed" in reason or "issuer" in reason:
+            return reason, "name who signed the certificate: mqs://...?ca=FILE"
+        if "expired" in reason:
+            return reason, "the server needs a new certificate"
+        return reason, "the certificate must name this host; verify=ca does not look at the name"
+    return str(error.reason or error), "does that port speak TLS? mq:// is without"

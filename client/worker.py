@@ -1,0 +1,129 @@
+"""Handlers of topics declared in a module, which `aerobee worker module:app` runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+from aerobee.client.client import Client, connect
+from aerobee.client.consuming.consumer import Consumer
+from aerobee.client.consuming.handling import Handler
+from aerobee.client.consuming.options import ConsumerOptions, Start
+from aerobee.client.errors import Closed, Misuse
+from aerobee.client.serializers import Serializer
+
+H = TypeVar("H", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    handler: Handler
+    join: Callable[[Client], Consumer]
+    concurrency: int
+    time_limit: float | None
+
+
+class Worker:
+    """An application of handlers.
+
+    app = Worker("mq://localhost:9876")
+
+    @app.handler("orders", group="billing")
+    async def bill(message: Message) -> None: ...
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        timeout: float = 3.0,
+        wait: float = 30.0,
+        serializer: Serializer | None = None,
+    ) -> None:
+        """As `connect`; a cluster that is not there is waited for."""
+        self.url = url
+        self._timeout = timeout
+        self._wait = wait
+        self._serializer = serializer
+        self._declared: list[_Declared] = []
+        self._client: Client | None = None
+        self._stop: asyncio.Event | None = None
+
+    def handler(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
+        orderly: bool = False,
+        broadcast: bool = False,
+        start: Start | None = None,
+        options: ConsumerOptions | None = None,
+        concurrency: int = 16,
+        time_limit: float | None = None,
+    ) -> Callable[[H], H]:
+        """Declare a handler: what it consumes as in `Client.consumer`, how as in `Consumer.run`."""
+
+        def join(mq: Client) -> Consumer:
+            return mq.consumer(
+                topic,
+                group=group,
+                tags=tags,
+                sql=sql,
+                orderly=orderly,
+                broadcast=broadcast,
+                start=start,
+                options=options,
+            )
+
+        def declare(handler: H) -> H:
+            self._declared.append(_Declared(handler, join, concurrency, time_limit))
+            return handler
+
+        return declare
+
+    @property
+    def mq(self) -> Client:
+        """The client, for handlers that send."""
+        if self._client is None:
+            raise Closed("the worker does not run")
+        return self._client
+
+    async def run(self, *, concurrency: int | None = None) -> None:
+        """Run the handlers until `stop`; then let those at work end, and commit.
+
+        `concurrency` is for every handler, in the place of its own.
+        """
+        if not self._declared:
+            raise Misuse("the worker has no handler: declare one by @app.handler(topic, group=...)")
+        self._stop = asyncio.Event()
+        opened = connect(
+            self.url, timeout=self._timeout, wait=self._wait, serializer=self._serializer
+        )
+        async with opened as self._client, AsyncExitStack() as consumers:
+            runs = []
+            for row in self._declared:
+                inbox = await consumers.enter_async_context(row.join(self._client))
+                handling = inbox.run(
+                    row.handler,
+                    concurrency=concurrency or row.concurrency,
+                    time_limit=row.time_limit,
+                )
+                runs.append(asyncio.create_task(handling))
+            stopping = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait([stopping, *runs], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+            await consumers.aclose()
+            await asyncio.gather(*runs)
+        self._client = None
+
+    def stop(self) -> None:
+        """End `run`, once the handlers at work have ended."""
+        if self._stop is not None:
+            self._stop.set()
