@@ -11,7 +11,6 @@
 answer. `schema()` names the columns.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -20,10 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema, check_columns
-from aerobee.pipeline.decode import Records
-from aerobee.pipeline.split_reader import BATCH_ROWS, Selection, read_split
-from aerobee.pipeline.store_files import SPLIT_BYTES, Split, StoreFiles, is_system_topic
-from aerobee.protocol.record import Buffer, CorruptRecord
+from aerobee.pipeline.source.decode import Records
+from aerobee.pipeline.source.split_reader import BATCH_ROWS, Selection, read_split
+from aerobee.pipeline.source.store_files import SPLIT_BYTES, Split, StoreFiles
+from aerobee.pipeline.source.topic_filter import topic_filter
+from aerobee.protocol.files.record_columns import record_positions
+from aerobee.protocol.files.record_layout import Buffer
 
 __all__ = ["decode", "decode_batches", "open_store", "read_store", "schema", "store_splits"]
 
@@ -46,48 +47,6 @@ def decode_batches(
     for body in bodies:
         if len(body):
             yield decode(body, columns, broker=broker)
-
-
-def record_positions(body: Buffer) -> Any:
-    """Where each record of a body starts.
-
-    Each record's size leads to the next one. Where records of one size follow each other, a whole
-    run of them is checked at once; where sizes vary, one after the other is.
-    """
-    end = len(body)
-    words = np.ndarray((max(0, end - 3),), ">i4", buffer=body, strides=(1,))  # one at every byte
-    parts: list[Any] = []
-    at = 0
-    guess = _RUN_MIN
-    while at < end:
-        size = int(words[at]) if at < len(words) else 0
-        if size <= 0 or at + size > end:
-            raise CorruptRecord(at, f"size {size} with {end - at} bytes left")
-        same = words[at : at + size * min(guess, (end - at) // size) : size] == size
-        run = len(same) if same.all() else int(np.argmin(same))
-        parts.append(np.arange(at, at + run * size, size))
-        at += run * size
-        guess = guess * 4 if run == guess else _RUN_MIN
-        if run < _RUN_MIN:
-            singles, at = _next_positions(body, at, end)
-            parts.append(singles)
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-_RUN_MIN: Final = 32
-
-
-def _next_positions(body: Buffer, at: int, end: int, count: int = 4096) -> tuple[Any, int]:
-    """The next positions, `count` or up to a wrong size or the end, and where they stop."""
-    positions: list[int] = []
-    from_bytes, append = int.from_bytes, positions.append
-    for _ in range(count):
-        size = from_bytes(body[at : at + 4], "big")  # 0 at the end; too large when negative
-        if not size or at + size > end:
-            break
-        append(at)
-        at += size
-    return np.array(positions, np.int64), at
 
 
 def store_splits(
@@ -151,21 +110,6 @@ def open_store(path: str, *, columns: Sequence[str] = DEFAULT_COLUMNS, **options
     """`read_store` as a pyarrow RecordBatchReader, which DuckDB, Polars and pandas take."""
     batches = read_store(path, columns=columns, **options)
     return pa.RecordBatchReader.from_batches(arrow_schema(columns), batches)
-
-
-class topic_filter:
-    """Whether a topic is wanted; an object, not a closure, so that Spark can ship it."""
-
-    def __init__(self, topics: Sequence[str] | None, pattern: str | None) -> None:
-        self.topics = None if topics is None else frozenset(topics)
-        self.pattern = None if pattern is None else re.compile(pattern)
-
-    def __call__(self, topic: str) -> bool:
-        if self.topics is not None:
-            return topic in self.topics
-        if self.pattern is not None:
-            return self.pattern.fullmatch(topic) is not None
-        return not is_system_topic(topic)
 
 
 def to_ms(time: datetime | int | None) -> int | None:

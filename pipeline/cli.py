@@ -1,13 +1,17 @@
-"""`aerobee pipeline`: archive, replay, audit and stats on Spark."""
+"""`aerobee pipeline`: archive, replay, audit and stats on Spark, and the sink's ledger."""
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+
+from aerobee.pipeline.driver import own_sentence
+from aerobee.pipeline.sink.ledger import entries, forget
+from aerobee.pipeline.wire import Access, Cluster
 
 
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,15 +53,11 @@ class _Job(click.Command):
 
 
 def _sentence(error: Exception) -> str | None:
-    """What our own code says is wrong, itself or in a line of a Spark error; else what Spark says
-    of an argument (a path that is not there, a time that is none)."""
-    if type(error).__module__.startswith("aerobee.pipeline."):
-        return str(error)
+    """What our own code says is wrong; else what Spark says of an argument (a path that is not
+    there, a time that is none)."""
+    if text := own_sentence(error):
+        return text
     lines = str(error).splitlines()
-    for line in lines:
-        name, found, text = line.strip().partition(": ")
-        if found and name.startswith("aerobee.pipeline."):
-            return text
     of_arguments = type(error).__name__ in ("AnalysisException", "IllegalArgumentException")
     return lines[0] if of_arguments and lines else None
 
@@ -223,6 +223,42 @@ def stats(
     if png:
         job.plot(rows, png)
         click.echo(f"plotted to {png}")
+
+
+@pipeline.group
+def ledger() -> None:
+    """What brokers remember of the queries of the exactly-once sink."""
+
+
+def _cluster(namesrv: str) -> Cluster:
+    from aerobee.pipeline.options import CONNECTION, Options
+
+    return Cluster(Access.of(Options(CONNECTION, {"namesrv": namesrv})).at_start())
+
+
+@ledger.command("list", cls=_Job)
+@click.option("--namesrv", required=True, metavar="HOST:PORT")
+def list_ledger(namesrv: str) -> None:
+    """Every query with its newest batch and the time of that commit."""
+    with _cluster(namesrv) as cluster:
+        for entry in entries(cluster):
+            at = "-" if entry.committed_at is None else f"{entry.committed_at:%Y-%m-%dT%H:%M:%SZ}"
+            more = "  a commit has begun" if entry.is_committing else ""
+            click.echo(f"{entry.query}  batch {entry.batch}  {at}  {entry.address}{more}")
+
+
+@ledger.command("forget", cls=_Job)
+@click.argument("queries", nargs=-1)
+@click.option("--namesrv", required=True, metavar="HOST:PORT")
+@click.option("--older-than", type=click.IntRange(min=1), metavar="DAYS", help="All so old.")
+def forget_ledger(queries: tuple[str, ...], namesrv: str, older_than: int | None) -> None:
+    """Remove QUERIES that will not run again: a batch that is run again is published again."""
+    if not queries and older_than is None:
+        raise click.UsageError("name queries, or give --older-than")
+    age = None if older_than is None else timedelta(days=older_than)
+    with _cluster(namesrv) as cluster:
+        for entry in forget(cluster, queries, age):
+            click.echo(f"{entry.query} forgotten by {entry.address}")
 
 
 cli = pipeline  # the name under which the `aerobee` command looks for it

@@ -163,6 +163,7 @@ CONNECTION: Final[dict[str, Option]] = {
     "useTLS": Option(_boolean, False),
     "tlsCaFile": Option(_text),
     "timeoutMs": Option(_positive, 10_000),
+    "timeout.broker": Option(_duration_ms, 5 * 60_000),
     "fetchOffset.numRetries": Option(_count, 5),
     "fetchOffset.retryIntervalMs": Option(_count, 300),
 }
@@ -179,9 +180,11 @@ SOURCE: Final[dict[str, Option]] = CONNECTION | {
     "endingOffsetsByTimestamp": Option(_queue_numbers),
     "startingOffsetsByTimestampStrategy": Option(_one_of("error", "latest"), "error"),
     "failOnDataLoss": Option(_boolean, True),
+    "failOnNoMatch": Option(_boolean, False),
     "maxOffsetsPerTrigger": Option(_positive),
     "minOffsetsPerTrigger": Option(_positive),
     "maxTriggerDelay": Option(_duration_ms, 15 * 60_000),
+    "availableNow": Option(_boolean),
     "minPartitions": Option(_positive),
     "maxRecordsPerPartition": Option(_positive),
     "includeHeaders": Option(_boolean, False),
@@ -213,6 +216,12 @@ _OTHER_NAMES: Final = {
     "rowsperbatch": "maxOffsetsPerTrigger",
     "includebody": "columns (name the columns that you want)",
 }
+
+
+NO_TABLES: Final = (
+    "Spark keeps the options of such a table and does not give them to a Python source when it is "
+    "read. Use CREATE TEMPORARY VIEW name USING aerobee OPTIONS (...)"
+)
 
 
 class Options:
@@ -279,17 +288,37 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     return options
 
 
+def check_limit(options: Options, *, spark_keeps_limits: bool) -> None:
+    """OptionError where a run with Trigger.AvailableNow would end early, without a word."""
+    if spark_keeps_limits or not options["maxOffsetsPerTrigger"]:
+        return
+    if options["availableNow"] is not False:
+        raise OptionError(
+            "Spark 4.1 does not tell a source its trigger, and with Trigger.AvailableNow a run "
+            "would end after maxOffsetsPerTrigger messages. Leave maxOffsetsPerTrigger out, or use "
+            "Spark 4.2 or newer, or set availableNow=false for a stream with another trigger"
+        )
+
+
+def no_match(options: Options, text: str, warn: Callable[[str], None]) -> None:
+    """A read that covers nothing: an error when failOnNoMatch asks for one, else a warning."""
+    if options["failOnNoMatch"]:
+        raise OptionError(f"{text}; leave failOnNoMatch out to read nothing")
+    warn(f"{text}; set failOnNoMatch=true to make this an error")
+
+
 def _only_for_streams(options: Options) -> None:
-    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "availableNow"):
         if name in options.given:
             raise OptionError(f"option {name} is for streams (readStream), not for a batch read")
 
 
 def _need_namesrv(options: Options) -> None:
     if options["namesrv"] is None:
+        of_a_table = "" if options.given else f". If this is a table of CREATE TABLE: {NO_TABLES}"
         raise OptionError(
             "where to read from is missing: give namesrv=host:9876, or path=STORE_DIR to read the "
-            "files of a store"
+            f"files of a store{of_a_table}"
         )
     _check_credentials(options)
 
@@ -320,6 +349,7 @@ _OFFLINE: Final = frozenset(
         "subscribePattern",
         "startingTimestamp",
         "endingTimestamp",
+        "failOnNoMatch",
         "includeHeaders",
         "tags",
         "columns",
@@ -344,7 +374,8 @@ def sink_options(given: Mapping[str, str]) -> Options:
     """The options of a write."""
     options = Options(SINK, given)
     if options["namesrv"] is None:
-        raise OptionError("where to write to is missing: give namesrv=host:9876")
+        of_a_table = "" if options.given else f". If this is a table of CREATE TABLE: {NO_TABLES}"
+        raise OptionError(f"where to write to is missing: give namesrv=host:9876{of_a_table}")
     _check_credentials(options)
     if options["rowsPerSecond"] and options["deliveryGuarantee"] == "exactly-once":
         raise OptionError("rowsPerSecond does not go with exactly-once: rows appear at the commit")

@@ -1,27 +1,28 @@
 """A small blocking client: Spark's workers are processes that pull or push and do nothing else."""
 
-import base64
-import hashlib
-import hmac
-import itertools
-import logging
 import socket
 import ssl
-import struct
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from aerobee.protocol import fastjson
-from aerobee.protocol.codecs import ProtocolError, decode_command
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FRAME_SIZE_MAX, encode_frame_head
+from aerobee.pipeline.outage import Outage, Unreachable
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codecs import ProtocolError, decode_command
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.conversation import Conversation
+from aerobee.protocol.wire.frame import FRAME_SIZE_MAX, frame_sizes
+from aerobee.protocol.wire.signing import Credentials
 
-log: Final = logging.getLogger("aerobee.pipeline")
-_LENGTHS: Final = struct.Struct(">iI")
+__all__ = ["Access", "BrokerError", "BrokerQueues", "Cluster", "Link", "Unreachable", "checked"]
+
 T = TypeVar("T")
+MASTER_ID: Final = 0
+# What a broker answers that starts, stops, or has too much to do: the same request later is right.
+TRANSIENT: Final = frozenset(
+    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)
+)
 
 
 class BrokerError(Exception):
@@ -33,52 +34,52 @@ class BrokerError(Exception):
         self.code = code
 
 
-class Unreachable(ConnectionError):
-    """Nobody answers at any of the addresses."""
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
     """How to reach and convince the servers; goes to the workers with the plan."""
 
     namesrv: tuple[str, ...]
     timeout: float = 10.0
-    retries: int = 5
-    retry_interval: float = 0.3
-    access_key: str | None = None
-    secret_key: str | None = None
-    security_token: str | None = None
+    retry_interval: float = 0.3  # the first pause; the next ones grow
+    patience: float = 300.0  # seconds for which a running query waits for a server
+    first_patience: float = 1.5  # the same for a query that starts: the address may be wrong
+    credentials: Credentials | None = None
     tls: bool = False
     ca_file: str | None = None
 
     @classmethod
     def of(cls, options: Any) -> "Access":
+        key, secret = options["accessKey"], options["secretKey"]
         return cls(
             options["namesrv"],
             options["timeoutMs"] / 1000,
-            options["fetchOffset.numRetries"],
             options["fetchOffset.retryIntervalMs"] / 1000,
-            options["accessKey"],
-            options["secretKey"],
-            options["securityToken"],
+            options["timeout.broker"] / 1000,
+            options["fetchOffset.numRetries"] * options["fetchOffset.retryIntervalMs"] / 1000,
+            None if None in (key, secret) else Credentials(key, secret, options["securityToken"]),
             options["useTLS"],
             options["tlsCaFile"],
         )
+
+    def at_start(self) -> "Access":
+        """For the first contact of a query: a wrong address is told soon."""
+        return replace(self, patience=min(self.patience, self.first_patience))
 
     def __repr__(self) -> str:  # never the secrets: this ends up in logs and plans
         return f"Access({';'.join(self.namesrv)})"
 
 
-def sign(command: Command, access: Access) -> None:
-    """RocketMQ's signature: HMAC-SHA1 over the ext values in the order of their names, and body."""
-    if access.access_key is None or access.secret_key is None:
-        return
-    command.ext["AccessKey"] = access.access_key
-    if access.security_token:
-        command.ext["SecurityToken"] = access.security_token
-    values = "".join(command.ext[name] for name in sorted(command.ext) if name != "Signature")
-    digest = hmac.new(access.secret_key.encode(), values.encode() + command.body, hashlib.sha1)
-    command.ext["Signature"] = base64.b64encode(digest.digest()).decode()
+@dataclass(slots=True)
+class Answer:
+    """What was asked for, once it is there."""
+
+    command: Command | None = None
+
+    def done(self) -> bool:
+        return self.command is not None
+
+    def set_result(self, answer: Command, /) -> None:
+        self.command = answer
 
 
 class Link:
@@ -86,14 +87,14 @@ class Link:
 
     def __init__(self, address: str, access: Access) -> None:
         self.address = address
-        self.access = access
         host, _, port = address.rpartition(":")
-        self._opaques = itertools.count(1)
-        self._answers: dict[int, Command] = {}
+        self._conversation = Conversation[Answer](access.credentials)
         self._socket = socket.create_connection((host.strip("[]"), int(port)), access.timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if access.tls:
             context = ssl.create_default_context(cafile=access.ca_file)
+            # As Java and Python before 3.13: authorities of a house seldom have all extensions.
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
             self._socket = context.wrap_socket(self._socket, server_hostname=host.strip("[]"))
         self._file = self._socket.makefile("rb", 1 << 16)
 
@@ -101,37 +102,32 @@ class Link:
         self._file.close()
         self._socket.close()
 
-    def __enter__(self) -> "Link":
-        return self
+    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
+        answer = Answer()
+        parts = self._conversation.request(Command(code, ext, body), answer)
+        self._socket.sendall(b"".join(parts))
+        return answer
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> int:
-        command = Command(code, ext, body, opaque=next(self._opaques))
-        sign(command, self.access)
-        self._socket.sendall(encode_frame_head(command, len(body)) + body)
-        return command.opaque
-
-    def take(self, opaque: int) -> Command:
-        while opaque not in self._answers:
+    def take(self, answer: Answer) -> Command:
+        while answer.command is None:
             if self._file.closed:
                 raise ConnectionError(f"the connection to {self.address} was given up")
-            answer = self._receive()
-            if answer.is_response:
-                self._answers[answer.opaque] = answer
-        return self._answers.pop(opaque)
+            self._receive()
+        return answer.command
 
     def request(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         return self.take(self.ask(code, ext, body))
 
-    def _receive(self) -> Command:
-        length, mark = _LENGTHS.unpack(self._exactly(8))
-        header_size = mark & 0xFFFFFF
-        if not 4 + header_size <= length <= FRAME_SIZE_MAX:
+    def _receive(self) -> None:
+        """One frame, read in exact sizes: answers are large, and this does not copy them."""
+        codec, header_size, body_size = frame_sizes(self._exactly(8))
+        length = 4 + header_size + body_size
+        if body_size < 0 or length > FRAME_SIZE_MAX:
             raise ProtocolError(f"{self.address} sent a frame of {length} bytes; is it a broker?")
         header = self._exactly(header_size)
-        return decode_command(mark >> 24, bytes(header), self._exactly(length - 4 - header_size))
+        command = decode_command(codec, header, self._exactly(body_size))
+        if command.is_response:
+            self._conversation.answered(command)
 
     def _exactly(self, count: int) -> bytes:
         data: bytes = self._file.read(count)
@@ -156,6 +152,7 @@ class BrokerQueues:
     read_queues: int
     write_queues: int
     perm: int
+    is_master: bool = True
 
 
 class Cluster:
@@ -163,6 +160,7 @@ class Cluster:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self.waited: dict[str, float] = {}  # seconds without an answer, by address
         self._links: dict[str, Link] = {}
 
     def close(self) -> None:
@@ -189,36 +187,64 @@ class Cluster:
         if link := self._links.pop(address, None):
             link.close()
 
-    def retrying(self, what: str, address: str, attempt: Callable[[Link], T]) -> T:
-        """`attempt` on the address, again on a new connection when that breaks."""
-        for tries_left in range(self.access.retries, -1, -1):
-            try:
-                return attempt(self.link(address))
-            except (OSError, ProtocolError) as error:
-                self.drop(address)
-                if not tries_left:
-                    raise Unreachable(
-                        f"{what}: {address} cannot be reached: {error}; is it up, and can this "
-                        "host reach that address?"
-                    ) from error
-                time.sleep(self.access.retry_interval)
-        raise AssertionError("the loop returns or raises")
+    def retrying(
+        self,
+        what: str,
+        addresses: Sequence[str],
+        attempt: Callable[[Link], T],
+        moved: Callable[[], str | None] = lambda: None,
+    ) -> T:
+        """`attempt` on the first address that answers, again and again until the patience is over.
+
+        `moved` may name another address between two rounds: a replica that took over."""
+        outage = self.outage()
+        while True:
+            for address in addresses:
+                label = f"{what}: {address}"
+                try:
+                    result = attempt(self.link(address))
+                except BrokerError as error:
+                    if error.code not in TRANSIENT:
+                        raise
+                    failure: Exception = error
+                except (OSError, ProtocolError) as error:
+                    self.drop(address)
+                    failure = error
+                else:
+                    self.note_wait(address, outage.over(label))
+                    return result
+            outage.wait(f"{what}: {';'.join(addresses)}", failure)
+            addresses = (new,) if (new := moved()) else addresses
+
+    def outage(self) -> Outage:
+        return Outage(self.access.patience, self.access.retry_interval)
+
+    def note_wait(self, address: str, seconds: float) -> None:
+        if seconds:
+            self.waited[address] = self.waited.get(address, 0.0) + seconds
 
     def request(
         self, what: str, address: str, code: int, ext: dict[str, str], body: bytes = b""
     ) -> Command:
-        answer = self.retrying(what, address, lambda link: link.request(code, dict(ext), body))
-        return checked(answer, what, address)
+        def attempt(link: Link) -> Command:
+            return checked(link.request(code, dict(ext), body), what, address)
+
+        return self.retrying(what, (address,), attempt)
 
     def ask_name_server(self, what: str, code: int, ext: dict[str, str]) -> Command:
         """The first name server that can be reached answers."""
-        failures = []
-        for address in self.access.namesrv:
+        return self.retrying(what, self.access.namesrv, lambda link: link.request(code, dict(ext)))
+
+    def address_now(self, topic: str, broker: str) -> str | None:
+        """Where the broker's master is by now; None when nobody can say at once. A slave may not
+        have what was read already, so it is no substitute."""
+        with Cluster(replace(self.access, patience=0.0)) as impatient:
             try:
-                return self.retrying(what, address, lambda link: link.request(code, dict(ext)))
-            except Unreachable as error:
-                failures.append(str(error))
-        raise Unreachable("; ".join(failures))
+                route = impatient.route(topic) or ()
+            except (OSError, BrokerError):
+                return None
+        masters = (share.address for share in route if share.broker == broker and share.is_master)
+        return next(masters, None)
 
     def route(self, topic: str) -> list[BrokerQueues] | None:
         """Where the topic's queues are, sorted by broker; None when nobody has the topic."""
@@ -229,17 +255,18 @@ class Cluster:
             return None
         body = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
         addresses = {
-            broker["brokerName"]: _master(broker["brokerAddrs"])
+            broker["brokerName"]: _first(broker["brokerAddrs"])
             for broker in body.get("brokerDatas") or ()
         }
         return sorted(
             (
                 BrokerQueues(
                     queues["brokerName"],
-                    addresses[queues["brokerName"]],
+                    addresses[queues["brokerName"]][1],
                     int(queues["readQueueNums"]),
                     int(queues["writeQueueNums"]),
                     int(queues["perm"]),
+                    addresses[queues["brokerName"]][0] == MASTER_ID,
                 )
                 for queues in body.get("queueDatas") or ()
                 if addresses.get(queues["brokerName"])
@@ -259,9 +286,9 @@ class Cluster:
         answer = self.ask_name_server(what, code, {})
         body = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
         brokers = (body.get("brokerAddrTable") or {}).values()
-        return sorted(_master(broker["brokerAddrs"]) for broker in brokers)
+        return sorted(_first(broker["brokerAddrs"])[1] for broker in brokers)
 
 
-def _master(addresses: dict[Any, str]) -> str:
-    """The master's address, or the first slave's when there is no master."""
-    return min((int(number), address) for number, address in addresses.items())[1]
+def _first(addresses: dict[Any, str]) -> tuple[int, str]:
+    """Number and address of the master, or of the first slave when there is no master."""
+    return min((int(number), address) for number, address in addresses.items())

@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, spark_ddl
+from aerobee.pipeline.jobs.leftovers import cleaned
 from aerobee.pipeline.jobs.progress import follow_query
 from aerobee.pipeline.jobs.session import CATALOG
 
@@ -38,6 +40,7 @@ def archive(spark: Any, job: Archive) -> int:
     )
     if job.every or stream_limits_known():  # else the limit would end the run, not the batch
         reader = reader.option("maxOffsetsPerTrigger", job.rows_per_batch)
+        reader = reader.option("availableNow", str(job.every is None).lower())
     if job.group:
         reader = reader.option("groupId", job.group)
     chosen = ("subscribe", job.topics) if job.topics else ("subscribePattern", job.pattern or ".*")
@@ -47,7 +50,10 @@ def archive(spark: Any, job: Archive) -> int:
         writer = writer.trigger(processingTime=job.every)
     else:
         writer = writer.trigger(availableNow=True)
-    return follow_query(_start(spark, writer, job), "archive")
+    if job.table_format != "parquet" or "://" in job.out:  # others name their files in a commit
+        return follow_query(_start(spark, writer, job), "archive")
+    with cleaned(Path(job.out)):
+        return follow_query(_start(spark, writer, job), "archive")
 
 
 def stream_limits_known() -> bool:

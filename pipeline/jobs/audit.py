@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aerobee.pipeline.audit import Report, audit_parts, check_part
 from aerobee.pipeline.jobs.progress import task_progress
+from aerobee.pipeline.jobs.store_audit import Report, audit_parts, check_part
 
 
 def audit(spark: Any, stores: Sequence[str]) -> list[Report]:

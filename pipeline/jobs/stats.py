@@ -8,15 +8,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aerobee.pipeline.config_files import read_config
 from aerobee.pipeline.jobs.progress import task_progress
 from aerobee.pipeline.options import CONNECTION, OptionError, Options
-from aerobee.pipeline.queue_files import QueueReader
-from aerobee.pipeline.store_files import StoreFiles
+from aerobee.pipeline.source.queue_files import QueueReader
+from aerobee.pipeline.source.store_files import StoreFiles
 from aerobee.pipeline.wire import Access, Cluster
-from aerobee.protocol import fastjson
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.protocol.files.config_files import read_config
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class Stats:
 
 
 def hourly(spark: Any, job: Stats) -> list[Any]:
-    """A row per topic and hour, in that order."""
+    """A row per topic and hour, in that order. A rate is over the part of the hour between the
+    topic's first and last message, at least a second."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     reader = spark.read.format("aerobee").option(
@@ -44,16 +46,23 @@ def hourly(spark: Any, job: Stats) -> list[Any]:
     elif not job.store:
         reader = reader.option("subscribePattern", ".*")
     latency_ms = (f.col("timestamp").cast("double") - f.col("bornTimestamp").cast("double")) * 1000
+    whole = Window.partitionBy("topic")
+    covered = f.least(f.col("hour").cast("double") + 3600, f.max("last").over(whole)) - f.greatest(
+        f.col("hour").cast("double"), f.min("first").over(whole)
+    )
     table = (
         reader.load()
         .groupBy("topic", f.date_trunc("hour", "timestamp").alias("hour"))
         .agg(
             f.count("*").alias("messages"),
+            f.min(f.col("timestamp").cast("double")).alias("first"),
+            f.max(f.col("timestamp").cast("double")).alias("last"),
             f.sum("storeSize").alias("bytes"),
             f.percentile_approx(latency_ms, 0.5).alias("latency_ms_p50"),
             f.percentile_approx(latency_ms, 0.99).alias("latency_ms_p99"),
         )
-        .withColumn("messages_per_second", f.col("messages") / 3600)
+        .withColumn("messages_per_second", f.col("messages") / f.greatest(f.lit(1.0), covered))
+        .drop("first", "last")
         .orderBy("topic", "hour")
     )
     with task_progress(spark, "stats"):
@@ -104,7 +113,8 @@ def _groups(cluster: Cluster, address: str, topic: str) -> list[str]:
 def _behind(cluster: Cluster, address: str, group: str, topic: str) -> int:
     ext = {"consumerGroup": group, "topic": topic}
     code = RequestCode.GET_CONSUME_STATS
-    answer = cluster.retrying("asking for lag", address, lambda link: link.request(code, dict(ext)))
+    what = "asking for lag"
+    answer = cluster.retrying(what, (address,), lambda link: link.request(code, dict(ext)))
     if answer.code != ResponseCode.SUCCESS:
         return 0
     table = fastjson.loads(answer.body).get("offsetTable") or {}

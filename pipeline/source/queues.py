@@ -1,15 +1,18 @@
 """Which queues a read covers, from which offset to which: the driver asks the brokers."""
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from aerobee.pipeline.options import EARLIEST, LATEST, OptionError, Options
-from aerobee.pipeline.store_files import is_system_topic
-from aerobee.pipeline.wire import BrokerQueues, Cluster, Link, checked
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.headers import PULL_SUBSCRIPTION
+from aerobee.pipeline.options import EARLIEST, LATEST, OptionError, Options, no_match
+from aerobee.pipeline.wire import Cluster, Link, checked
+from aerobee.protocol.files.record_layout import HEAD_V4_SIZE, store_timestamp
+from aerobee.protocol.names import is_system_topic
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.headers import PULL_SUBSCRIPTION
 
+log: Final = logging.getLogger("aerobee.pipeline")
 PERM_READ: Final = 4
 DEFAULT_GROUP: Final = "spark-aerobee"
 
@@ -73,18 +76,25 @@ def _topics(cluster: Cluster, options: Options) -> Iterable[str]:
         return tuple(options["assign"])
     pattern = re.compile(options["subscribePattern"])
     own = options["subscribePattern"].startswith("%")
-    return [
+    topics = [
         topic
         for topic in cluster.topics()
         if pattern.fullmatch(topic) and (own or not topic.startswith("%"))
         if not is_system_topic(topic)
     ]
+    if not topics:
+        no_match(options, f"no topic of this cluster matches {pattern.pattern}", log.warning)
+    return topics
 
 
 def _no_topic(topic: str, cluster: Cluster) -> str:
     names = [name for name in cluster.topics() if not is_system_topic(name)]
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"topic {topic} does not exist on this cluster; it has {shown or 'no topic'}"
+    return f"topic {topic} does not exist on this cluster; it has {shown_topics(names)}"
+
+
+def shown_topics(names: Sequence[str]) -> str:
+    """The names for an error, or some of them where there are many."""
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "no topic"
 
 
 def _assigned(found: Addresses, assign: Mapping[str, list[str]]) -> Addresses:
@@ -140,11 +150,14 @@ def _ask_each(
                 for key in keys
             ]
             return {
-                key: int(checked(link.take(opaque), f"asking {key}", link.address).ext["offset"])
-                for key, opaque in asked
+                key: int(checked(link.take(answer), f"asking {key}", link.address).ext["offset"])
+                for key, answer in asked
             }
 
-        answers |= cluster.retrying("asking for offsets", address, attempt)
+        def moved(key: QueueKey = keys[0]) -> str | None:
+            return cluster.address_now(key.topic, key.broker)
+
+        answers |= cluster.retrying("asking for offsets", (address,), attempt, moved)
     return answers
 
 
@@ -172,11 +185,11 @@ def by_time(cluster: Cluster, addresses: Addresses, times: Mapping[QueueKey, int
 def _store_time(cluster: Cluster, key: QueueKey, address: str, offset: int) -> int | None:
     ext = pull_fields(key, offset, 1, DEFAULT_GROUP)
     code = RequestCode.PULL_MESSAGE
-    answer = cluster.retrying(f"reading {key}", address, lambda link: link.request(code, dict(ext)))
-    if answer.code != ResponseCode.SUCCESS or len(answer.body) < 64:
+    what = f"reading {key}"
+    answer = cluster.retrying(what, (address,), lambda link: link.request(code, dict(ext)))
+    if answer.code != ResponseCode.SUCCESS or len(answer.body) < HEAD_V4_SIZE:
         return None
-    at = 56 + (12 if answer.body[39] & 0x10 else 0)
-    return int.from_bytes(answer.body[at : at + 8], "big")
+    return store_timestamp(answer.body)
 
 
 def pull_fields(
@@ -269,9 +282,12 @@ def spread(start: Offsets, end: Offsets, rows_max: int | None) -> Offsets:
     return limited
 
 
-def shares(route: list[BrokerQueues]) -> list[tuple[BrokerQueues, int]]:
-    """Every writable queue of a route."""
-    return [(share, n) for share in route if share.perm & 2 for n in range(share.write_queues)]
+def check_starts(start: Offsets, end: Offsets, options: Options) -> None:
+    """Says when a read is to begin behind the end of a queue."""
+    for key in sorted(start):
+        if start[key] > end.get(key, start[key]):
+            text = f"the read of {key} begins at {start[key]}, behind its end at {end[key]}"
+            no_match(options, text, log.warning)
 
 
 def check_available(

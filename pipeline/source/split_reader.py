@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from aerobee.pipeline.decode import Ints, Records
-from aerobee.pipeline.queue_files import QueueReader
-from aerobee.pipeline.store_files import Split, damaged, map_file, walk
-from aerobee.protocol.java_hash import tags_code
-from aerobee.protocol.record import CorruptRecord
+from aerobee.pipeline.source.decode import Ints, Records
+from aerobee.pipeline.source.queue_files import QueueReader
+from aerobee.pipeline.source.store_files import Split, damaged, map_file, walk
+from aerobee.protocol.files.java_hash import tags_code
+from aerobee.protocol.files.record_layout import CorruptRecord
 
 BATCH_ROWS: Final = 8192
 

@@ -1,16 +1,15 @@
-"""A consume queue's files: 20-byte entries in log order, found by physical offset."""
+"""A consume queue's files: entries in log order, found by physical offset."""
 
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from aerobee.pipeline.decode import Ints
-
-ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
+from aerobee.pipeline.source.decode import Ints
+from aerobee.protocol.files.queue_entry import BLANK_ENTRY_SIZE, ENTRY_SIZE
+from aerobee.protocol.files.queue_entry_columns import ENTRY_TYPE
 
 
 class QueueReader:
@@ -20,8 +19,8 @@ class QueueReader:
         self._files = []
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
-            if len(name) == 20 and name.isdigit() and os.path.getsize(path) >= ENTRY.itemsize:
-                self._files.append((int(name) // ENTRY.itemsize, path))
+            if len(name) == 20 and name.isdigit() and os.path.getsize(path) >= ENTRY_SIZE:
+                self._files.append((int(name) // ENTRY_SIZE, path))
 
     def last_end(self, is_sure: Callable[[int], bool] | None = None) -> int:
         """Where the newest entry's record ends; 0 when the queue has none. With `is_sure`, of the
@@ -30,9 +29,9 @@ class QueueReader:
             entries = _entries(path)
             count = len(entries)
             if is_sure is not None:
-                count = _count_sure(entries["physical"], is_sure)
+                count = _count_sure(entries["offset"], is_sure)
             if count and entries["size"][count - 1] != BLANK_ENTRY_SIZE:
-                return int(entries["physical"][count - 1]) + int(entries["size"][count - 1])
+                return int(entries["offset"][count - 1]) + int(entries["size"][count - 1])
         return 0
 
     def end_offset(self) -> int:
@@ -48,25 +47,25 @@ class QueueReader:
     def between(self, low: int, high: int) -> tuple[Ints, Any]:
         """Physical offsets and tag codes of the entries with low <= physical offset < high."""
         parts = [entries[first:last] for _, entries, first, last in self._ranges(low, high)]
-        joined = np.concatenate(parts) if parts else np.zeros(0, ENTRY)
+        joined = np.concatenate(parts) if parts else np.zeros(0, ENTRY_TYPE)
         joined = joined[joined["size"] != BLANK_ENTRY_SIZE]
-        return joined["physical"].astype(np.int64), joined["tags_code"].astype(np.int64)
+        return joined["offset"].astype(np.int64), joined["code"].astype(np.int64)
 
     def _ranges(self, low: int, high: int) -> Iterable[tuple[int, Any, int, int]]:
         for base, path in self._files:
             entries = _entries(path)
-            if not len(entries) or entries["physical"][-1] < low:
+            if not len(entries) or entries["offset"][-1] < low:
                 continue
-            first = _first_at_least(entries["physical"], low)
-            yield base, entries, first, _first_at_least(entries["physical"], high)
-            if entries["physical"][-1] >= high:
+            first = _first_at_least(entries["offset"], low)
+            yield base, entries, first, _first_at_least(entries["offset"], high)
+            if entries["offset"][-1] >= high:
                 return
 
 
 def _entries(path: str) -> Any:
     """The file's used entries; unused ones, all zero, follow them."""
-    whole = os.path.getsize(path) // ENTRY.itemsize
-    entries = np.memmap(path, ENTRY, "r", shape=(whole,))
+    whole = os.path.getsize(path) // ENTRY_SIZE
+    entries = np.memmap(path, ENTRY_TYPE, "r", shape=(whole,))
     sizes = entries["size"]
     low, high = 0, whole
     while low < high:

@@ -5,7 +5,7 @@ are Arrow arrays joined row by row in C++, so the rows of a message batch are on
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -13,14 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.rows import BROKER_MADE
-from aerobee.protocol import properties
-from aerobee.protocol.ids import UniqueIds
-from aerobee.protocol.properties import PROPERTIES_SIZE_MAX
+from aerobee.pipeline.sink.places import Target, key_hashes
+from aerobee.pipeline.sink.rows import BROKER_MADE
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.batch import BATCH_FIELDS, BATCH_HEAD
+from aerobee.protocol.files.ids import UniqueIds
+from aerobee.protocol.files.properties import PROPERTIES_SIZE_MAX
 
-_HEAD_SIZE: Final = 20
-_NAME_END: Final = pa.scalar(b"\x01", pa.binary())
-_PAIR_END: Final = pa.scalar(b"\x02", pa.binary())
+BATCH_HEAD_TYPE: Final = np.dtype([(name, ">i4") for name in BATCH_FIELDS])
+_NAME_END: Final = pa.scalar(properties.NAME_END_BYTES, pa.binary())
+_PAIR_END: Final = pa.scalar(properties.PAIR_END_BYTES, pa.binary())
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 _DROPPED: Final = pa.array(sorted(name.encode() for name in BROKER_MADE), pa.binary())
 
@@ -45,13 +47,12 @@ class BulkIds:
 
 
 class Group:
-    """Encoded rows for one topic and, unless it is None, one queue."""
+    """Encoded rows for one target."""
 
-    __slots__ = ("offsets", "queue_id", "topic", "view")
+    __slots__ = ("offsets", "target", "view")
 
-    def __init__(self, topic: str, queue_id: int | None, rows: Any) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
+    def __init__(self, target: Target, rows: Any) -> None:
+        self.target = target
         _valid, offsets, data = rows.buffers()
         first = rows.offset
         self.offsets = np.frombuffer(offsets, np.int32)[first : first + len(rows) + 1]
@@ -64,15 +65,21 @@ class Group:
         return bytes(self.view[self.offsets[start] : self.offsets[end]])
 
 
-def encode_rows(batch: Any, topic: str | None, ids: BulkIds) -> Iterator[Group]:
-    """The batch's rows, grouped by where they go; within a group in the batch's order."""
+def encode_rows(
+    batch: Any, topic: str | None, ids: BulkIds, lanes: Callable[[str], int] | None = None
+) -> Iterator[Group]:
+    """The batch's rows, grouped by where they go; within a group in the batch's order.
+
+    `lanes` says how many queues the keys of a topic are spread over; without it, or with 0, keys
+    do not decide."""
     columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
     for name in ("value",) if topic else ("value", "topic"):
         if columns[name].null_count:
             raise OptionError(f"a row's {name} is null; a message needs one: filter such rows out")
     rows = _joined(columns, batch.num_rows, ids)
+    hashes = key_hashes(_binary(columns["key"])) if lanes and "key" in columns else None
     if topic and "partition" not in columns:
-        yield Group(topic, None, rows)
+        yield from _by_key(topic, rows, hashes, lanes)
         return
     topics = [topic] * batch.num_rows if topic else columns["topic"].to_pylist()
     queues = columns["partition"].to_pylist() if "partition" in columns else [None] * len(topics)
@@ -80,10 +87,29 @@ def encode_rows(batch: Any, topic: str | None, ids: BulkIds) -> Iterator[Group]:
     for number, place in enumerate(zip(topics, queues, strict=True)):
         places.setdefault(place, []).append(number)
     for (its_topic, queue_id), numbers in places.items():
-        if queue_id is not None and queue_id < 0:
+        some = rows.take(pa.array(numbers, pa.int32()))
+        if queue_id is None:
+            its_hashes = None if hashes is None else hashes[numbers]
+            yield from _by_key(its_topic, some, its_hashes, lanes)
+        elif queue_id < 0:
             text = f"a row's partition is {queue_id}; queues count from 0, null leaves the choice"
             raise OptionError(text)
-        yield Group(its_topic, queue_id, rows.take(pa.array(numbers, pa.int32())))
+        else:
+            yield Group(Target(its_topic, queue_id), some)
+
+
+def _by_key(
+    topic: str, rows: Any, hashes: Any, lanes: Callable[[str], int] | None
+) -> Iterator[Group]:
+    """The rows of a topic by the queues that their keys mean; those without a key together."""
+    count = lanes(topic) if lanes and hashes is not None and (hashes >= 0).any() else 0
+    if not count:
+        yield Group(Target(topic), rows)
+        return
+    chosen = np.where(hashes < 0, -1, hashes % count)
+    for lane in np.unique(chosen).tolist():
+        numbers = np.nonzero(chosen == lane)[0].astype(np.int32)
+        yield Group(Target(topic, lane=None if lane < 0 else lane), rows.take(pa.array(numbers)))
 
 
 def _joined(columns: dict[str, Any], count: int, ids: BulkIds) -> Any:
@@ -96,14 +122,14 @@ def _joined(columns: dict[str, Any], count: int, ids: BulkIds) -> Any:
             f"a row's properties take {int(props_sizes.max())} bytes; at most "
             f"{PROPERTIES_SIZE_MAX} fit into a message"
         )
-    head = np.zeros((count, 5), ">i4")
-    head[:, 0] = _HEAD_SIZE + body_sizes + 2 + props_sizes
+    head = np.zeros(count, BATCH_HEAD_TYPE)
+    head["size"] = BATCH_HEAD.size + body_sizes + 2 + props_sizes
     if "flag" in columns:
-        head[:, 3] = columns["flag"].fill_null(0).to_numpy(zero_copy_only=False)
-    head[:, 4] = body_sizes
+        head["flag"] = columns["flag"].fill_null(0).to_numpy(zero_copy_only=False)
+    head["body_length"] = body_sizes
     sizes = props_sizes.astype(">i2").reshape(-1, 1)
     return pc.binary_join_element_wise(
-        _fixed(head, _HEAD_SIZE), body, _fixed(sizes, 2), props, _NOTHING
+        _fixed(head, BATCH_HEAD.size), body, _fixed(sizes, 2), props, _NOTHING
     )
 
 
@@ -149,8 +175,8 @@ def _properties(columns: dict[str, Any], count: int, ids: BulkIds) -> Any:
 
 
 def _pair(name: str, values: Any) -> Any:
-    """`name`, \\x01, the value and \\x02; null where there is no value."""
-    start = pa.scalar(name.encode() + b"\x01", pa.binary())
+    """The pair of each value; null where there is none."""
+    start = pa.scalar((name + properties.NAME_END).encode(), pa.binary())
     return pc.binary_join_element_wise(start, values, _PAIR_END, _NOTHING)
 
 
@@ -173,7 +199,7 @@ def _pairs_of(array: Any, column: str, named: dict[str, Any], count: int) -> tup
         same = pc.equal(names, pa.scalar(name.encode(), pa.binary())).fill_null(False)
         keep = keep & ~(same.to_numpy(zero_copy_only=False) & given[rows])
     names, values, rows = names.filter(pa.array(keep)), values.filter(pa.array(keep)), rows[keep]
-    _check_separators(names, b"\x01", b"\x02")
+    _check_separators(names, properties.NAME_END + properties.PAIR_END)
     _check_separators(values)
     pairs = pc.binary_join_element_wise(
         pc.binary_join_element_wise(names, values, _NAME_END), _PAIR_END, _NOTHING
@@ -211,7 +237,7 @@ def _by_row(pairs: Any, rows: Any, count: int) -> Any:
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def _check_separators(values: Any, *marks: bytes) -> None:
-    for mark in marks or (b"\x02",):
-        if pc.any(pc.match_substring(values, mark.decode())).as_py():
+def _check_separators(values: Any, marks: str = properties.PAIR_END) -> None:
+    for mark in marks:
+        if pc.any(pc.match_substring(values, mark)).as_py():
             raise OptionError("a property holds \\x01 or \\x02, which separate properties")

@@ -7,21 +7,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from aerobee.pipeline.arrow import record_positions
-from aerobee.pipeline.decode import Records
 from aerobee.pipeline.options import Options
-from aerobee.pipeline.puller import PullPlan, Range, pull_range
-from aerobee.pipeline.queues import (
+from aerobee.pipeline.source.decode import Records
+from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
+from aerobee.pipeline.source.queues import (
     DEFAULT_GROUP,
     Addresses,
     Offsets,
     bound,
     check_available,
+    check_starts,
     discover,
     edges,
 )
-from aerobee.pipeline.split_reader import BATCH_ROWS
+from aerobee.pipeline.source.split_reader import BATCH_ROWS
 from aerobee.pipeline.wire import Access, Cluster
+from aerobee.protocol.files.record_columns import record_positions
 
 log: Final = logging.getLogger("aerobee.pipeline")
 
@@ -37,14 +38,14 @@ class TopicPlan:
 
     @classmethod
     def of(cls, options: Options, columns: tuple[str, ...]) -> "TopicPlan":
-        tags = _tags(options["tags"])
+        tags = tag_set(options["tags"])
         expression = ("SQL92", options["sql"]) if options["sql"] else ("TAG", _tag_text(tags))
         group = options["groupId"] or DEFAULT_GROUP
         pull = PullPlan(group, expression, options["failOnDataLoss"])
         return cls(Access.of(options), pull, tags, columns)
 
 
-def _tags(text: str | None) -> frozenset[str] | None:
+def tag_set(text: str | None) -> frozenset[str] | None:
     """The tags of "a || b"; None for all."""
     words = frozenset(word.strip() for word in (text or "*").split("||") if word.strip())
     return None if "*" in words or not words else words
@@ -56,11 +57,12 @@ def _tag_text(tags: frozenset[str] | None) -> str:
 
 def plan_batch(options: Options) -> list[Range]:
     """The ranges of a batch read: a snapshot of the offsets as they are now."""
-    with Cluster(Access.of(options)) as cluster:
+    with Cluster(Access.of(options).at_start()) as cluster:
         addresses = discover(cluster, options)
         start = bound(cluster, options, addresses, "starting")
         end = bound(cluster, options, addresses, "ending")
         first, _ = edges(cluster, addresses)
+    check_starts(start, end, options)
     start = check_available(start, end, first, options["failOnDataLoss"], log.warning)
     return cut(start, end, addresses, options)
 

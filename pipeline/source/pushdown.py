@@ -21,11 +21,12 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from aerobee.pipeline import source
-from aerobee.pipeline.arrow import to_ms, topic_filter
-from aerobee.pipeline.puller import Range
-from aerobee.pipeline.queues import by_time
-from aerobee.pipeline.topic_reader import plan_batch
+from aerobee.pipeline.source.batch_readers import PathReader, TopicReader
+from aerobee.pipeline.source.partitions import NOTHING, RangePartition
+from aerobee.pipeline.source.puller import Range
+from aerobee.pipeline.source.queues import by_time
+from aerobee.pipeline.source.topic_filter import topic_filter
+from aerobee.pipeline.source.topic_ranges import plan_batch
 from aerobee.pipeline.wire import Access, Cluster
 
 
@@ -62,8 +63,7 @@ class Limits:
     def _time(self, one: Any) -> None:
         if not isinstance(getattr(one, "value", None), datetime) or one.value.tzinfo is None:
             return
-        ms = to_ms(one.value)
-        assert ms is not None
+        ms = round(one.value.timestamp() * 1000)
         if isinstance(one, (GreaterThan, GreaterThanOrEqual, EqualTo)):
             self.start_ms = max(self.start_ms or 0, ms - 1)  # a datetime may be rounded down
         if isinstance(one, (LessThan, LessThanOrEqual, EqualTo)):
@@ -95,7 +95,7 @@ def _interval(one: Any, step: int) -> tuple[int | None, int | None]:
     return (None, one.value + step) if isinstance(one, LessThanOrEqual) else (None, None)
 
 
-class PathReader(source.PathReader):
+class NarrowedPathReader(PathReader):
     """Files outside the filters' times and records of other topics are not read."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -103,13 +103,13 @@ class PathReader(source.PathReader):
         limits.narrow(filters)
         if limits.topics is not None:
             wanted = self.selection.wanted
-            self.topics = sorted(topic for topic in limits.topics if wanted(topic))
-            self.selection = replace(self.selection, wanted=topic_filter(self.topics, None))
+            topics = [topic for topic in limits.topics if wanted(topic)]
+            self.selection = replace(self.selection, wanted=topic_filter(topics, None))
         self.selection = replace(self.selection, start_ms=limits.start_ms, end_ms=limits.end_ms)
         return filters
 
 
-class TopicReader(source.TopicReader):
+class NarrowedTopicReader(TopicReader):
     """Queues and offsets outside the filters are not pulled."""
 
     limits = Limits()
@@ -122,8 +122,8 @@ class TopicReader(source.TopicReader):
     def partitions(self) -> Sequence[InputPartition]:
         ranges = [one for one in plan_batch(self.options) if self._covers(one)]
         ranges = self._by_time([self._clip(one) for one in ranges])
-        kept = [source.RangePartition(one) for one in ranges if one.start < one.end]
-        return kept or [source.NOTHING]
+        kept = [RangePartition(one) for one in ranges if one.start < one.end]
+        return kept or [NOTHING]
 
     def _covers(self, one: Range) -> bool:
         topics, queues = self.limits.topics, self.limits.partitions

@@ -7,6 +7,7 @@ tells neither, so there the reader remembers both itself (`LegacyStreamReader`).
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -20,8 +21,9 @@ except ImportError:  # Spark 4.1
         """Stands in where Spark has no such thing."""
 
 
-from aerobee.pipeline.options import Options
-from aerobee.pipeline.queues import (
+from aerobee.pipeline.options import OptionError, Options
+from aerobee.pipeline.source.partitions import RangePartition, arrow_schema_of
+from aerobee.pipeline.source.queues import (
     Addresses,
     DataLoss,
     Offsets,
@@ -36,12 +38,12 @@ from aerobee.pipeline.queues import (
     spread,
     to_json,
 )
-from aerobee.pipeline.source import RangePartition, arrow_schema_of
-from aerobee.pipeline.topic_reader import TopicPlan, cut, read_range
+from aerobee.pipeline.source.topic_ranges import TopicPlan, cut, read_range
 from aerobee.pipeline.wire import Access, BrokerError, Cluster
 
 log: Final = logging.getLogger("aerobee.pipeline")
 ROUTE_AGE_MAX: Final = 30.0  # seconds after which new queues and brokers are looked for
+WAITED: Final = "(waited ms)"  # among the topics of a progress report; no topic has such a name
 
 Table = dict[str, dict[str, int]]
 
@@ -64,13 +66,20 @@ class TopicStream:
     @property
     def cluster(self) -> Cluster:
         if self._cluster is None:
-            self._cluster = Cluster(Access.of(self.options))
+            access = Access.of(self.options)
+            self._cluster = Cluster(access if self._addresses else access.at_start())
         return self._cluster
 
     def addresses(self) -> Addresses:
         if not self._addresses or time.monotonic() - self._addresses_at > ROUTE_AGE_MAX:
-            self._addresses = discover(self.cluster, self.options)
+            try:
+                self._addresses = discover(self.cluster, self.options)
+            except OptionError as error:  # brokers that restart are not known for a moment
+                if not self._addresses:
+                    raise
+                log.warning("the queues stay as they were: %s", error)
             self._addresses_at = time.monotonic()
+            self.cluster.access = Access.of(self.options)  # from now on brokers are waited for
         return self._addresses
 
     def initial(self) -> Offsets:
@@ -85,6 +94,12 @@ class TopicStream:
         if self._frozen_end is not None:
             return self._frozen_end
         return latest(self.cluster, self.addresses())
+
+    def reported(self) -> Table:
+        """The newest end, and how long brokers were waited for since it was last reported."""
+        waited, self.cluster.waited = self.cluster.waited, {}
+        times = {address: round(1000 * seconds) for address, seconds in waited.items()}
+        return to_json(self.available()) | ({WAITED: times} if times else {})
 
     def freeze(self) -> None:
         self._addresses_at = 0.0
@@ -136,11 +151,17 @@ class TopicStream:
         if not group or not self.options["commitOffsets"]:
             return
         changed = {k: n for k, n in offsets.items() if self._committed.get(k) != n}
+        patient = Access.of(self.options)
         try:
-            commit_group(self.cluster, self.addresses(), group, changed)
+            addresses = self.addresses()
+            self.cluster.access = replace(patient, patience=0.0)
+            commit_group(self.cluster, addresses, group, changed)
             self._committed |= changed
         except (OSError, BrokerError) as error:
             log.warning("the offsets of group %s were not committed: %s", group, error)
+        finally:
+            if self._addresses:  # else the stream has not begun
+                self.cluster.access = patient
 
 
 def _lost(text: str, options: Options) -> None:
@@ -173,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return to_json(self.stream.next_end(begin, rows_max))
 
     def reportLatestOffset(self) -> Table:
-        return to_json(self.stream.available())
+        return self.stream.reported()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.stream.freeze()
@@ -190,12 +211,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def stop(self) -> None:
         self.stream.cluster.close()
-
-
-def stream_reader(options: Options, columns: tuple[str, ...], schema: StructType) -> Any:
-    """The reader for this version of Spark."""
-    if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
-        from aerobee.pipeline.legacy_stream import LegacyStreamReader
-
-        return LegacyStreamReader(options, columns, schema)
-    return StreamReader(options, columns, schema)

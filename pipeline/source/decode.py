@@ -16,16 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerobee.pipeline.columns import COLUMNS, arrow_schema
-from aerobee.pipeline.inflate import inflate
-from aerobee.pipeline.property_columns import PropertyColumns, property_columns
-from aerobee.protocol.ids import decode_host
-from aerobee.protocol.record import (
+from aerobee.pipeline.source.arrow_properties import PropertyColumns, property_columns
+from aerobee.protocol.files.compression import CannotInflate, inflate
+from aerobee.protocol.files.ids import decode_host
+from aerobee.protocol.files.properties import KEYS, TAGS, UNIQ_KEY
+from aerobee.protocol.files.record import COMPRESSED
+from aerobee.protocol.files.record_columns import HEAD_TYPES, Cut
+from aerobee.protocol.files.record_layout import (
     BORN_HOST_V6,
-    COMPRESSED,
     HEAD_V4_SIZE,
-    MAGIC_V1,
-    MAGIC_V2,
     STORE_HOST_V6,
+    V6_HOSTS,
     CorruptRecord,
 )
 
@@ -37,33 +38,6 @@ INFLATED_BYTES: Final = 64 * 1024 * 1024  # of decompressed bodies in a batch
 # The years 1 to 9999, in milliseconds: what Spark's and Python's timestamps hold.
 _TIME_MIN: Final = -62_135_596_800_000
 _TIME_MAX: Final = 253_402_300_799_999
-_HEAD: Final = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">i4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-        ("born_host", "V8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_transaction_offset", ">i8"),
-        ("body_length", ">i4"),
-    ]
-)
-assert _HEAD.itemsize == HEAD_V4_SIZE
-
-
-def gather(data: Bytes, positions: Ints, width: int) -> Bytes:
-    """The `width` bytes at each position, as rows of a new array."""
-    windows: Any = np.ndarray((max(0, len(data) - width + 1),), f"V{width}", data, strides=(1,))
-    rows: Bytes = windows[positions].view(np.uint8).reshape(-1, width)
-    return rows
 
 
 @lru_cache(maxsize=8)
@@ -108,12 +82,12 @@ class Records:
         self.broker = broker
         self.count = len(positions)
         self._check_room()
-        self.fields = gather(data, positions, HEAD_V4_SIZE).view(_HEAD)[:, 0]
-        self.head_sizes: Any = HEAD_V4_SIZE
-        self.sys_flag = self.fields["sys_flag"].astype(np.int32)
-        if (self.sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)).any():
-            self._read_long_heads()
-        self._cut()
+        cut = Cut(data, positions)
+        self.fields = cut.heads
+        self.sys_flag = cut.sys_flag
+        self.body_starts, self.body_ends = cut.body_starts, cut.body_ends
+        self.topic_starts, self.topic_ends = cut.topic_starts, cut.topic_ends
+        self.property_starts, self.ends = cut.props_at, cut.ends
         self._properties: PropertyColumns | None = None
         self.values: Any = None  # the bodies, when they were decompressed already
 
@@ -124,53 +98,6 @@ class Records:
             raise CorruptRecord(int(self.positions[-1]), f"{len(self.data)} bytes are all there is")
         if int(self.positions[-1]) > SPAN_MAX:
             raise ValueError(f"a batch spans at most {SPAN_MAX} bytes of the log")
-
-    def _read_long_heads(self) -> None:
-        """IPv6 hosts take 20 bytes, so what follows them stands 12 or 24 bytes further on."""
-        born_size = np.where(self.sys_flag & BORN_HOST_V6, 20, 8)
-        store_size = np.where(self.sys_flag & STORE_HOST_V6, 20, 8)
-        self.head_sizes = HEAD_V4_SIZE - 16 + born_size + store_size
-        room = self.positions + self.head_sizes <= len(self.data)
-        self._require(room, "its head is cut off")
-        store_at = self.positions + 48 + born_size
-        tail_at = store_at + 8 + store_size
-        store = gather(self.data, store_at, 16)
-        self.fields["store_timestamp"] = store[:, :8].copy().view(">i8")[:, 0]
-        self.fields["store_host"] = store[:, 8:].copy().view("V8")[:, 0]  # whole when it is IPv4
-        tail = gather(self.data, tail_at, 16)
-        self.fields["reconsume_times"] = tail[:, :4].copy().view(">i4")[:, 0]
-        self.fields["prepared_transaction_offset"] = tail[:, 4:12].copy().view(">i8")[:, 0]
-        self.fields["body_length"] = tail[:, 12:].copy().view(">i4")[:, 0]
-
-    def _require(self, sound: Any, reason: str) -> None:
-        if not sound.all():
-            raise CorruptRecord(int(self.positions[int(np.argmin(sound))]), reason)
-
-    def _cut(self) -> None:
-        """Where body, topic and properties begin and end, and that all lengths agree."""
-        data, fields = self.data, self.fields
-        magic = fields["magic"]
-        second = magic == MAGIC_V2
-        self._require((magic == MAGIC_V1) | second, "its magic is not a record's")
-        size = fields["size"].astype(np.int64)
-        self.ends = self.positions + size
-        self._require((size > self.head_sizes) & (self.ends <= len(data)), "its size is wrong")
-        body_length = fields["body_length"].astype(np.int64)
-        self.body_starts = self.positions + self.head_sizes
-        self.body_ends = self.body_starts + body_length
-        fits = (body_length >= 0) & (self.body_ends + 3 + second <= self.ends)
-        self._require(fits, "its body does not fit it")
-        topic_length = data[self.body_ends].astype(np.int64)
-        if second.any():
-            wide = topic_length << 8 | data[self.body_ends + 1]
-            topic_length = np.where(second, wide, topic_length)
-        self.topic_starts = self.body_ends + 1 + second
-        self.topic_ends = self.topic_starts + topic_length
-        self._require(self.topic_ends + 2 <= self.ends, "its topic does not fit it")
-        high, low = data[self.topic_ends], data[self.topic_ends + 1]
-        self.property_starts = self.topic_ends + 2
-        stated = self.property_starts + (high.astype(np.int64) << 8 | low)
-        self._require(stated == self.ends, "its properties' length is wrong")
 
     @property
     def properties(self) -> PropertyColumns:
@@ -241,8 +168,9 @@ def _inflated(records: Records) -> Iterator[Any]:
         value = body.as_py()
         try:
             values.append(inflate(value, sys_flag) if sys_flag & COMPRESSED else value)
-        except ValueError as error:
-            raise CorruptRecord(int(records.positions[row]), str(error)) from None
+        except CannotInflate as error:
+            reason = f"its body cannot be decompressed: {error.__cause__ or error}"
+            raise CorruptRecord(int(records.positions[row]), reason) from None
         size += len(values[-1])
         if size >= INFLATED_BYTES:
             yield pa.array(values, pa.binary())
@@ -272,13 +200,10 @@ def _host_text(host: bytes) -> str:
 
 def host_bytes(records: Records, field: str, row: int) -> bytes:
     """The packed host of one record, 8 or 20 bytes."""
-    sys_flag = int(records.sys_flag[row])
-    at = int(records.positions[row]) + 48
-    size = 20 if sys_flag & BORN_HOST_V6 else 8
-    if field == "store_host":
-        at += size + 8
-        size = 20 if sys_flag & STORE_HOST_V6 else 8
-    return records.data[at : at + size].tobytes()
+    form = HEAD_TYPES[int(records.sys_flag[row]) & V6_HOSTS]
+    at = int(records.positions[row])
+    host: bytes = records.data[at : at + form.itemsize].view(form)[field].tobytes()
+    return host
 
 
 def _long_hosts(records: Records, field: str) -> list[str]:
@@ -305,7 +230,7 @@ def _offset_message_id(records: Records) -> Any:
 
 
 def _message_id(records: Records) -> Any:
-    unique = records.properties.value_of(b"UNIQ_KEY", pa.string())
+    unique = records.properties.value_of(UNIQ_KEY, pa.string())
     return pc.coalesce(unique, _offset_message_id(records)) if unique.null_count else unique
 
 
@@ -316,18 +241,18 @@ def _broker(records: Records) -> Any:
 
 
 def _keys(records: Records) -> Any:
-    words = pc.split_pattern(records.properties.value_of(b"KEYS", pa.string()), " ")
+    words = pc.split_pattern(records.properties.value_of(KEYS, pa.string()), " ")
     return words.cast(COLUMNS["keys"][1])
 
 
 _MAKERS: Final[dict[str, Any]] = {
-    "key": lambda records: records.properties.value_of(b"KEYS", pa.binary()),
+    "key": lambda records: records.properties.value_of(KEYS, pa.binary()),
     "value": _value,
     "topic": _topic,
     "partition": _integer("queue_id", np.int32),
     "offset": _integer("queue_offset", np.int64),
     "timestamp": _time("store_timestamp"),
-    "tags": lambda records: records.properties.value_of(b"TAGS", pa.string()),
+    "tags": lambda records: records.properties.value_of(TAGS, pa.string()),
     "properties": lambda records: records.properties.as_map(),
     "bornTimestamp": _time("born_timestamp"),
     "messageId": _message_id,

@@ -1,14 +1,13 @@
 """A store directory at rest: its log files, its consume queues, and the splits to read them by.
 
 A split is a byte range of one commitlog file. Which records to take from it is read from the
-consume queues of the wanted topics (20-byte entries in log order), so other topics' records are
+consume queues of the wanted topics (entries in log order), so other topics' records are
 never touched and the log is read forward. What the queues do not know (no consume queue folder, or
 the last records after a crash) is found by walking the log.
 """
 
 import mmap
 import os
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,33 +17,25 @@ from typing import Any, Final
 
 import numpy as np
 
-from aerobee.pipeline.queue_files import QueueReader
-from aerobee.protocol.record import (
+from aerobee.pipeline.source.queue_files import QueueReader
+from aerobee.protocol.files.checkpoint import decode_checkpoint
+from aerobee.protocol.files.record import NOT_IN_QUEUE
+from aerobee.protocol.files.record_layout import (
     BLANK_MAGIC,
+    BLANK_SIZE,
     HEAD_V4_SIZE,
     MAGIC_V1,
     MAGIC_V2,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_NONE,
+    SIZE_AND_MAGIC,
     CorruptRecord,
-    decode_record,
+    head_part,
+    store_timestamp,
 )
+from aerobee.protocol.files.record_scan import scan_records
+from aerobee.protocol.names import is_system_topic
 
 SPLIT_BYTES: Final = 128 * 1024 * 1024  # as Spark's own files: a Python task costs 30 ms by itself
-SYSTEM_TOPICS: Final = frozenset(
-    (
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    )
-)
-_HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
-_TIME_AT: Final = 56
+_HEAD: Final = head_part("size", "magic", "physical_offset")
 _TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
 
 
@@ -54,7 +45,7 @@ class StoreError(ValueError):
 
 def damaged(physical: int, reason: str) -> StoreError:
     text = f"the log is damaged at {physical}: {reason}"
-    return StoreError(f"{text}; `aerobee pipeline audit` lists all damage")
+    return StoreError(f"{text}; `aerobee pipeline audit` looks for more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +79,6 @@ class Split:
     end: int
     queues: tuple[Queue, ...] | None
     last: bool = False  # of the newest file, whose end nobody has marked
-
-
-def is_system_topic(topic: str) -> bool:
-    return topic in SYSTEM_TOPICS or topic.startswith(("rmq_sys_", "RMQ_SYS_"))
 
 
 class StoreFiles:
@@ -139,8 +126,8 @@ class StoreFiles:
     def _checkpoint_ms(self) -> int:
         """The store time up to which all queues were on disk when that was last noted."""
         path = Path(self.root) / "checkpoint"
-        page = path.read_bytes()[:16] if path.is_file() else b""
-        return int.from_bytes(page[8:], "big", signed=True)
+        page = path.read_bytes() if path.is_file() else b""
+        return decode_checkpoint(page).logics_msg_timestamp
 
     def splits(
         self,
@@ -241,16 +228,15 @@ def store_time(segment: Segment, physical: int) -> int | None:
     size, magic, stated = _HEAD.unpack_from(head)
     if magic not in (MAGIC_V1, MAGIC_V2) or size <= HEAD_V4_SIZE or stated != physical:
         return None
-    born_v6 = head[39] & 0x10
-    return int.from_bytes(head[(at := _TIME_AT + (12 if born_v6 else 0)) : at + 8], "big")
+    return store_timestamp(head)
 
 
 def _written_at(segment: Segment, physical: int, newest: bool) -> bool:
     """Whether the file goes on there: it has not ended, nor is it space not yet written."""
     with open(segment.path, "rb") as file:
         file.seek(physical - segment.start)
-        head = file.read(8)
-    if len(head) < 8 or struct.unpack(">ii", head)[1] == BLANK_MAGIC:
+        head = file.read(BLANK_SIZE)
+    if len(head) < BLANK_SIZE or SIZE_AND_MAGIC.unpack(head)[1] == BLANK_MAGIC:
         return False
     return not newest or any(head)
 
@@ -294,20 +280,11 @@ def walk(data: Any, start: int, base: int, *, last_file: bool) -> list[int]:
     """
     view = memoryview(data)
     positions: list[int] = []
-    at = start
-    while at + 8 <= len(view):
-        size, magic = struct.unpack_from(">ii", view, at)
-        if magic == BLANK_MAGIC:
-            return positions
-        try:
-            record = decode_record(view, at, check=True)
-            if record.physical_offset != base + at:
-                raise CorruptRecord(at, f"it says that it stands at {record.physical_offset}")
-        except CorruptRecord as error:
-            if last_file:
-                return positions
-            raise damaged(base + at, error.reason) from None
-        if record.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
-            positions.append(at)
-        at += size
+    try:
+        for record in scan_records(view, base, start, len(view), check_crc=True):
+            if not record.sys_flag & NOT_IN_QUEUE:
+                positions.append(record.physical_offset - base)
+    except CorruptRecord as error:
+        if not last_file:
+            raise damaged(error.position, error.reason) from None
     return positions

@@ -20,15 +20,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
-from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.options import OptionError, Options
-from aerobee.pipeline.sender import TEMPLATE_TOPIC, Pile, Piles
+from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.places import Places, first_turn
+from aerobee.pipeline.sink.sender import Pile, Piles
 from aerobee.pipeline.wire import Access, BrokerError, Cluster
-from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.names import TEMPLATE_TOPIC
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE, SINK_STATE
 
-SINK_STATE: Final = 20100
-SINK_PREPARE: Final = 20101
-SINK_COMMIT: Final = 20102
 COMMIT_TIMEOUT: Final = 300.0  # seconds: a large batch takes its time
 
 
@@ -111,7 +111,7 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
         piles = Piles(plan.batch_bytes, preparer.send)
         ids = BulkIds()
         for record_batch in batches:
-            for group in encode_rows(record_batch, plan.topic, ids):
+            for group in encode_rows(record_batch, plan.topic, ids, preparer.places.count):
                 piles.add(group)
         piles.finish()
         return Prepared(query, home, preparer.chunks, preparer.rows, preparer.committed_before)
@@ -130,24 +130,27 @@ class _Preparer:
         self._batch = batch
         self._partition: int = context.partitionId()
         self._attempt: int = context.taskAttemptId()
+        self.places = Places(cluster, first_turn(query, batch, self._partition), home)
         self.chunks: list[list[int]] = []
         self.rows = 0
         self.committed_before = False
 
     def send(self, pile: Pile) -> None:
         number = len(self.chunks)
+        topic = pile.target.topic
+        _home, queue_id = self.places.choose(pile.target)
         ext = {
             "query": self._query,
             "batch": str(self._batch),
             "partition": str(self._partition),
             "attempt": str(self._attempt),
             "chunk": str(number),
-            "topic": pile.topic,
-            "queueId": str(-1 if pile.queue_id is None else pile.queue_id),
+            "topic": topic,
+            "queueId": str(queue_id),
             "bornTimestamp": str(time.time_ns() // 1_000_000),
             "producerGroup": self._plan.group,
         }
-        what = f"preparing {pile.rows} rows for {pile.topic}"
+        what = f"preparing {pile.rows} rows for {topic}"
         answer = self._cluster.request(what, self._home, SINK_PREPARE, ext, pile.body())
         if answer.ext.get("committed") == "true":
             self.committed_before = True
@@ -211,7 +214,7 @@ class PreparedBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, options: Options) -> None:
         self.plan = SinkPlan.of(options)
         self.query = str(uuid.uuid4())
-        check_ledgers(self.plan)
+        check_ledgers(replace(self.plan, access=self.plan.access.at_start()))
 
     def write(self, iterator: Iterator[Any]) -> Prepared:
         return prepare(self.plan, self.query, 0, iterator)

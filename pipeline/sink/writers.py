@@ -4,6 +4,7 @@ At least once: rows are sent as they come; a task that is run again sends its ro
 once (`exactly_once.py`): rows are prepared in the broker and appear when the batch commits.
 """
 
+import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.options import OptionError, Options, sink_options
-from aerobee.pipeline.rows import check_sink_schema
-from aerobee.pipeline.sender import BatchSender, writable_route
+from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.places import writable_route
+from aerobee.pipeline.sink.rows import check_sink_schema
+from aerobee.pipeline.sink.sender import BatchSender
 from aerobee.pipeline.wire import Access, Cluster
 
 
@@ -43,9 +45,10 @@ class _AtLeastOnce:
     def write(self, iterator: Iterator[Any]) -> Sent:
         ids = BulkIds()
         with Cluster(self.access) as cluster:
-            sender = BatchSender(cluster, self.group, self.batch_bytes)
+            first_turn = random.getrandbits(16)  # else all small tasks would begin with queue 0
+            sender = BatchSender(cluster, self.group, self.batch_bytes, first_turn)
             for batch in self._paced(iterator, sender):
-                for group in encode_rows(batch, self.topic, ids):
+                for group in encode_rows(batch, self.topic, ids, sender.places.count):
                     sender.add(group)
             return Sent(sender.finish())
 
@@ -87,30 +90,34 @@ class StreamWriter(_AtLeastOnce, DataSourceStreamArrowWriter):  # type: ignore[m
         pass  # at least once: the batch is run again
 
 
-def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Options:
+def _checked(
+    given: Mapping[str, str], schema: StructType, overwrite: bool, *, running: bool
+) -> Options:
+    """The options; `running`: Spark asks again in each batch, so that a broker is waited for."""
     options = sink_options(given)
     if overwrite:
         raise OptionError("a topic cannot be overwritten; write with mode('append')")
     check_sink_schema(schema, options["topic"])
     if options["topic"]:
-        with Cluster(Access.of(options)) as cluster:
+        access = Access.of(options)
+        with Cluster(access if running else access.at_start()) as cluster:
             writable_route(cluster, options["topic"])
     return options
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
-    options = _checked(given, schema, overwrite)
+    options = _checked(given, schema, overwrite, running=False)
     if options["deliveryGuarantee"] == "exactly-once":
-        from aerobee.pipeline.exactly_once import PreparedBatchWriter
+        from aerobee.pipeline.sink.exactly_once import PreparedBatchWriter
 
         return PreparedBatchWriter(options)
     return BatchWriter(options)
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
-    options = _checked(given, schema, overwrite)
+    options = _checked(given, schema, overwrite, running=True)
     if options["deliveryGuarantee"] == "exactly-once":
-        from aerobee.pipeline.exactly_once import PreparedStreamWriter
+        from aerobee.pipeline.sink.exactly_once import PreparedStreamWriter
 
         return PreparedStreamWriter(options)
     return StreamWriter(options)

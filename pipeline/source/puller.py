@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aerobee.pipeline.queues import DataLoss, QueueKey, pull_fields
-from aerobee.pipeline.wire import BrokerError, Cluster, Link, Unreachable
-from aerobee.protocol.codecs import ProtocolError
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.pipeline.source.queues import DataLoss, QueueKey, pull_fields
+from aerobee.pipeline.wire import TRANSIENT, Answer, BrokerError, Cluster, Link
+from aerobee.protocol.wire.codecs import ProtocolError
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 DEPTH_MIN: Final = 2
 DEPTH_MAX: Final = 12
 IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
 COUNT_MAX: Final = 4096
 PATIENCE: Final = 3.0  # seconds to wait for messages that the broker announced and does not show
+
+Pull = tuple[Answer, int, int]  # the answer, offset and end of what it asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +54,38 @@ def pull_range(
     cluster: Cluster, wanted: Range, plan: PullPlan, warn: Callable[[str], None]
 ) -> Iterator[bytes | memoryview]:
     """The raw records of the range, in order; the last body may hold records beyond its end."""
-    position = wanted.start
-    tries_left = cluster.access.retries
+    position, address = wanted.start, wanted.address
+    outage = cluster.outage()
     while position < wanted.end:
+        what = f"reading {wanted.key} at {position}: {address}"
         try:
-            link = cluster.link(wanted.address)
+            link = cluster.link(address)
             for body, following in _pull(link, wanted, position, plan, warn):
+                cluster.note_wait(address, outage.over(what))
                 if len(body):
                     yield body
                 position = following
-                tries_left = cluster.access.retries
+        except BrokerError as error:
+            if error.code not in TRANSIENT:
+                raise
+            outage.wait(what, error)
         except (OSError, ProtocolError) as error:
-            cluster.drop(wanted.address)
-            if not tries_left:
-                raise Unreachable(
-                    f"reading {wanted.key} at {position}: {wanted.address}: {error}"
-                ) from error
-            tries_left -= 1
-            time.sleep(cluster.access.retry_interval)
+            cluster.drop(address)
+            outage.wait(what, error)
+            address = cluster.address_now(wanted.key.topic, wanted.key.broker) or address
 
 
 def _pull(
     link: Link, wanted: Range, start: int, plan: PullPlan, warn: Callable[[str], None]
 ) -> Iterator[tuple[bytes | memoryview, int]]:
     """Pairs of a body and the offset that follows it, up to the range's end."""
-    in_flight: deque[tuple[int, int, int]] = deque()  # opaque, offset, end of what it asks for
+    in_flight: deque[Pull] = deque()
     asked = start
     step = COUNT_MAX
     depth = 1
     moved_at = time.monotonic()
 
-    def ask(offset: int, end: int) -> tuple[int, int, int]:
+    def ask(offset: int, end: int) -> Pull:
         ext = pull_fields(wanted.key, offset, end - offset, plan.group, plan.expression)
         return link.ask(RequestCode.PULL_MESSAGE, ext), offset, end
 
@@ -91,8 +94,8 @@ def _pull(
             end = min(asked + step, wanted.end)
             in_flight.append(ask(asked, end))
             asked = end
-        opaque, offset, end = in_flight.popleft()
-        answer = link.take(opaque)
+        asked_for, offset, end = in_flight.popleft()
+        answer = link.take(asked_for)
         following = _following(answer, wanted, offset, plan, warn)
         if following > offset:
             moved_at = time.monotonic()

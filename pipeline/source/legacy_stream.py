@@ -2,7 +2,8 @@
 
 For a query that restarts, Spark 4.1 calls `partitions(start, start)` with the last known offset
 before anything else; a reader that is asked for `latestOffset` first belongs to a new query. A run
-with Trigger.AvailableNow is one batch there, which ends at the limit when there is one.
+with Trigger.AvailableNow is one batch there, and nothing tells it from a run of another trigger:
+`options.check_limit` refuses a limit unless the user says that the trigger is another.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from aerobee.pipeline.options import Options
-from aerobee.pipeline.queues import Offsets, from_json, to_json
-from aerobee.pipeline.source import RangePartition, arrow_schema_of
-from aerobee.pipeline.stream_reader import Table, TopicStream
-from aerobee.pipeline.topic_reader import TopicPlan, read_range
+from aerobee.pipeline.source.partitions import RangePartition, arrow_schema_of
+from aerobee.pipeline.source.queues import Offsets, from_json, to_json
+from aerobee.pipeline.source.stream_reader import Table, TopicStream
+from aerobee.pipeline.source.topic_ranges import TopicPlan, read_range
 
 
 class LegacyStreamReader(DataSourceStreamReader):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from aerobee.pipeline.columns import COLUMNS
 from aerobee.pipeline.options import OptionError
-from aerobee.protocol import properties
+from aerobee.protocol.files import properties
 
 # column: the Spark types it may have
 TAKEN: Final[dict[str, tuple[str, ...]]] = {

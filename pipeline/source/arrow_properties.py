@@ -1,6 +1,6 @@
 """The property strings of a batch, parsed all at once into maps and single values.
 
-A pair ends at \\x02 or where its record's string ends; its name ends at the pair's first \\x01. A
+A pair ends at PAIR_END or where its record's string ends; its name ends at the first NAME_END. A
 pair whose name or value is empty is left out, and so is the broker's checksum of the record.
 
 Most batches come from producers that set the same properties in the same order, so that pair n of
@@ -15,15 +15,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from aerobee.pipeline.columns import COLUMNS
+from aerobee.protocol.files.properties import CRC32, NAME_END, PAIR_END
 
 Ints = npt.NDArray[np.int64]
-_CRC_NAME: Final = b"__CRC32#"
+_CRC_NAME: Final = CRC32.encode()
+_NAME_END, _PAIR_END = ord(NAME_END), ord(PAIR_END)
+_MARK_MAX: Final = max(_NAME_END, _PAIR_END)
 
 
 class PropertyColumns(Protocol):
     """The parsed properties of a batch."""
 
-    def value_of(self, name: bytes, kind: Any) -> Any:
+    def value_of(self, name: str, kind: Any) -> Any:
         """The property of that name per record, null where it has none."""
 
     def as_map(self) -> Any:
@@ -53,12 +56,12 @@ def _headers(row_offsets: Any, names: Any, values: Any) -> Any:
 def _same_pairs(data: Any, bounds: Ints) -> list[tuple[bytes, Ints, Ints]] | None:
     """Name, value starts and value ends of each pair; None unless all records have those names."""
     rows = len(bounds) - 1
-    marks: Any = np.flatnonzero(data < 3)
+    marks: Any = np.flatnonzero(data <= _MARK_MAX)
     if not rows or not len(marks) or len(marks) % rows:
         return None
     marks = marks.reshape(rows, -1)
     kinds = data[marks]
-    if (kinds[:, 0::2] != 1).any() or (kinds[:, 1::2] != 2).any():
+    if (kinds[:, 0::2] != _NAME_END).any() or (kinds[:, 1::2] != _PAIR_END).any():
         return None
     columns = list(np.ascontiguousarray(marks.T))
     if len(columns) % 2:  # 4.9 to 5.1 leave out the last mark
@@ -105,9 +108,9 @@ class SamePairs:
         self._buffer, self._count, self._pairs = buffer, count, pairs
         self._gap_take = gap_take
 
-    def value_of(self, name: bytes, kind: Any) -> Any:
+    def value_of(self, name: str, kind: Any) -> Any:
         for known, starts, ends in reversed(self._pairs):  # the last one counts
-            if known == name:
+            if known == name.encode():
                 return self._gap_take(self._buffer, starts, ends, kind)
         return pa.nulls(self._count, kind)
 
@@ -157,13 +160,14 @@ class MixedPairs:
 
     def _find_pairs(self, bounds: Ints) -> None:
         """Row, start, end of name and end of every pair, in order."""
-        ends, name_ends = np.flatnonzero(self._data == 2), np.flatnonzero(self._data == 1)
+        ends = np.flatnonzero(self._data == _PAIR_END)
+        name_ends = np.flatnonzero(self._data == _NAME_END)
         row_ends = bounds[1:]
         upto = np.searchsorted(ends, row_ends)
         rows = np.repeat(np.arange(self.count), np.diff(upto, prepend=0))
         gaps = np.ones(len(ends), np.int64)  # from this pair's end to the next one's start
         filled = np.flatnonzero(row_ends > bounds[:-1])
-        open_rows = filled[self._data[row_ends[filled] - 1] != 2]
+        open_rows = filled[self._data[row_ends[filled] - 1] != _PAIR_END]
         if len(open_rows):  # 4.9 to 5.1 leave out the last mark
             rows = np.concatenate((rows, open_rows))
             ends = np.concatenate((ends, row_ends[open_rows]))
@@ -176,7 +180,7 @@ class MixedPairs:
 
     def _keep_pairs(self, rows: Ints, starts: Ints, ends: Ints, marks: Ints) -> None:
         if len(marks) == len(ends) and ((marks >= starts) & (marks < ends)).all():
-            name_ends = marks  # almost always: a \x01 in each pair and nowhere else
+            name_ends = marks  # almost always: a mark in each pair and nowhere else
             whole = np.ones(len(ends), bool)
         else:
             at = np.searchsorted(marks, starts)
@@ -211,8 +215,8 @@ class MixedPairs:
         found: Ints = at[words == np.frombuffer(name, f"u{size}")[0]]
         return found
 
-    def value_of(self, name: bytes, kind: Any) -> Any:
-        pairs = self._pairs_named(name)
+    def value_of(self, name: str, kind: Any) -> Any:
+        pairs = self._pairs_named(name.encode())
         starts, ends = self._row_starts.copy(), self._row_starts.copy()
         valid = np.zeros(self.count, bool)
         rows = self.rows[pairs]

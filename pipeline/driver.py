@@ -1,0 +1,61 @@
+"""What `import pyspark_aerobee` does for a driver: the workers' Python, and readable errors."""
+
+import os
+import shutil
+import sys
+import warnings
+from types import TracebackType
+from typing import Final
+
+_OWN: Final = "aerobee.pipeline."
+
+
+def use_this_python() -> None:
+    """Spark starts `python3` of the PATH for its workers, whatever Python the driver runs: in a
+    venv that is not activated one without our package. Says so when a session has begun already."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        if not _is_this_python("python3"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif context.master.startswith("local") and not _is_this_python(context.pythonExec):
+        warnings.warn(
+            f"the workers of this Spark session run {context.pythonExec}, the driver runs "
+            f"{sys.executable}: import pyspark_aerobee before the session is made, or set "
+            "PYSPARK_PYTHON",
+            stacklevel=2,
+        )
+
+
+def _is_this_python(command: str) -> bool:
+    """Whether the command is of this environment: a venv's pythons lie side by side."""
+    found = shutil.which(command)
+    return found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
+
+
+def own_sentence(error: BaseException) -> str | None:
+    """What our own code says is wrong: the error itself, or a line of what Spark made of it."""
+    if type(error).__module__.startswith(_OWN):
+        return str(error)
+    for line in str(error).splitlines():
+        name, found, text = line.strip().partition(": ")
+        if found and name.startswith(_OWN):
+            return text
+    return None
+
+
+def end_with_our_sentence() -> None:
+    """Makes our sentence the last line of a traceback that Spark wrapped it in."""
+    usual = sys.excepthook
+    if getattr(usual, "__module__", None) == __name__:
+        return
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        usual(kind, error, traceback)
+        if not kind.__module__.startswith(_OWN) and (text := own_sentence(error)):
+            print(f"aerobee: {text}", file=sys.stderr)
+
+    sys.excepthook = hook

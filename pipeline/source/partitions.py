@@ -1,0 +1,35 @@
+"""What Spark is told of a read: its partitions and its Arrow schema."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from aerobee.pipeline.source.puller import Range
+from aerobee.pipeline.source.store_files import Split
+
+NOTHING: Final = InputPartition(None)  # Spark wants one partition at least
+
+
+def arrow_schema_of(schema: StructType) -> Any:
+    """The exact Arrow schema that Spark expects of the batches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    takes_zone = "timezone" in inspect.signature(to_arrow_schema).parameters  # not in Spark 4.1
+    return to_arrow_schema(schema, timezone="UTC") if takes_zone else to_arrow_schema(schema)
+
+
+@dataclass
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """One task's range of a queue."""
+
+    range: Range
+
+
+@dataclass
+class SplitPartition(InputPartition):  # type: ignore[misc]
+    """One task's part of a log file."""
+
+    split: Split

@@ -1,0 +1,21 @@
+"""Which topics a read of a store wants."""
+
+import re
+from collections.abc import Sequence
+
+from aerobee.protocol.names import is_system_topic
+
+
+class topic_filter:
+    """Whether a topic is wanted; an object, not a closure, so that Spark can ship it."""
+
+    def __init__(self, topics: Sequence[str] | None, pattern: str | None) -> None:
+        self.topics = None if topics is None else frozenset(topics)
+        self.pattern = None if pattern is None else re.compile(pattern)
+
+    def __call__(self, topic: str) -> bool:
+        if self.topics is not None:
+            return topic in self.topics
+        if self.pattern is not None:
+            return self.pattern.fullmatch(topic) is not None
+        return not is_system_topic(topic)
