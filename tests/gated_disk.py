@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from aerobee.broker.store.disk import RealDisk, RealFile
+from aerobee.broker.store.files.disk import RealDisk, RealFile
 
 
 class GatedFile:

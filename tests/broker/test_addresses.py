@@ -8,10 +8,10 @@ from ipaddress import ip_address, ip_network
 import pytest
 from waiting import until
 
-from aerobee.broker.addresses import Addresses, Surroundings, look_around
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.net.addresses import Addresses, Surroundings, look_around
 from aerobee.broker.settings import load_settings
-from aerobee.protocol.ids import encode_host
+from aerobee.protocol.files.ids import encode_host
 
 BRIDGE = Surroundings((ip_network("10.88.0.0/16"),), frozenset({ip_address("10.88.0.1")}))
 OURS = ("10.88.0.5", 10911)

@@ -15,16 +15,16 @@ from gated_disk import GatedDisk
 from peers.in_process import Client, pull_ext, running_broker, send_ext
 from waiting import until
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.dispatch import Request
+from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.handlers.send import Sends
-from aerobee.broker.services import table_file
-from aerobee.broker.services.table_text import whole_slices
-from aerobee.protocol import fastjson
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.headers import SendRequest
-from aerobee.protocol.record import decode_records
+from aerobee.broker.net.dispatch import Request
+from aerobee.broker.services.config_files import table_file
+from aerobee.broker.services.config_files.table_text import whole_slices
+from aerobee.protocol.files.record import decode_records
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.headers import SendRequest
 
 Ask = Callable[[Client, str], Command]
 
@@ -183,15 +183,29 @@ async def test_sends_to_a_new_topic_keep_their_order_while_it_is_saved(
     assert bodies == [b"%02d" % number for number in range(20)]
 
 
+async def test_the_queue_of_a_new_topic_gets_its_file_while_the_topic_is_saved(
+    disk: GatedDisk, clients: tuple[Client, Client], tmp_path: Path
+) -> None:
+    _, maker = clients
+    disk.hold()
+    answer = asyncio.ensure_future(maker.ask(create_by_send(maker, "New")))
+    await until(lambda: any(tmp_path.rglob("consumequeue/New/*/" + "0" * 20)))
+    assert not answer.done()
+    disk.let_go()
+    assert (await answer).code == 0
+
+
 async def test_sends_that_follow_each_answer_are_not_held_for_ever(
     disk: GatedDisk, clients: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[str] = []
     hold = Sends._hold
 
-    def noted(self: Sends, request: Request, fields: SendRequest, topic: str) -> None:
+    def noted(
+        self: Sends, request: Request, fields: SendRequest, topic: str, queue_id: int
+    ) -> None:
         held.append(topic)
-        hold(self, request, fields, topic)
+        hold(self, request, fields, topic, queue_id)
 
     monkeypatch.setattr(Sends, "_hold", noted)
     monkeypatch.setattr(table_file, "SLICE_S", 2e-5)  # one answer, or a few, at a time
@@ -300,7 +314,7 @@ async def test_key_values_have_a_limit_and_the_answer_says_so(
     deleted = await maker.request(RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "k1"})
     assert deleted.code == 0
     assert (await put("k4", "v" * 50_000)).code == 0
-    assert app.broker.names.kv.size <= 200_000
+    assert app.broker.name_service.kv.size <= 200_000
 
 
 async def test_a_clean_stop_leaves_whole_json_files_and_no_journal(

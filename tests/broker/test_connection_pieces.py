@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from aerobee.broker.connection import PIECES_MAX, Connection, Part
-from aerobee.broker.server import Server, bind
-from aerobee.protocol.codecs import ProtocolError
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.outbox import PIECES_MAX, Part
+from aerobee.broker.net.server import Server, bind
+from aerobee.protocol.wire.codecs import ProtocolError
 
 uvloop = pytest.importorskip("uvloop")
 
@@ -29,7 +30,7 @@ class Pieces:
         self.released = released
 
     def feed(self, data: bytes) -> Sequence[Part]:
-        self.connection.release_when_sent(lambda: self.released.append(len(data)))
+        self.connection.outbox.release_when_sent(lambda: self.released.append(len(data)))
         return self.pieces * len(data)
 
     def resume(self) -> Sequence[Part]:

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,9 @@ from peers.daemon import SMALL, Daemon
 from peers.tools import free_port
 from peers.wire import Wire
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.listening import StartError, open_broker_sockets
-from aerobee.broker.notify import Notifier
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.daemon.systemd import Notifier
+from aerobee.broker.net.listening import StartError, open_broker_sockets
 from aerobee.broker.settings import load_settings
 
 
@@ -100,14 +102,14 @@ async def test_a_broker_does_not_register_with_itself(tmp_path: Path) -> None:
     app = AppBroker(load_settings(None, SMALL | given, {}))
     await app.start()
     try:
-        registration = app._registration
+        registration = app._registrar
         assert registration is not None
         for _ in range(500):
             if not registration.links:
                 break
             await asyncio.sleep(0.01)
         assert registration.links == []
-        brokers = [broker.to_json() for broker in app.broker.names.names.brokers("here:1")]
+        brokers = [broker.to_json() for broker in app.broker.name_service.routes.brokers("here:1")]
         assert [broker["brokerAddrs"] for broker in brokers] == [{0: "here:1"}]
     finally:
         await app.stop()
@@ -339,6 +341,74 @@ def test_systemd_hears_ready_alive_reloading_and_stopping(tmp_path: Path) -> Non
         assert daemon.process.wait(30) == 0
 
 
+SLOW_DAEMON = """
+import asyncio, sys
+from aerobee.broker.daemon.process import run_daemon
+from aerobee.broker.settings import load_settings
+
+class Slow:
+    progress = "starting"
+
+    async def start(self):
+        print("starts", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+    async def stop(self):
+        await asyncio.to_thread(sys.stdin.readline)
+
+    def give_up_start(self): ...
+    def reload(self): ...
+    def ready_line(self): return "ready"
+    def status(self): return "serving"
+
+sys.exit(run_daemon(lambda _settings: Slow(), lambda: load_settings(None, {}, {})))
+"""
+
+
+def test_a_reload_during_a_start_or_a_stop_does_not_tell_systemd_that_we_are_ready(
+    tmp_path: Path,
+) -> None:
+    systemd = Systemd(tmp_path / "notify")
+    env = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    command = [sys.executable, "-c", SLOW_DAEMON]
+    pipe = subprocess.PIPE
+    with (
+        systemd.socket,
+        subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process,
+    ):
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        assert stdin is not None and stdout is not None and stderr is not None
+
+        def reload() -> None:
+            process.send_signal(signal.SIGHUP)
+            while b"settings reloaded" not in stderr.readline():
+                assert process.poll() is None
+
+        def proceed() -> None:
+            stdin.write(b"\n")
+            stdin.flush()
+
+        try:
+            assert stdout.readline() == b"starts\n"
+            reload()
+            proceed()
+            assert stdout.readline() == b"ready\n"
+            reload()
+            process.terminate()
+            systemd.until("STOPPING=1")
+            reload()
+            proceed()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+        systemd.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            systemd.until("the end of what was sent")
+    states = [message.partition("=")[0] for message in systemd.heard]
+    told = [state for state in states if state in ("READY", "RELOADING", "STOPPING")]
+    assert told == ["READY", "RELOADING", "READY", "STOPPING"]
+
+
 def test_a_systemd_that_is_busy_for_a_while_is_told_again_and_not_waited_for(
     tmp_path: Path,
 ) -> None:
@@ -363,3 +433,58 @@ def test_without_systemd_nothing_is_sent() -> None:
     notifier.ready("fine")
     assert notifier.watchdog_seconds == 0
     assert Notifier({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}).watchdog_seconds == 0
+
+
+@pytest.mark.parametrize("closed", ["stdout gone", "stdout full", "all closed"])
+def test_a_broker_whose_output_nobody_takes_serves_on(tmp_path: Path, closed: str) -> None:
+    port = free_port()
+    values = SMALL | {"storePathRootDir": str(tmp_path / "store"), "listenPort": str(port)}
+    sets = " ".join(f"--set {key}={value}" for key, value in values.items())
+    redirect = {"stdout gone": "", "stdout full": ">/dev/full", "all closed": "<&- >&- 2>&-"}
+    command = f"exec '{sys.executable}' -m aerobee.broker {sets} {redirect[closed]}"
+    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.close()  # before the ready line is written
+        send = dict(zip("abcdefgh", ("g", "fresh", "TBW102", 4, 0, 0, 0, 0), strict=True))
+        for number in range(2):
+            with wire_when_there(process, port) as wire:
+                assert wire.request(310, send, b"%d" % number).code == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wire_when_there(process: subprocess.Popen[bytes], port: int) -> Wire:
+    for _ in range(500):
+        assert process.poll() is None, f"it has ended by {process.returncode}"
+        try:
+            wire = Wire(f"127.0.0.1:{port}")
+        except OSError:
+            time.sleep(0.02)
+            continue
+        return wire
+    raise AssertionError(f"nothing listens on {port}")
+
+
+def test_ready_is_said_once(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        daemon.ready()
+        assert "serving" in wait_for_log(daemon, "serving")
+        assert daemon.stop() == 0
+        assert '"ready"' not in daemon.log() and daemon.stdout.read() == ""
+
+
+def test_the_image_serves_metrics_where_it_exposes_them(tmp_path: Path) -> None:
+    """With the environment of the Dockerfile, at an address that is not 127.0.0.1."""
+    text = (Path(__file__).parents[2] / "Dockerfile").read_text()
+    given = dict(re.findall(r"(AEROBEE_[A-Z]+)=(\S+)", text))
+    assert "5557" in re.search(r"^EXPOSE (.*)$", text, re.M)[1].split()
+    given |= {"AEROBEE_STOREPATHROOTDIR": str(tmp_path / "store")}
+    port = free_port()
+    with Daemon(tmp_path, env=given, metricsPromExporterPort=str(port)) as daemon:
+        daemon.ready()
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}/readyz", timeout=5) as answer:
+            assert answer.status == 200

@@ -11,9 +11,9 @@ from typing import Any
 
 from peers.in_process import Client, running_broker, send_ext
 
-from aerobee.broker.app import AppBroker
-from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.frame import encode_frame
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.frame import encode_frame
 
 OF_EACH_KIND = 60
 CREATED_MAX = 50  # topics, and groups, that clients may make by themselves

@@ -9,8 +9,8 @@ from typing import Any
 from peers.in_process import Client, running_broker
 from waiting import until
 
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.protocol.record import Message
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.protocol.files.record import Message
 
 QUERY, MAX_OFFSET = 12, 30
 COUNT = 200_000

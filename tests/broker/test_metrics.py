@@ -15,10 +15,10 @@ from peers.daemon import Daemon
 from peers.wire import Wire
 from prometheus_client.parser import text_string_to_metric_families
 
-from aerobee.broker import metrics_server
-from aerobee.broker.app import AppBroker
-from aerobee.broker.histogram import Histogram
-from aerobee.broker.metrics_server import MetricsServer
+from aerobee.broker.base.histogram import Histogram
+from aerobee.broker.daemon import metrics_server
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.daemon.metrics_server import MetricsServer
 from aerobee.broker.settings import load_settings
 from aerobee.broker.store.refusals import Cause
 

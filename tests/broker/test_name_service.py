@@ -12,35 +12,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loop_turns import watched_turns
 from peers.in_process import Client, running_broker
 from peers.tools import free_port
 from structlog.testing import capture_logs
 from waiting import finish, until
 
-from aerobee.broker.addresses import Addresses
-from aerobee.broker.clock import VirtualClock
-from aerobee.broker.handlers.name_service_admin import NAME_SERVICE_KEYS
-from aerobee.broker.listening import StartError
-from aerobee.broker.name_server_link import NameServerLink
-from aerobee.broker.namesrv import AppNameServer
-from aerobee.broker.services.registration import Registration
-from aerobee.broker.services.registration_body import (
+from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.daemon.namesrv import AppNameServer
+from aerobee.broker.handlers.name_service.admin import NAME_SERVICE_KEYS
+from aerobee.broker.net.addresses import Addresses
+from aerobee.broker.net.listening import StartError
+from aerobee.broker.net.request_link import LinkError, RequestLink
+from aerobee.broker.services.name_service.registration_body import (
     compressed_slices,
-    decode_body,
+    decode_slices,
     plain_slices,
 )
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.broker.services.topics import Topics
+from aerobee.broker.services.registration import Registrar
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.settings import load_settings
-from aerobee.protocol import fastjson
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 1700000000000}
 TOPICS = {
     name: TopicConfig(name, 4, 3, 7 if name == "TBW102" else 6, topic_sys_flag=flag)
     for name, flag in (("TBW102", 0), ("orders", 0), ("unit", 1), ("unitSub", 3), ("sub", 2))
 }
+CALLS_MAX = 30_000  # of a turn; all of a registration of 20,000 topics: 700,000
 Ask = Callable[..., Awaitable[Command]]
 
 
@@ -61,14 +63,14 @@ async def server(tmp_path: Path) -> AsyncIterator[AppNameServer]:
     await app.stop()
 
 
-async def connect(server: AppNameServer) -> NameServerLink:
-    link = NameServerLink(f"127.0.0.1:{server.namesrv_port}", lambda: None)
+async def connect(server: AppNameServer) -> RequestLink:
+    link = RequestLink(f"127.0.0.1:{server.namesrv_port}", lambda: None)
     await link.connect(5)
     return link
 
 
 @pytest.fixture
-async def link(server: AppNameServer) -> AsyncIterator[NameServerLink]:
+async def link(server: AppNameServer) -> AsyncIterator[RequestLink]:
     link = await connect(server)
     yield link
     link.close()
@@ -76,7 +78,7 @@ async def link(server: AppNameServer) -> AsyncIterator[NameServerLink]:
 
 
 @pytest.fixture
-def ask(link: NameServerLink) -> Ask:
+def ask(link: RequestLink) -> Ask:
     async def request(code: int, body: bytes = b"", version: int = 513, **ext: Any) -> Command:
         texts = {key: str(value) for key, value in ext.items()}
         return await link.request(Command(code, texts, body, version=version), 5)
@@ -154,8 +156,49 @@ def test_a_registration_of_many_topics_is_made_in_slices(make: Any) -> None:
                 del topics["T2999"]  # the table may change meanwhile
     assert sizes >= 3000 // 64
     body = finish(make(VERSION, topics, -1))
-    version, found, _ = decode_body(body, compressed=make is compressed_slices)
+    version, found, _ = finish(decode_slices(body, compressed=make is compressed_slices))
     assert (version, found) == (VERSION, topics)
+
+
+@pytest.mark.parametrize("make", [plain_slices, compressed_slices])
+async def test_a_registration_of_many_topics_does_not_keep_the_loop(ask: Ask, make: Any) -> None:
+    topics = {f"T{number}": TopicConfig(f"T{number}", 4, 4) for number in range(20_000)}
+    body = finish(make(VERSION, topics, -1))
+    with watched_turns() as turns:
+        answer = await register(ask, body, compressed=make is compressed_slices)
+    assert answer.code == ResponseCode.SUCCESS
+    assert turns.longest < CALLS_MAX
+    assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T19999")).code == 0
+
+
+@pytest.mark.parametrize("how", ["goodbye", "closed"])
+async def test_a_broker_that_goes_while_its_topics_are_read_leaves_none(
+    server: AppNameServer, link: RequestLink, ask: Ask, how: str
+) -> None:
+    topics = {f"T{number}": TopicConfig(f"T{number}", 4, 4) for number in range(20_000)}
+    registering = asyncio.create_task(register(ask, encode_plain(VERSION, topics)))
+    known = server.name_service.routes.queues
+    while not known("T0"):  # noqa: ASYNC110  # at the very turn in which it is placed
+        await asyncio.sleep(0)
+    assert not known("T19999"), "all were placed at once"
+    if how == "goodbye":
+        await ask(RequestCode.UNREGISTER_BROKER, **identity())
+        assert (await registering).code == ResponseCode.SUCCESS
+    else:
+        link.close()
+        with pytest.raises(LinkError):
+            await registering
+    await until(lambda: not server.name_service.routes.topics())
+    await asyncio.sleep(0.05)  # nothing comes after it
+    assert not known("T0") and not known("T19999")
+
+
+def test_a_registration_that_is_no_standard_json_is_read_too() -> None:
+    odd = b"{'topicConfigSerializeWrapper':{dataVersion:{counter:1},topicConfigTable:{T:{perm:2}}}}"
+    version, topics, filters = finish(decode_slices(odd, compressed=False))
+    assert (version, topics["T"].perm, filters) == ({"counter": 1}, 2, [])
+    for empty in (b'{"topicConfigSerializeWrapper":{}}', b""):
+        assert finish(decode_slices(empty, compressed=False)) == ({}, {}, [])
 
 
 async def test_a_first_registration_with_one_topic_is_refused(ask: Ask) -> None:
@@ -193,6 +236,9 @@ async def test_a_replica_learns_its_master_and_is_in_the_route(ask: Ask) -> None
         b'"brokerName":"broker-a","cluster":"DefaultCluster"}}'
     )
     await ask(RequestCode.UNREGISTER_BROKER, **identity())
+    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders", version=1)
+    assert b'{1:"10.0.0.1:20911"}' in bytes(route.body), "the replica can still be read from"
+    await ask(RequestCode.UNREGISTER_BROKER, **identity(broker_id=1, port=20911))
     assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 17
 
 
@@ -368,8 +414,8 @@ async def test_the_key_value_table_survives_a_restart(
     assert json.loads(bytes(route.body))["orderTopicConf"] == "broker-a:4"
 
     again = AppNameServer(server.settings)
-    again.names.kv.load()
-    assert again.names.kv.get(**item) == "broker-a:4"
+    again.name_service.kv.load()
+    assert again.name_service.kv.get(**item) == "broker-a:4"
     assert (await ask(RequestCode.DELETE_KV_CONFIG, **item)).code == 0
     assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
 
@@ -445,8 +491,8 @@ async def test_our_broker_registers_at_once_on_a_change_and_says_goodbye(
     )
     topics = Topics(str(tmp_path / "topics.json"), settings, server.clock)
     topics.load()
-    registration = Registration(settings, server.clock, topics, Addresses(settings, server.clock))
-    running = asyncio.create_task(registration.run())
+    registrar = Registrar(settings, server.clock, topics, Addresses(settings, server.clock))
+    running = asyncio.create_task(registrar.run())
 
     async def route(topic: str) -> Any:
         answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
@@ -464,7 +510,7 @@ async def test_our_broker_registers_at_once_on_a_change_and_says_goodbye(
     assert (await route("fresh"))["queueDatas"][0]["perm"] == 4
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await registration.stop()
+    await registrar.stop()
     assert await route("TBW102") is None
 
 
@@ -501,16 +547,16 @@ async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_pat
     mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
     topics = Topics(str(tmp_path / "topics.json"), mine, clock)
     topics.load()
-    registration = Registration(mine, clock, topics, Addresses(mine, clock))
-    running = asyncio.create_task(registration.run())
-    await until(lambda: bool(first.names.names.topics()))
+    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
+    running = asyncio.create_task(registrar.run())
+    await until(lambda: bool(first.name_service.routes.topics()))
     await first.stop()
     second = AppNameServer(settings, clock=clock)
     await second.start()
-    await until(lambda: bool(second.names.names.topics()))
+    await until(lambda: bool(second.name_service.routes.topics()))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await registration.stop()
+    await registrar.stop()
     await second.stop()
 
 
@@ -523,17 +569,17 @@ async def test_a_name_server_that_starts_after_the_broker_need_not_wait_long(
     mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
     topics = Topics(str(tmp_path / "topics.json"), mine, clock)
     topics.load()
-    registration = Registration(mine, clock, topics, Addresses(mine, clock))
+    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
     with capture_logs() as logs:
-        running = asyncio.create_task(registration.run())
+        running = asyncio.create_task(registrar.run())
         await until(lambda: any(log["event"] == "not registered" for log in logs))
     late = AppNameServer(settings, clock=clock)
     await late.start()
     await clock.advance(6)
-    await until(lambda: bool(late.names.names.topics()))
+    await until(lambda: bool(late.name_service.routes.topics()))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await registration.stop()
+    await registrar.stop()
     await late.stop()
 
 
@@ -546,7 +592,7 @@ async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_
         fields["returnOrderTopicConfigToBroker"] = True
         servers.append(AppNameServer(load_settings(None, fields, {}), clock=VirtualClock()))
         await servers[-1].start()
-        servers[-1].names.kv.put("ORDER_TOPIC_CONFIG", name, "broker-a:4")
+        servers[-1].name_service.kv.put("ORDER_TOPIC_CONFIG", name, "broker-a:4")
     addresses = ";".join(f"127.0.0.1:{server.namesrv_port}" for server in servers)
     mine = load_settings(None, {"namesrvAddr": addresses}, {})
     clock = VirtualClock()
@@ -556,13 +602,13 @@ async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_
         topics.put(TopicConfig(name))
     changes: list[str] = []
     topics.on_change.append(changes.append)
-    registration = Registration(mine, clock, topics, Addresses(mine, clock))
-    running = asyncio.create_task(registration.run())
+    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
+    running = asyncio.create_task(registrar.run())
     await until(lambda: changes)
     await asyncio.sleep(0.5)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await registration.stop()
+    await registrar.stop()
     for server in servers:
         await server.stop()
     one, two = topics.get("one"), topics.get("two")
@@ -583,8 +629,8 @@ async def test_a_name_server_whose_machine_is_gone_does_not_hold_up_the_others(
         mine = load_settings(None, {"namesrvAddr": both}, {})
         topics = Topics(str(tmp_path / "topics.json"), mine, server.clock)
         topics.load()
-        registration = Registration(mine, server.clock, topics, Addresses(mine, server.clock))
-        running = asyncio.create_task(registration.run())
+        registrar = Registrar(mine, server.clock, topics, Addresses(mine, server.clock))
+        running = asyncio.create_task(registrar.run())
 
         async def has_route(topic: str) -> bool:
             return (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)).code == 0
@@ -594,11 +640,11 @@ async def test_a_name_server_whose_machine_is_gone_does_not_hold_up_the_others(
         await until(lambda: has_route("fresh"), 2)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await registration.stop()
+        await registrar.stop()
 
 
 async def test_a_key_that_cannot_be_saved_is_no_success(server: AppNameServer, ask: Ask) -> None:
-    path = Path(server.names.kv.file.path)
+    path = Path(server.name_service.kv.file.path)
     item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
     assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:4")).code == 0
     shutil.rmtree(path.parent)
@@ -610,8 +656,8 @@ async def test_a_key_that_cannot_be_saved_is_no_success(server: AppNameServer, a
     path.parent.unlink()
     assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:8")).code == 0
     again = AppNameServer(server.settings)
-    again.names.kv.load()
-    assert again.names.kv.get(**item) == "broker-a:8"
+    again.name_service.kv.load()
+    assert again.name_service.kv.get(**item) == "broker-a:8"
 
 
 async def test_a_table_that_cannot_be_read_stops_the_start_with_a_sentence(tmp_path: Path) -> None:

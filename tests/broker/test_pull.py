@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,33 +11,20 @@ import pytest
 from peers.in_process import Client, pull_ext, running_broker, send_ext
 from waiting import until
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.handlers import pull as pull_module
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.handlers.pull import pull as pull_module
 from aerobee.broker.services import long_polling
-from aerobee.broker.store import page_cache
+from aerobee.broker.store.files import page_cache
 from aerobee.broker.store.results import ReadResult
-from aerobee.protocol import properties
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
-from aerobee.protocol.frame import encode_frame
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.record import decode_records
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.wire.frame import encode_frame
 
 CODECS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ, "MSGPACK": MSGPACK}
 PARSE_FAILED = ResponseCode.SUBSCRIPTION_PARSE_FAILED
 WAIT = {"sysFlag": "6", "suspendTimeoutMillis": "5000"}  # subscription inside, may be held
-
-
-@pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[AppBroker]:
-    async with running_broker(tmp_path) as app:
-        yield app
-
-
-@pytest.fixture
-async def client(app: AppBroker) -> AsyncIterator[Client]:
-    client = await Client.connect(app)
-    yield client
-    await client.close()
 
 
 async def fill(client: Client, count: int, topic: str = "Orders", **more: str) -> None:
@@ -123,7 +109,7 @@ async def test_a_reader_that_is_never_idle_does_not_hold_the_files_for_ever(
     most = received = 0
     while received < 60_000_000:
         received += len(await asyncio.wait_for(reader.read(1 << 20), 5))
-        most = max(most, len(connection._releases))
+        most = max(most, len(connection.outbox._releases))
     assert 2 < most < 60  # of the 200 whose answers were sent
     writer.close()
     await until(lambda: connection.is_closed)

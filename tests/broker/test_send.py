@@ -3,31 +3,28 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from peers.in_process import Client, pull_ext, running_broker, send_ext
 from structlog.testing import capture_logs
+from waiting import until
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.store.commitlog import CommitLog
-from aerobee.broker.store.disk import RealFile
-from aerobee.protocol import properties
-from aerobee.protocol.codes import ResponseCode
-from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
-from aerobee.protocol.frame import encode_frame
-from aerobee.protocol.ids import parse_offset_message_id
-from aerobee.protocol.record import StoredMessage, decode_record, decode_records, encode_batch
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.store.files.disk import RealFile
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.files.ids import parse_offset_message_id
+from aerobee.protocol.files.record import StoredMessage, decode_record, decode_records
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.wire.frame import encode_frame
 
 CODECS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ, "MSGPACK": MSGPACK}
-
-
-@pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[AppBroker]:
-    async with running_broker(tmp_path) as app:
-        yield app
 
 
 @pytest.fixture(params=list(CODECS))
@@ -405,6 +402,24 @@ async def test_the_last_retry_that_a_consumer_sends_becomes_a_dead_letter(
 # --- durability
 
 
+@contextmanager
+def held_sync(app: AppBroker) -> Iterator[None]:
+    """Inside, what is appended does not get to the disk."""
+    flush = app.broker.store.flush
+    real_sync = flush.sync
+    release = threading.Event()
+
+    def slow_sync(job: object) -> object:
+        assert release.wait(20)
+        return real_sync(job)
+
+    flush.sync = slow_sync
+    try:
+        yield
+    finally:
+        release.set()
+
+
 async def test_with_sync_flush_an_answer_means_that_the_message_is_on_disk(
     tmp_path: Path,
 ) -> None:
@@ -431,25 +446,51 @@ async def test_a_message_that_is_late_on_disk_is_reported_as_stored(tmp_path: Pa
     ) as app:
         client = await Client.connect(app)
         await client.request(310, send_ext("Orders"))
-        flush = app.broker.store.flush
-        real_sync = flush.sync
-        release = threading.Event()
-
-        def slow_sync(job: object) -> object:
-            assert release.wait(20)
-            return real_sync(job)
-
-        flush.sync = slow_sync
         waits = client.command(310, send_ext("Orders"), b"x")
         no_wait = client.command(310, send_ext("Orders", i="UNIQ_KEY\x01u\x02WAIT\x01false"), b"x")
         delayed = client.command(310, send_ext("Orders", i="DELAY\x013\x02WAIT\x01true"), b"x")
         other = client.command(310, send_ext("Orders", i="MAY_WAIT\x01false\x02WAIT\x01falsely"))
-        late, at_once, general, not_meant = await client.ask_all([waits, no_wait, delayed, other])
+        with held_sync(app):
+            answers = await client.ask_all([waits, no_wait, delayed, other])
+        late, at_once, general, not_meant = answers
         assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT == general.code
         assert not_meant.code == ResponseCode.FLUSH_DISK_TIMEOUT, "only WAIT=false is not to wait"
         assert late.ext["queueOffset"] == "1" and late.ext["msgId"] and late.remark
         assert at_once.code == 0
-        release.set()
+        await client.close()
+
+
+async def test_with_sync_flush_no_reader_sees_a_message_before_it_is_on_disk(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
+        client = await Client.connect(app)
+        await client.request(310, send_ext("Orders"), b"flushed")
+        text = "UNIQ_KEY\x01u\x02KEYS\x01k\x02WAIT\x01false"
+        key = {"topic": "Orders", "key": "k", "maxNum": "9"}
+        key |= {"beginTimestamp": "0", "endTimestamp": str(1 << 60)}
+        queue = {"topic": "Orders", "queueId": "0"}
+        time = queue | {"timestamp": str(1 << 60)}
+        with held_sync(app):
+            sent = await client.request(310, send_ext("Orders", i=text), b"not flushed")
+            _, offset = parse_offset_message_id(sent.ext["msgId"])
+            by_id, by_key, pulled, end, after = await client.ask_all(
+                [
+                    client.command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)}),
+                    client.command(RequestCode.QUERY_MESSAGE, key),
+                    client.command(RequestCode.PULL_MESSAGE, pull_ext("Orders", offset=1)),
+                    client.command(RequestCode.GET_MAX_OFFSET, queue),
+                    client.command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, time),
+                ]
+            )
+            assert app.broker.store.flushed_offset == offset
+        assert by_id.code == ResponseCode.SYSTEM_ERROR and f"to {offset}" in by_id.remark
+        assert by_key.code == ResponseCode.QUERY_NOT_FOUND
+        assert pulled.code == ResponseCode.PULL_NOT_FOUND
+        assert end.ext["offset"] == after.ext["offset"] == "1"
+        await until(lambda: app.broker.store.flushed_offset > offset)
+        by_id = await client.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+        assert decode_record(memoryview(by_id.body)).body == b"not flushed"
         await client.close()
 
 
@@ -475,7 +516,7 @@ async def test_a_failed_sync_fails_the_send(
 
 async def test_a_store_that_refuses_says_why(app: AppBroker, client: Client) -> None:
     await client.request(310, send_ext("Orders"))
-    app.broker.store._refuse_all()
+    app.broker.store._life._refuse_puts()
     answer = await client.request(310, send_ext("Orders"), b"x")
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "shutting down" in answer.remark
 

@@ -6,38 +6,26 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from loop_turns import watched_turns
-from peers.in_process import Client, pull_ext, running_broker, send_ext
+from peers.in_process import Client, pull_ext, send_ext
 from waiting import until
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.store import message_store, page_cache
-from aerobee.broker.turns import Turns
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import ONEWAY_FLAG, Command
-from aerobee.protocol.frame import encode_frame
+from aerobee.broker.base.turns import Turns
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.handlers.pull import pull
+from aerobee.broker.net import connection
+from aerobee.broker.store.files import page_cache
+from aerobee.broker.store.files.residence import Residence
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import ONEWAY_FLAG, Command
+from aerobee.protocol.wire.frame import encode_frame
 
 CROWD = 300
 CALLS_MAX = 30_000  # of a turn; 9,000 is usual, all of the crowd in one turn: 100,000
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed without a goodbye
-
-
-@pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[AppBroker]:
-    async with running_broker(tmp_path) as app:
-        yield app
-
-
-@pytest.fixture
-async def client(app: AppBroker) -> AsyncIterator[Client]:
-    client = await Client.connect(app)
-    yield client
-    await client.close()
 
 
 async def test_work_that_can_wait_is_done_in_order_a_slice_in_each_turn() -> None:
@@ -145,8 +133,70 @@ async def test_large_answers_to_many_pulls_are_made_a_few_at_a_time(
     answers = asyncio.create_task(client.ask_all(pulls))
     await something_waits(app)
     (served,) = (each for each in app._server.connections)  # type: ignore[union-attr]
-    assert served.written < 20 * 200_000, "all were answered in one turn"
+    assert served.outbox.written < 20 * 200_000, "all were answered in one turn"
     assert {answer.code for answer in await answers} == {ResponseCode.SUCCESS}
+
+
+async def test_reads_full_of_requests_from_many_clients_do_not_keep_the_loop(
+    app: AppBroker, client: Client
+) -> None:
+    await client.request(310, send_ext("Orders"), bytes(100_000))
+    pulls = [client.command(11, pull_ext("Orders")) for _ in range(200)]
+    frames = b"".join(encode_frame(pull) for pull in pulls)
+    socks = await asyncio.to_thread(connect_all, app.broker_port)
+    await until(lambda: len(app._server.connections) == CROWD + 1)  # type: ignore[union-attr]
+    with watched_turns() as turns:
+        for sock in socks:  # while the loop stands still: all are ready at its next look
+            sock.sendall(frames)
+        answered = app.broker.latencies[RequestCode.PULL_MESSAGE]
+        await until(lambda: sum(answered.counts) >= CROWD)
+    assert turns.longest < CALLS_MAX
+    for sock in socks:
+        sock.close()
+
+
+@pytest.mark.parametrize("how", ["goodbye", "reset"])
+async def test_a_large_read_that_had_to_wait_counts_though_its_client_went(
+    app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    await client.request(310, send_ext("Orders"))
+    monkeypatch.setattr(connection, "READ_LARGE", 1)
+    monkeypatch.setattr(connection, "READS_S", -1.0)
+    ext = {"consumerGroup": "cg", "topic": "Orders", "queueId": "0"}
+    offsets = [
+        encode_frame(Command(15, ext | {"commitOffset": str(number)}, flag=ONEWAY_FLAG))
+        for number in range(1, 31)
+    ]
+    sock = socket.create_connection(("127.0.0.1", app.broker_port))
+    await until(lambda: len(app._server.connections) == 2)  # type: ignore[union-attr]
+    app.broker.turns.is_over()  # a slice has begun
+    sock.sendall(b"".join(offsets))
+    await something_waits(app)
+    if how == "reset":
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    sock.close()
+    await until(lambda: app.broker.offsets.query("cg", "Orders", 0) == 30)
+    await until(lambda: len(app._server.connections) == 1)  # type: ignore[union-attr]
+
+
+async def test_thousands_that_are_silent_for_too_long_are_closed_a_few_at_a_time(
+    app: AppBroker, client: Client
+) -> None:
+    server = app._server
+    assert server is not None
+    spoken = set(server.connections)
+    socks = []
+    for _ in range(5):
+        socks += await asyncio.to_thread(connect_all, app.broker_port)
+    await until(lambda: len(server.connections) == len(socks) + 1)
+    with watched_turns() as turns:
+        for each in server.connections - spoken:
+            each.active_at -= 1000
+        await until(lambda: len(server.connections) == 1)
+    assert turns.longest < 8_000  # 2,000 is usual
+    assert (await client.request(310, send_ext("Orders"))).code == ResponseCode.SUCCESS
+    for sock in socks:
+        sock.close()
 
 
 async def test_entries_that_are_not_in_memory_are_read_by_a_thread(
@@ -155,18 +205,18 @@ async def test_entries_that_are_not_in_memory_are_read_by_a_thread(
     for _ in range(50):
         await client.request(310, send_ext("Orders"))
     await until(lambda: app.broker.store.max_offset("Orders", 0) >= 20)
-    monkeypatch.setattr(message_store, "RECENT_ENTRIES", 10)
+    monkeypatch.setattr(pull, "RECENT_ENTRIES", 10)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
     read: list[str] = []
-    real = page_cache.Residence.bring_in
+    real = Residence.bring_in
     let_go = threading.Event()
 
-    def slow_disk(self: page_cache.Residence, file: Any, *where: int) -> None:
+    def slow_disk(self: Residence, file: Any, *where: int) -> None:
         assert let_go.wait(30)
         read.append(file.path)
         real(self, file, *where)
 
-    monkeypatch.setattr(page_cache.Residence, "bring_in", slow_disk)
+    monkeypatch.setattr(Residence, "bring_in", slow_disk)
     pulling = asyncio.create_task(client.request(11, pull_ext("Orders")))
     other = await Client.connect(app)
     assert (await other.request(310, send_ext("Orders"))).code == ResponseCode.SUCCESS
@@ -186,13 +236,33 @@ async def test_a_disk_that_fails_under_a_queues_entries_is_told(
     for _ in range(20):
         await client.request(310, send_ext("Orders"))
     await until(lambda: app.broker.store.max_offset("Orders", 0) >= 20)
-    monkeypatch.setattr(message_store, "RECENT_ENTRIES", 10)
+    monkeypatch.setattr(pull, "RECENT_ENTRIES", 10)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
 
     def broken(*_: object) -> None:
         raise OSError(5, "planted")
 
-    monkeypatch.setattr(page_cache.Residence, "bring_in", broken)
+    monkeypatch.setattr(Residence, "bring_in", broken)
     answer = await client.request(11, pull_ext("Orders"))
     assert answer.code == ResponseCode.SYSTEM_ERROR and "planted" in str(answer.remark)
     assert (await client.request(11, pull_ext("Orders", offset=15))).code == ResponseCode.SUCCESS
+
+
+async def test_a_pull_of_many_that_has_to_wait_is_read_once(
+    app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.broker.settings, "max_transfer_count_on_message_in_memory", 200)
+    for _ in range(100):
+        await client.request(310, send_ext("Orders"), bytes(1024))
+    await until(lambda: app.broker.store.max_offset("Orders", 0) == 100)
+    read: list[int] = []
+    real = app.broker.store.read_plain
+
+    def noted(queue: Any, *where: int) -> Any:
+        read.append(where[0])
+        return real(queue, *where)
+
+    monkeypatch.setattr(app.broker.store, "read_plain", noted)
+    monkeypatch.setattr(Turns, "is_over", lambda *_: True)
+    answer = await client.request(11, pull_ext("Orders", maxMsgNums="100"))
+    assert answer.ext["nextBeginOffset"] == "100" and read == [0]

@@ -89,6 +89,7 @@ async def test_consuming_in_a_group_commits(aerobee_broker):
 
 
 async def test_follow_prints_what_comes_until_interrupted(aerobee_broker):
+    await run("topic", "create", "orders", url=aerobee_broker.url)
     process = await asyncio.create_subprocess_exec(
         *(AEROBEE, "consume", "orders", "--follow", "--json", "--url", aerobee_broker.url),
         stdout=asyncio.subprocess.PIPE,
@@ -143,7 +144,7 @@ async def test_dead_letters_are_listed_shown_and_replayed(aerobee_broker):
             async with asyncio.timeout(10):
                 await (await inbox.get()).retry()
     rows = (await run("dlq", "list", "--json", url=url)).json
-    assert rows == [{"group": "g", "dead letters": 1}]
+    assert rows == [{"group": "g", "dead_letters": 1}]
     [row] = (await run("dlq", "list", "g", "--json", url=url)).json
     assert row["topic"] == "orders" and row["body"] == "poison"
     shown = (await run("dlq", "show", "g", receipt.message_id, "--json", url=url)).json
@@ -166,7 +167,7 @@ async def test_delayed_messages_are_listed_and_recalled(aerobee_broker):
     [row] = (await run("timer", "list", "orders", "--json", url=url)).json
     assert row["id"] == sent["message_id"] and row["bytes"] == 5
     recalled = (
-        await run("timer", "recall", "orders", row["recall handle"], "--json", url=url)
+        await run("timer", "recall", "orders", row["recall_handle"], "--json", url=url)
     ).json
     assert recalled == {"recalled": sent["message_id"]}
 
@@ -180,7 +181,7 @@ async def test_members_that_subscribe_differently_are_shown(aerobee_broker):
             two.consumer("orders", group="g", tags="b"),
         ):
             shown = (await run("group", "show", "g", "--json", url=url)).json
-            assert {row["subString"] for row in shown["conflicts"]["orders"]} == {"a", "b"}
+            assert {row["sub_string"] for row in shown["conflicts"]["orders"]} == {"a", "b"}
             assert (
                 "WARNING: members subscribe orders"
                 in (await run("group", "show", "g", url=url)).out
@@ -219,7 +220,7 @@ async def test_a_dead_letter_that_cannot_be_replayed_does_not_keep_the_others_ba
             if keys == "a\tb":
                 refused = receipt.message_id
         result = await run("dlq", "replay", "g", "--json", url=aerobee_broker.url, code=1)
-        assert result.json == {"group": "g", "replayed": 2, "found": 3}
+        assert result.json == {"group": "g", "found": 3, "replayed": 2, "replayed_before": 0}
         assert refused in result.err and "blank" in result.err
         assert {row.body async for row in mq.find("orders")} == {b"k0", b"k2"}
 
@@ -331,7 +332,7 @@ async def test_bench_measures(aerobee_broker):
         await run("bench", "-n", "2000", "--size", "100", "--json", url=aerobee_broker.url)
     ).json
     assert [row["what"] for row in rows] == ["send in batches", "consume", "send one by one"]
-    assert all(row["messages/s"] > 0 for row in rows)
+    assert all(row["messages_per_second"] > 0 for row in rows)
 
 
 async def test_config_lists_settings_with_their_meaning():

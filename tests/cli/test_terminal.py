@@ -15,7 +15,7 @@ from peers.tools import heed_interrupts
 from waiting import until
 
 from aerobee import AerobeeError
-from aerobee.protocol.record import COMPRESSED
+from aerobee.protocol.files.record import COMPRESSED
 
 AEROBEE = str(Path(sys.executable).with_name("aerobee"))
 PIPE = asyncio.subprocess.PIPE
@@ -88,6 +88,7 @@ async def test_interrupting_a_send_that_reads_its_input_ends_it(aerobee_broker):
 
 
 async def test_looking_leaves_no_group_behind(aerobee_broker):
+    await run("topic", "create", "orders", url=aerobee_broker.url)
     process = await asyncio.create_subprocess_exec(
         *(AEROBEE, "consume", "orders", "--follow", "--json", "--url", aerobee_broker.url),
         stdout=PIPE,

@@ -10,62 +10,26 @@ from typing import Any
 
 from waiting import until
 
-from aerobee.broker.addresses import Addresses
-from aerobee.broker.broker import Broker
-from aerobee.broker.clock import VirtualClock
-from aerobee.broker.dispatch import Dispatcher, Handler
-from aerobee.broker.general_feed import GeneralFeed
-from aerobee.broker.handlers import (
-    admin_broker,
-    admin_consumers,
-    admin_groups,
-    admin_offsets,
-    admin_relays,
-    admin_topics,
-    assignment,
-    heartbeat,
-    offsets,
-    queries,
-)
-from aerobee.broker.server import Server, bind
-from aerobee.broker.services.clients import Clients
-from aerobee.broker.services.groups import Groups
-from aerobee.broker.services.long_polling import LongPolling
-from aerobee.broker.services.offsets import Offsets
-from aerobee.broker.services.schedule import Schedule
-from aerobee.broker.services.searches import Searches
-from aerobee.broker.services.stats import Stats
-from aerobee.broker.services.timers import Timers
-from aerobee.broker.services.topics import Topics
+from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.daemon.service_life import ServiceLife
+from aerobee.broker.daemon.wiring import make_broker, make_front
+from aerobee.broker.net.general_feed import GeneralFeed
+from aerobee.broker.net.server import Server, bind
 from aerobee.broker.settings import load_settings
-from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult
-from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol import fastjson
-from aerobee.protocol.codecs import decode_command
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
-from aerobee.protocol.ids import encode_host
-from aerobee.protocol.record import Message
+from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.record import Message
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
 
-MODULES = (
-    admin_broker,
-    admin_consumers,
-    admin_groups,
-    admin_offsets,
-    admin_relays,
-    admin_topics,
-    assignment,
-    heartbeat,
-    offsets,
-    queries,
-)
 SMALL = {
-    "mapped_file_size_commit_log": 256 * 1024,
-    "mapped_file_size_consume_queue": 20 * 500,
-    "max_hash_slot_num": 100,
-    "max_index_num": 400,
-    "disk_guard_enable": False,
+    "mappedFileSizeCommitLog": 256 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 500,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+    "diskGuardEnable": "false",
 }
 
 
@@ -74,51 +38,21 @@ class Serving:
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.root = folder / "store"
-        self.broker = Broker()
         self.clock = VirtualClock()
         fixed = {"storePathRootDir": self.root, "brokerName": "broker-a", "listenPort": 0}
-        self.broker.settings = load_settings(None, fixed | settings, {})
+        self.broker = make_broker(load_settings(None, SMALL | fixed | settings, {}), self.clock)
         self.port = 0
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Serving":
-        broker, clock, settings = self.broker, self.clock, self.broker.settings
-        config = self.root / "config"
-        broker.clock = clock
-        broker.addresses = Addresses(settings, clock)
-        broker.store = MessageStore(StoreSettings(str(self.root), **SMALL), clock=clock)
-        broker.store.load()
-        await broker.store.start()
-        broker.topics = Topics(str(config / "topics.json"), settings, clock)
-        broker.groups = Groups(str(config / "subscriptionGroup.json"), settings, clock)
-        broker.offsets = Offsets(str(config / "consumerOffset.json"), clock)
-        for service in (broker.topics, broker.groups, broker.offsets):
-            service.load()
-        broker.clients = Clients(settings, broker.groups, clock)
-        broker.stats = Stats(clock)
-        broker.long_polling = LongPolling(clock)
-        broker.searches = Searches()
-        broker.timers = Timers(broker.store, settings, clock, str(self.root))
-        broker.timers.load()
-        broker.schedule = Schedule(broker.store, settings, clock, str(config))
-        broker.schedule.load()
-        table: dict[int, Handler] = {}
-        for module in MODULES:
-            table |= module.handlers(broker)
-        dispatcher = Dispatcher(table)
-        broker.latencies = dispatcher.latencies
+        self._life = ServiceLife(self.broker)
+        self._life.make_folder()
+        self._life.load(lambda _done, _total: None)
+        await self._life.start()
+        dispatcher = make_front(self.broker).dispatcher
         self._server = Server(lambda peer: GeneralFeed(peer, dispatcher, FRAME_SIZE_MAX))
         sock = bind("127.0.0.1", 0)
         self.port = sock.getsockname()[1]
         await self._server.listen(sock)
-        runs = (
-            broker.topics.run(),
-            broker.groups.run(),
-            broker.offsets.run(settings.flush_consumer_offset_interval),
-            broker.clients.run(),
-            broker.stats.run(),
-        )
-        self._tasks = [asyncio.create_task(run) for run in runs]
         return self
 
     async def __aexit__(
@@ -128,11 +62,7 @@ class Serving:
         trace: TracebackType | None,
     ) -> None:
         await self._server.stop(1.0)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.broker.timers.close()
-        await self.broker.store.stop()
+        await self._life.stop()
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["Peer"]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.handlers import admin_relays
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.protocol import fastjson
-from aerobee.protocol.command import Command
-from aerobee.protocol.fastjson import MessageQueue
-from aerobee.protocol.ids import encode_host, offset_message_id
-from aerobee.protocol.record import decode_record
+from aerobee.broker.handlers.admin import relays
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.protocol.files.ids import encode_host, offset_message_id
+from aerobee.protocol.files.record import decode_record
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.command import Command
 from coordination.serving import Peer, Serving, heartbeat_body, wants
 
 
@@ -145,7 +145,7 @@ async def test_a_consumers_own_words_are_passed_on_unread(serving: Serving) -> N
 async def test_a_consumer_that_does_not_answer_is_given_up(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_relays, "RELAY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(relays, "RELAY_TIMEOUT_S", 0.05)
     async with serving.connect() as consumer, serving.connect() as admin:
         await consumer.ask(34, body=heartbeat_body("c1", "g", wants("T")))
         answer = await admin.ask(307, {"consumerGroup": "g", "clientId": "c1"})
@@ -194,7 +194,7 @@ async def test_a_message_is_consumed_directly_by_one_member(serving: Serving) ->
 async def test_the_offsets_in_consumers_memories_are_collected(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_relays, "STATUS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(relays, "STATUS_TIMEOUT_S", 0.5)
     ext = {"topic": "T", "group": "g"}
     async with serving.connect() as talks, serving.connect() as silent, serving.connect() as admin:
         assert (await admin.ask(223, ext)).code == 1

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.protocol import fastjson
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.protocol.json import fastjson
 from coordination.serving import Peer, Serving
 
 CODES = (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services.group_config import GroupConfig
-from aerobee.broker.services.groups import Groups
-from aerobee.broker.services.topic_config import TopicConfig
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.services.groups.config import GroupConfig
+from aerobee.broker.services.groups.table import Groups
+from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.settings import load_settings
 from coordination.serving import Peer, Serving
 

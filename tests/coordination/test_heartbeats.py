@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from waiting import until
 
-from aerobee.protocol.command import Command
+from aerobee.protocol.wire.command import Command
 from coordination.serving import Peer, Serving, heartbeat_body, wants
 
 HEART_BEAT, UNREGISTER, LIST, NOTICE = 34, 35, 38, 40

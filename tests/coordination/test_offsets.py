@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from waiting import until
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.offsets import Offsets
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.protocol import fastjson
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.json.fastjson import MessageQueue
 from coordination.serving import Peer, Serving, heartbeat_body, wants
 
 Folder = Callable[[str], str]

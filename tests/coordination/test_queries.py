@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.protocol import properties
-from aerobee.protocol.record import decode_record, decode_records
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.record import decode_record, decode_records
 from coordination.serving import Peer, Serving
 
 QUERY, VIEW, SEARCH, MAX, MIN, EARLIEST = 12, 33, 29, 30, 31, 32

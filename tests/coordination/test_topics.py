@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from waiting import until
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.broker.services.topics import Topics
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.config_files.json_file import load_json
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.settings import load_settings
-from aerobee.broker.store.json_file import load_json
 from coordination.serving import Peer, Serving
 
 Folder = Callable[[str], str]

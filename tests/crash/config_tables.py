@@ -14,8 +14,8 @@ from typing import Any
 from crash.sim_disk import PowerLoss, SimDisk
 from crash.simulator import SimClock
 
-from aerobee.broker.services.table_file import TableFile
-from aerobee.protocol.config_journal import Change
+from aerobee.broker.services.config_files.table_file import TableFile
+from aerobee.protocol.files.config_journal import Change
 
 PATH = "/store/config/table.json"
 IMAGES = 2

@@ -27,9 +27,9 @@ from pathlib import Path
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 
-from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_verify import Report, verify
-from aerobee.protocol.record import StoredMessage, decode_records
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.verify import Report, verify
+from aerobee.protocol.files.record import StoredMessage, decode_records
 
 SIZES = {
     "mappedFileSizeCommitLog": "1048576",

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from crash.sim_disk import SimDisk
 from waiting import finish
 
-from aerobee.broker.store.json_file import load_json
+from aerobee.broker.services.config_files.json_file import load_json
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import ReadStatus
-from aerobee.protocol.record import Message, StoredMessage, decode_records
+from aerobee.protocol.files.record import Message, StoredMessage, decode_records
 
 ROOT = "/store"
 OFFSETS = f"{ROOT}/config/consumerOffset.json"
@@ -61,9 +61,9 @@ class Ledger:
                 for message in read_all(store, topic, queue_id):
                     self._check_message(message)
                     found[message.body[:16].decode()] = message
-        if store.reput.dispatched_offset != store.max_physical_offset:
+        if store.dispatched_offset != store.max_physical_offset:
             raise Broken(
-                f"the queues end at {store.reput.dispatched_offset}, the log at "
+                f"the queues end at {store.dispatched_offset}, the log at "
                 f"{store.max_physical_offset}"
             )
         return found

@@ -14,18 +14,21 @@ from typing import Any
 import pytest
 from crash.sim_disk import SimDisk
 
-from aerobee.broker.store import recovery, recovery_queue, scan
-from aerobee.broker.store.commit import Commit
-from aerobee.broker.store.commitlog import CommitLog
-from aerobee.broker.store.consume_queue import ConsumeQueue
-from aerobee.broker.store.flush import LogFlush, LogJob, QueueFlush, QueueJob
-from aerobee.broker.store.index_file import IndexFile
-from aerobee.broker.store.mapped_file import MappedFile
-from aerobee.broker.store.mapped_file_queue import MappedFileQueue
-from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.recovery import Recovery
-from aerobee.broker.store.recovery_plan import Plan
-from aerobee.protocol import fastjson
+from aerobee.broker.store import opening, parts
+from aerobee.broker.store.durability.flush_log import LogFlush, LogJob
+from aerobee.broker.store.durability.flush_queues import QueueFlush, QueueJob
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
+from aerobee.broker.store.index.index_file import IndexFile
+from aerobee.broker.store.lifecycle import Lifecycle
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.log.pool_commit import PoolCommit
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.recovery import queue_end, recovery
+from aerobee.broker.store.recovery.plan import Plan
+from aerobee.broker.store.recovery.recovery import Recovery
+from aerobee.protocol.files import record_scan as scan
+from aerobee.protocol.json import fastjson
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[str, Plant] = {}
@@ -93,7 +96,7 @@ def check_the_body_alone_7437(patch: pytest.MonkeyPatch) -> None:
         body_crc = int.from_bytes(view[position + 8 : position + 12], "big")
         size = int.from_bytes(view[position + 84 : position + 88], "big")
         body = view[position + 88 : position + 88 + size]
-        if scan.crc32(body) & scan.CRC_MASK != body_crc:
+        if scan.crc32_large(body) & scan.CRC_MASK != body_crc:
             raise scan.CorruptRecord(offset, "the body does not match its CRC")
 
     patch.setattr(scan, "_check_tail", check)
@@ -130,7 +133,7 @@ def claim_what_is_dispatched_but_not_flushed_10073(patch: pytest.MonkeyPatch) ->
 
     def claim(self: QueueFlush) -> Any:
         point = real(self)
-        point.dispatched_offset = self._reput.dispatched_offset
+        point.dispatched_offset = self._dispatcher.dispatched_offset
         return point
 
     patch.setattr(QueueFlush, "_claim", claim)
@@ -149,11 +152,7 @@ def forget_to_sync_the_folder(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def show_consumers_what_is_not_flushed_8239(patch: pytest.MonkeyPatch) -> None:
-    def limit(self: MessageStore) -> Callable[[], int]:
-        commit_log = self.commit_log
-        return lambda: commit_log.max_offset
-
-    patch.setattr(MessageStore, "_dispatch_limit", limit)
+    patch.setattr(parts, "visible_limit", lambda settings, log: lambda: log.max_offset)
 
 
 @mutant
@@ -163,13 +162,13 @@ def keep_queue_entries_beyond_the_log(patch: pytest.MonkeyPatch) -> None:
 
     real = recovery.recover_queue
     patch.setattr(recovery, "recover_queue", recover)
-    patch.setattr(recovery_queue, "_agrees", lambda queue, commit_log, limit: True)
+    patch.setattr(queue_end, "_agrees", lambda queue, commit_log, limit: True)
 
 
 @mutant
 def believe_every_queue_entry_7355(patch: pytest.MonkeyPatch) -> None:
     """After a power cut an entry may be there while one before it is not."""
-    patch.setattr(recovery_queue, "_agrees", lambda queue, commit_log, limit: True)
+    patch.setattr(queue_end, "_agrees", lambda queue, commit_log, limit: True)
 
     def plan(facts: Any) -> Plan:
         return replace(real_plan(facts), rebuild_queues_from=-1)
@@ -277,13 +276,13 @@ def write_no_blank_record(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def leave_the_end_of_a_full_file_in_the_pool(patch: pytest.MonkeyPatch) -> None:
-    def step(self: Commit, least_pages: int = 0) -> bool:
+    def step(self: PoolCommit, least_pages: int = 0) -> bool:
         last = self._log.files.last
         if last is not None:
             last.commit()
         return True
 
-    patch.setattr(Commit, "step", step)
+    patch.setattr(PoolCommit, "step", step)
 
 
 @mutant
@@ -311,29 +310,28 @@ def forget_the_index_at_the_stop_4463(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def recover_as_if_the_stop_was_clean(patch: pytest.MonkeyPatch) -> None:
-    from aerobee.broker.store import lifecycle
-
-    real = lifecycle.gather_facts
-    patch.setattr(lifecycle, "gather_facts", lambda s, c, i, p, clean: real(s, c, i, p, True))
+    real = opening.gather_facts
+    patch.setattr(opening, "gather_facts", lambda s, c, i, p, clean: real(s, c, i, p, True))
 
 
 @mutant
 def remove_abort_although_the_flush_failed(patch: pytest.MonkeyPatch) -> None:
-    real = MessageStore._finish
+    real = Lifecycle._finish
 
-    def finish(self: MessageStore) -> None:
-        self.flush.failed = self.queue_flush.failed = False
-        self.reput.dispatched_offset = self.commit_log.max_offset
+    def finish(self: Lifecycle) -> None:
+        made = self._parts
+        made.durability.flush.failed = made.durability.queue_flush.failed = False
+        made.dispatch.dispatcher.dispatched_offset = made.files.commit_log.max_offset
         real(self)
 
-    patch.setattr(MessageStore, "_finish", finish)
+    patch.setattr(Lifecycle, "_finish", finish)
 
 
 @mutant
 def go_on_writing_after_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
     def fail(self: LogFlush, job: LogJob) -> None:
         self._log.flushed_offset = job.end  # the kernel says that the pages are clean now
-        self._waiting.clear()
+        self.waiters._waiting.clear()
 
     patch.setattr(LogFlush, "_fail", fail)
 
@@ -345,4 +343,4 @@ def believe_the_page_cache_after_a_failed_sync(patch: pytest.MonkeyPatch) -> Non
 
 @mutant
 def trust_folders_that_a_killed_life_made(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MessageStore, "_all_folders", lambda self, folder: iter(()))
+    patch.setattr(opening, "all_folders", lambda disk, folder: iter(()))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from crash.mutants import mutant
 
-from aerobee.broker.store import index_service
 from aerobee.broker.store.errors import WrongFileSize
-from aerobee.broker.store.mapped_file_queue import MappedFileQueue
-from aerobee.broker.store.recovery import Recovery
-from aerobee.broker.store.recovery_plan import Plan
+from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
+from aerobee.broker.store.index import index_service
+from aerobee.broker.store.recovery.plan import Plan
+from aerobee.broker.store.recovery.recovery import Recovery
 
 
 @mutant

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 import structlog
 from crash.delays import run_delay_seed
 from crash.simulator import Report, run_every_kill, run_seed
+from crash.timer_lives import run_timer_seed
+from crash.transaction_lives import run_transaction_seed
 
 SHARE = 8  # seeds of one task
 
@@ -28,6 +30,8 @@ def run_share(seeds: Sequence[int]) -> tuple[Report, list[str]]:
         try:
             report = run_seed(seed)
             report.add(run_delay_seed(seed))
+            report.add(run_timer_seed(seed))
+            report.add(run_transaction_seed(seed))
             if seed % SHARE == 0:
                 report.add(run_every_kill(seed))
         except Exception as error:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from crash.sim_inode import PAGE, SECTOR, Inode, after_cut
 
-from aerobee.broker.store.disk import DiskSpace
+from aerobee.broker.store.files.disk import DiskSpace
 
 
 class PowerLoss(BaseException):
@@ -331,7 +331,7 @@ class SimDisk:
         inode = self._inode(path)
         return bytes(inode.current[: inode.length])
 
-    def write_small(self, path: str, data: bytes) -> None:
+    def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
         self._need_folder(path)
         self.tick("open", path)
         inode = self.names.get(path)

@@ -14,20 +14,22 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from crash.ledger import OFFSETS, ROOT, Broken, Ledger, Sent
 from crash.sim_disk import PowerLoss, SimDisk
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.store.disk import make_folder
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.services.config_files.json_file import save_json
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.json_file import save_json
+from aerobee.broker.store.files.disk import make_folder
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message
+from aerobee.protocol.files.record import Message
 
 TOPICS = ("Orders", "Payments")
 QUEUES = 2
@@ -64,6 +66,18 @@ def sim_settings(rng: random.Random) -> StoreSettings:
     )
 
 
+class InPlace(Executor):
+    """Does at once what a thread would do."""
+
+    def submit(self, call: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*args))
+        except OSError as error:
+            future.set_exception(error)
+        return future
+
+
 class Life:
     """One process: from opening the store to its end."""
 
@@ -77,6 +91,8 @@ class Life:
         self.clock.ms = ms
         self.store = MessageStore(settings, clock=self.clock, disk=disk)
         self.store.load()
+        if rng.random() < 0.5:
+            self.store.queue_table.first_files.start(InPlace())
         self.store.add_arrival_listener(self._on_arrival)
         self._numbers = 0
 
@@ -100,6 +116,7 @@ class Life:
             (self._save_offset, 2),
             (self._let_time_pass, 2),
             (self._clean, 1),
+            (self._prepare, 1),
         )
         calls = [action for action, weight in actions for _ in range(weight)]
         for _ in range(steps):
@@ -174,6 +191,10 @@ class Life:
 
     def _dispatch(self) -> None:
         self.store.reput.step()
+
+    def _prepare(self) -> None:
+        """A send to a queue that is new is about to come, or never does."""
+        self.store.prepare_queue(self.rng.choice(TOPICS), self.rng.randrange(QUEUES + 1))
 
     def _flush_queues(self) -> None:
         self.store.queue_flush.step(thorough=False)

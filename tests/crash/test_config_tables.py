@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from crash.config_tables import Broken, run_seed
 
-from aerobee.broker.services import table_file
-from aerobee.broker.store import journal_file, json_file
-from aerobee.protocol import config_journal
+from aerobee.broker.services.config_files import journal_file, json_file, table_file
+from aerobee.protocol.files import config_journal
 
 Patch = pytest.MonkeyPatch
 

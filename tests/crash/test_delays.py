@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from crash.delays import run_delay_seed
 
-from aerobee.broker.services import origins, schedule
-from aerobee.broker.services.level_times import LevelTimes
-from aerobee.broker.services.schedule import Schedule
+from aerobee.broker.services.delay import schedule
+from aerobee.broker.services.delay.level_times import LevelTimes
+from aerobee.broker.services.delay.schedule import Schedule
+from aerobee.broker.services.redelivery import origins
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[str, Plant] = {}
@@ -24,7 +25,7 @@ def mutant(plant: Plant) -> Plant:
 
 @mutant
 def forget_what_was_delivered_since_the_last_save(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(origins, "_add", lambda _origins, _fields: None)
+    patch.setattr(origins, "_read_file", lambda *_where: None)
 
 
 @mutant

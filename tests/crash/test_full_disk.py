@@ -18,7 +18,7 @@ from peers.aerobee_broker import AerobeeBroker
 from peers.tools import wait_for
 from peers.wire import Answer, Wire
 
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.files.record import decode_records
 
 pytestmark = [
     pytest.mark.root,

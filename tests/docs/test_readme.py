@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ from pathlib import Path
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 
+from aerobee.broker.settings import load_settings, setting_rows
+from aerobee.sync import connect
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+STORE_PATH = "storePathRootDir"
 NAMESRV = "127.0.0.1:9876"
 AUTO = ("-o", "asyncio_mode=auto")
 
@@ -50,6 +55,8 @@ def test_the_first_message_from_python(broker: AerobeeBroker, tmp_path: Path) ->
     program = tmp_path / "first.py"
     program.write_text(blocks("python", "asyncio.run(main())"))
     assert "one coffee" in run([sys.executable, str(program)], broker)
+    with connect(f"mq://{broker.namesrv}") as mq:  # and the message is done with
+        assert sum(row.lag for row in mq.admin.lag("billing", "orders")) == 0
 
 
 def test_the_shell_commands(broker: AerobeeBroker) -> None:
@@ -96,15 +103,62 @@ def test_the_first_message_from_java(broker: AerobeeBroker, tmp_path: Path) -> N
     assert "SEND_OK" in run(["java", home, "-cp", class_path, "First"])
 
 
+def outside_of_the_venv() -> dict[str, str]:
+    """An environment in which `python3` is not this Python, as where no venv is activated."""
+    here = str(Path(sys.executable).parent)
+    paths = [path for path in os.environ["PATH"].split(os.pathsep) if path != here]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    return environment | {"PATH": os.pathsep.join(paths), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
 @pytest.mark.spark
-def test_the_spark_snippet(broker: AerobeeBroker, tmp_path: Path) -> None:
+def test_the_spark_snippet_in_a_venv_that_is_not_activated(
+    broker: AerobeeBroker, tmp_path: Path
+) -> None:
     run([str(Path(sys.executable).with_name("aerobee")), "send", "orders", "row"], broker)
     program = tmp_path / "rows.py"
-    program.write_text(
-        "import os, sys\n"
-        "os.environ['PYSPARK_PYTHON'] = sys.executable\n"
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
-        + blocks("python", "# spark").replace(NAMESRV, broker.namesrv)
+    program.write_text(blocks("python", "pyspark").replace(NAMESRV, broker.namesrv))
+    environment = outside_of_the_venv()
+    assert shutil.which("python3", path=environment["PATH"]) != sys.executable
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
-    assert "|key" in run([sys.executable, str(program)], broker).replace(" ", "")
+    assert "|key" in done.stdout.replace(" ", ""), done.stderr[-3000:]
+
+
+@pytest.mark.spark
+def test_the_last_line_of_an_error_in_a_spark_program_is_ours(
+    broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    program = tmp_path / "wrong.py"
+    snippet = blocks("python", "pyspark").replace(NAMESRV, broker.namesrv)
+    program.write_text(snippet.replace('"subscribe", "orders"', '"subscribe", "no-such-topic"'))
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=outside_of_the_venv(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("aerobee: topic no-such-topic does not exist on this cluster")
+
+
+def test_the_readme_tells_what_is_needed_and_what_stays() -> None:
+    text = (ROOT / "README.md").read_text()
+    place = re.search(r"empty: (\S+)\.", about_store_path())
+    assert place is not None and f"`{place[1]}`" in text
+    clean = re.search(r"^clean:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert clean is not None and not re.search(r"[~/]store|share", clean[1])
+    for needed in ("`make`", "Python 3.11", "`venv`", "GB of disk", "`make clean` removes"):
+        assert needed in text, needed
+
+
+def about_store_path() -> str:
+    [row] = [row for row in setting_rows(load_settings(None, [], env={})) if row.key == STORE_PATH]
+    return str(row.meaning)

@@ -20,9 +20,11 @@ from peers.apache import VERSIONS, ApacheBroker
 from peers.tools import wait_for
 from peers.wire import Wire
 
-from aerobee.broker.store.inspect_files import ENTRY_TYPE, open_directory
-from aerobee.broker.store.inspect_verify import Report, verify
-from aerobee.protocol.record import StoredMessage, decode_records, encode_batch
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.verify import Report, verify
+from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.files.queue_entry_columns import ENTRY_TYPE
+from aerobee.protocol.files.record import StoredMessage, decode_records
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(400)]
 

@@ -17,19 +17,22 @@ import time
 
 from mutate import damaged, frames
 
-from aerobee.broker.hot_codecs import SEND, UNUSUAL, heads_by_codec
-from aerobee.protocol import fastjson, properties
-from aerobee.protocol.codecs import ProtocolError, decode_command
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FrameDecoder, RawFrame, encode_frame
-from aerobee.protocol.headers import (
+from aerobee.broker.fast.hot_codecs import SEND, UNUSUAL, heads_by_codec
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.batch import decode_batch
+from aerobee.protocol.files.record import decode_records
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codecs import ProtocolError, decode_command
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import FrameDecoder, RawFrame, encode_frame
+from aerobee.protocol.wire.headers import (
     HeaderError,
     PullRequest,
     SendRequest,
     decode_ext,
     decode_send_v2,
 )
-from aerobee.protocol.record import CorruptRecord, decode_batch, decode_records, iter_records
 
 
 def check(data: bytes) -> None:
@@ -86,15 +89,17 @@ def compare(kind: int, hot: object, command: Command) -> None:
             general = decode_send_v2({"a": ""} | command.ext)
     except HeaderError:
         return
-    got = tuple(getattr(hot, name) for name in "befghijm")
+    got = tuple(getattr(hot, name) for name in "bdefghijlm")
     assert got == (
         general.topic,
+        general.default_topic_queue_nums,
         general.queue_id,
         general.sys_flag,
         general.born_timestamp,
         general.flag,
         general.properties,
         general.reconsume_times,
+        general.max_reconsume_times,
         general.batch,
     )
 
@@ -114,7 +119,7 @@ def check_bodies(data: bytes) -> None:
         with contextlib.suppress(CorruptRecord):
             read(data)
     try:
-        for message in iter_records(data):
+        for message in decode_records(data):
             assert message.size <= len(data)
     except CorruptRecord:
         pass

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from mutate import frames
 from peers.in_process import Client, pull_ext, running_broker, send_ext
 
-from aerobee.broker.app import AppBroker
-from aerobee.protocol.record import decode_record, decode_records
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.protocol.files.record import decode_record, decode_records
 
 PEERS = 4
 CONTROL_SECONDS_MAX = 5.0

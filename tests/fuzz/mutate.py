@@ -6,10 +6,10 @@ import json
 import random
 import struct
 
-from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
-from aerobee.protocol.frame import encode_frame
-from aerobee.protocol.record import encode_batch
+from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.wire.frame import encode_frame
 
 NASTY_TEXTS = [
     "",

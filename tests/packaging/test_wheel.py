@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -9,21 +10,38 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from peers.aerobee_broker import AerobeeBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
+SDK_PAGE = (ROOT / "docs/sdk.md").read_text()
+SDK_PROGRAM = """
+import sys
+from aerobee import JSON, Verdict, Worker
+from aerobee.sync import connect
+
+with connect(sys.argv[1], serializer=JSON) as mq:
+    with mq.transactions("orders", group="t", check=lambda message: Verdict.COMMIT) as begun:
+        with begun.begin({"n": "one", "rest": "x" * 9999}):
+            pass
+    with mq.consumer("orders", group="g") as inbox:
+        message = inbox.get(timeout=20)
+        message.ack()
+        print("got", message.value["n"])
+"""
 REQUIRED = {
     "aerobee/__init__.py",
     "aerobee/py.typed",
     "aerobee/sync.py",
     "aerobee/testing.py",
-    "aerobee/broker/app.py",
-    "aerobee/broker/store/commitlog.py",
+    "aerobee/broker/daemon/app.py",
+    "aerobee/broker/store/log/commitlog.py",
     "aerobee/client/__init__.py",
     "aerobee/conf/broker.conf",
+    "aerobee/conf/prometheus-rules.yml",
     "aerobee/pipeline/arrow.py",
-    "aerobee/protocol/record.py",
+    "aerobee/protocol/files/record.py",
     "aerobee/systemd/aerobee-broker.service",
     "pyspark_aerobee.py",
 }
@@ -90,3 +108,21 @@ def test_the_installed_command_runs_outside_the_source_tree(wheel: Path, tmp_pat
     run(*pip, "-c", ROOT / "constraints.txt", wheel)
     listed = run(tmp_path / "venv/bin/aerobee", "config", cwd=tmp_path)
     assert "listenPort" in listed
+
+
+def test_the_sdk_alone_needs_two_small_packages(wheel: Path, tmp_path: Path) -> None:
+    """As docs/sdk.md says it; a broker of the whole installation is the other side."""
+    words = re.search(r"`pip install (msgspec.*?) && pip install --no-deps", SDK_PAGE)
+    assert words is not None, "the page no longer says how"
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    pip = (sys.executable, "-m", "pip", "--python", tmp_path / "venv/bin/python", "install", "-q")
+    run(*pip, "-c", ROOT / "constraints.txt", *words[1].split())
+    run(*pip, "--no-deps", wheel)
+    (packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
+    assert size < 20 << 20 and not (packages / "numpy").exists()
+    program = tmp_path / "program.py"
+    program.write_text(SDK_PROGRAM)
+    with AerobeeBroker(tmp_path / "broker") as broker:
+        url = f"mq://{broker.namesrv}"
+        assert "got one" in run(tmp_path / "venv/bin/python", program, url, cwd=tmp_path)

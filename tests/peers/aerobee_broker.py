@@ -29,7 +29,7 @@ class AerobeeBroker:
         self.settings = STORE_SIZES | {"metricsExporterType": "DISABLE"} | settings
         self.broker = ""
         self.namesrv = ""
-        self._ports = {"listenPort": f"{free_port(-2)}", "namesrvListenPort": f"{free_port()}"}
+        self._ports = {"listenPort": f"{free_port(-2, 1)}", "namesrvListenPort": f"{free_port()}"}
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> AerobeeBroker:

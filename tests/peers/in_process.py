@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.settings import Settings
-from aerobee.broker.store.disk import Disk
-from aerobee.protocol import properties
-from aerobee.protocol.codecs import decode_command
-from aerobee.protocol.command import JSON, Command
-from aerobee.protocol.frame import FrameDecoder, encode_frame
+from aerobee.broker.store.files.disk import Disk
+from aerobee.protocol.files import properties
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.command import JSON, Command
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 
 SMALL: dict[str, Any] = {
     "listen_port": 0,

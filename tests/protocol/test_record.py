@@ -6,26 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.protocol.ids import (
+from aerobee.protocol.files.batch import decode_batch, encode_batch
+from aerobee.protocol.files.ids import (
     UniqueIds,
     decode_host,
     encode_host,
     offset_message_id,
     parse_offset_message_id,
 )
-from aerobee.protocol.record import (
+from aerobee.protocol.files.record import (
+    Message,
+    decode_record,
+    decode_records,
+    encode_record,
+    split_records,
+)
+from aerobee.protocol.files.record_layout import (
     BORN_HOST_V6,
     CRC_PROPERTY_SIZE,
     MAGIC_V2,
     STORE_HOST_V6,
     CorruptRecord,
-    Message,
-    decode_batch,
-    decode_record,
-    decode_records,
-    encode_batch,
-    encode_record,
-    split_records,
 )
 
 EXAMPLE = bytes.fromhex(

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.protocol import fastjson, properties
-from aerobee.protocol.fastjson import JsonError, MessageQueue
-from aerobee.protocol.headers import (
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.java_hash import index_hash, java_hash, tags_code
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.json.fastjson import JsonError, MessageQueue
+from aerobee.protocol.wire.headers import (
     HeaderError,
     PullRequest,
     SendRequest,
     decode_ext,
     decode_send_v2,
 )
-from aerobee.protocol.java_hash import index_hash, java_hash, tags_code
 
 NAME = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs",)), min_size=1, max_size=20)
 

@@ -192,3 +192,17 @@ async def test_query_and_admin(apache):
             assert {row.body for row in await take(inbox, 2)} == {b"find me", b"other"}
         [broker] = await mq.admin.brokers()
         assert "brokerVersionDesc" in await mq.admin.runtime(broker.address)
+
+
+async def test_request_and_reply(apache):
+    async with connect(f"mq://{apache.namesrv}") as mq:
+        await mq.admin.create_topic("a-questions", queues=1)
+        async with mq.consumer("a-questions", group="a-oracle") as inbox:
+
+            async def answer(message):
+                assert await message.reply(b"re: " + message.body)
+
+            running = asyncio.create_task(inbox.run(answer))
+            assert (await mq.request("a-questions", b"who?", timeout=20)).body == b"re: who?"
+            await inbox.close()
+            await running

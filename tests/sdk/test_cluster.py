@@ -8,7 +8,7 @@ from waiting import until
 
 from aerobee import NotFound, RequestTimeout, connect
 from aerobee.client import client as clients
-from aerobee.protocol.ids import encode_host, offset_message_id, parse_offset_message_id
+from aerobee.protocol.files.ids import encode_host, offset_message_id, parse_offset_message_id
 from aerobee.testing import EmbeddedBroker
 
 
@@ -156,7 +156,7 @@ PROGRAM = """
 import asyncio, sys
 from aerobee import NotFound, RequestTimeout, connect
 from aerobee.client import client as clients
-from aerobee.protocol.ids import encode_host, offset_message_id, parse_offset_message_id
+from aerobee.protocol.files.ids import encode_host, offset_message_id, parse_offset_message_id
 
 async def main():
     async with connect(sys.argv[1]) as mq:

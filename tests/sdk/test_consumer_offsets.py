@@ -6,11 +6,10 @@ import pytest
 from waiting import until
 
 from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
-from aerobee.broker.services.topic_config import TopicConfig
-from aerobee.client import consumer as consumers
-from aerobee.client import redelivery
-from aerobee.client.offsets import LocalOffsets
-from aerobee.protocol.fastjson import MessageQueue
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.client.consuming import handling, redelivery
+from aerobee.client.consuming.offsets import LocalOffsets
+from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.testing import EmbeddedBroker
 
 SLOW = ConsumerOptions(commit_interval=1000)
@@ -46,7 +45,7 @@ async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_dela
 async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
     aerobee_broker, monkeypatch
 ):
-    monkeypatch.setattr(consumers, "LOCAL_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(handling, "LOCAL_RETRY_SECONDS", 0.01)
     send_back, tries = redelivery.send_back, 0
 
     async def away_at_first(*arguments, **options):

@@ -8,9 +8,8 @@ import pytest
 from waiting import until
 
 from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
-from aerobee.client import consumer as consumers
-from aerobee.client import pull_loop, redelivery
-from aerobee.client.offsets import BrokerOffsets
+from aerobee.client.consuming import handling, pull_loop, redelivery
+from aerobee.client.consuming.offsets import BrokerOffsets
 from aerobee.testing import EmbeddedBroker
 
 QUICK = ConsumerOptions(commit_interval=0.1)
@@ -65,7 +64,7 @@ async def test_a_cancelled_close_can_be_done_again(aerobee_broker):
 
 
 async def test_a_message_that_could_not_be_handed_back_comes_again(aerobee_broker, monkeypatch):
-    monkeypatch.setattr(consumers, "LOCAL_RETRY_SECONDS", 0.05, raising=False)
+    monkeypatch.setattr(handling, "LOCAL_RETRY_SECONDS", 0.05)
     seen = []
 
     async def fails(*_, **__):

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import aerobee
 from aerobee import AerobeeError, BrokerBusy, BrokerError, MessageQueue, Misuse, TopicNotFound
+from aerobee.client.consuming.rebalance import STRATEGIES, fixed, strategy_of
 from aerobee.client.errors import refusal
 from aerobee.client.message import delay_level, inflate
-from aerobee.client.rebalance import STRATEGIES, fixed, strategy_of
-from aerobee.client.remoting import Credentials
-from aerobee.client.url import parse_url
-from aerobee.protocol import record
-from aerobee.protocol.command import Command
+from aerobee.client.transport.url import parse_url
+from aerobee.protocol.files import compression, record
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.signing import Credentials
 from aerobee.testing import EmbeddedBroker
 
 
@@ -173,6 +173,16 @@ def test_a_body_in_zstandard_that_does_not_tell_its_size_is_inflated():
 def test_a_body_that_cannot_be_inflated_is_a_clear_error(form, text):
     with pytest.raises(AerobeeError, match=text):
         inflate(b"nonsense", record.COMPRESSED | form)
+
+
+def test_a_form_whose_package_is_missing_names_the_package(monkeypatch):
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(compression, "import_module", absent)
+    compression._decompressor.cache_clear()
+    with pytest.raises(AerobeeError, match=r"form 0x100, .* the package lz4 \(pip install lz4\)"):
+        inflate(b"x", record.COMPRESSED | record.COMPRESSION_LZ4)
 
 
 async def test_what_a_search_by_key_cannot_select_is_refused(aerobee_broker):

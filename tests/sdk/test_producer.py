@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections import Counter
 
 import pytest
 from waiting import until
@@ -54,6 +55,26 @@ async def test_connect_can_be_awaited(aerobee_broker):
         assert (await mq.send("orders", b"x")).queue_offset == 0
     finally:
         await mq.close()
+
+
+async def test_topics_that_are_sent_to_in_turn_are_spread_alike(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        counts: Counter[MessageQueue] = Counter()
+        for topic in ("orders", "refunds"):
+            await mq.admin.create_topic(topic, queues=4)
+        for _ in range(8):
+            for topic in ("orders", "refunds"):
+                counts[(await mq.send(topic, b"x")).queue] += 1
+        assert len(counts) == 8 and set(counts.values()) == {2}
+
+
+async def test_clients_do_not_all_begin_at_the_same_queue(aerobee_broker):
+    begun = set()
+    for _ in range(24):  # all of them at one of eight queues by chance: once in 10^21
+        async with aerobee_broker.connect() as mq:
+            await mq.admin.create_topic("orders", queues=8)
+            begun.add((await mq.send("orders", b"x")).queue.queue_id)
+    assert len(begun) > 1
 
 
 async def test_plain_messages_go_round_the_queues(aerobee_broker):

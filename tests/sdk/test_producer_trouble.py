@@ -5,8 +5,18 @@ import asyncio
 import pytest
 from waiting import until
 
-from aerobee import AerobeeError, Closed, Misuse, SendsFailed, Unconfirmed, Verdict, connect
-from aerobee.protocol.command import Command
+from aerobee import (
+    AerobeeError,
+    Closed,
+    Misuse,
+    Overloaded,
+    Receipt,
+    SendsFailed,
+    Unconfirmed,
+    Verdict,
+    connect,
+)
+from aerobee.protocol.wire.command import Command
 from aerobee.testing import EmbeddedBroker
 
 
@@ -238,7 +248,7 @@ async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(aerobee_b
         connection = await mq._core.remoting.connection(aerobee_broker.namesrv)
         with pytest.raises(UnicodeEncodeError):
             await mq.send("\udcff", b"x")
-        assert connection._pending == {}
+        assert connection.conversation.in_flight == 0
 
 
 async def test_a_failure_that_a_receipt_has_told_is_not_told_again(aerobee_broker):
@@ -264,3 +274,36 @@ async def test_a_failure_gives_back_the_body_as_it_was_given(aerobee_broker):
                 await aerobee_broker.stop()
                 await orders.send(large)
     assert [body for body, _ in caught.value.failures] == [large]
+
+
+async def test_more_sends_at_once_than_a_timeout_can_carry_all_succeed(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        sends = (mq.send("orders", b"%d" % number, timeout=1) for number in range(20_000))
+        found = await asyncio.gather(*sends, return_exceptions=True)
+        assert [row for row in found if not isinstance(row, Receipt)][:3] == []
+
+
+async def test_sends_that_never_get_their_turn_say_so_and_were_not_sent(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        deafen(mq, aerobee_broker)
+        sends = (mq.send("orders", b"%d" % number, timeout=0.5) for number in range(5_000))
+        found = await asyncio.gather(*sends, return_exceptions=True)
+        kinds = {type(row) for row in found}
+        assert kinds == {Unconfirmed, Overloaded}
+        unsent = {b"%d" % number for number, row in enumerate(found) if type(row) is Overloaded}
+        assert unsent.isdisjoint(await bodies(aerobee_broker, "orders"))
+
+
+async def test_a_send_that_stops_waiting_for_its_turn_passes_it_on(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        tasks = [asyncio.create_task(mq.send("orders", b"x")) for _ in range(4000)]
+        await asyncio.sleep(0)
+        for task in tasks[::3]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.result().ok for task in tasks if not task.cancelled())
+        assert (await mq.send("orders", b"last")).ok
+        assert mq._core.sender._in_flight._free == 1024

@@ -38,7 +38,7 @@ async def test_a_call_in_another_thread_ends_when_the_client_is_closed(aerobee_b
     def use() -> None:
         mq = connect(aerobee_broker.url)
         mq.send("orders", b"first")
-        connection = mq._client._core.remoting.known(aerobee_broker.address)
+        connection = mq._made._core.remoting.known(aerobee_broker.address)
         connection._transport.pause_reading()  # the answer never gets here
 
         def call(work) -> None:
@@ -47,7 +47,7 @@ async def test_a_call_in_another_thread_ends_when_the_client_is_closed(aerobee_b
             except BaseException as error:
                 errors.append(error)
 
-        [queue, *_] = mq._client._core.routes.cached("orders").read_queues()
+        [queue, *_] = mq._made._core.routes.cached("orders").read_queues()
         works = [
             lambda: mq.send("orders", b"second", timeout=30),
             lambda: mq.pull(queue, 0, wait=30),
@@ -72,7 +72,7 @@ async def test_queues_are_looked_at_in_the_loop_that_changes_them(aerobee_broker
             connect(aerobee_broker.url) as mq,
             mq.consumer("orders", group="g") as inbox,
         ):
-            assignment = inbox._consumer._assignment
+            assignment = inbox._made._assignment
             looked: list[str] = []
 
             class Watched(dict):

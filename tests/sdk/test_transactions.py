@@ -15,19 +15,82 @@ async def bodies(mq, topic="orders"):
     return sorted([message.body async for message in mq.find(topic)])
 
 
-async def test_leaving_the_block_commits_and_an_exception_rolls_back(aerobee_broker):
+async def test_leaving_the_block_commits_and_rollback_rolls_back(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"0 plain")
         async with mq.transactions("orders", group="pay", check=never) as transactions:
             async with transactions.begin(b"1 committed", tag="t", key="k") as half:
                 assert half.receipt.message_id
                 assert await bodies(mq) == [b"0 plain"]  # a half message is invisible
+            async with transactions.begin(b"2 rolled back") as half:
+                half.rollback()
             with pytest.raises(ZeroDivisionError):
-                async with transactions.begin(b"2 rolled back"):
+                async with transactions.begin(b"3 rolled back, then failed") as half:
+                    half.rollback()
                     raise ZeroDivisionError
         assert await bodies(mq) == [b"0 plain", b"1 committed"]
         [found] = [row async for row in mq.find("orders", key="k")]
         assert found.tag == "t"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.COMMIT, Verdict.ROLLBACK])
+async def test_after_an_exception_the_check_decides_at_once(aerobee_broker, verdict):
+    asked = []
+
+    async def check(message: Message) -> Verdict:
+        asked.append((message.body, message.keys, message.topic, message.properties["n"]))
+        return verdict
+
+    async with (
+        aerobee_broker.connect() as mq,
+        mq.transactions("orders", group="pay", check=check) as transactions,
+    ):
+        await mq.send("orders", b"0 plain")
+        body = b"x" * 9999  # travels compressed
+        with pytest.raises(ZeroDivisionError):
+            async with transactions.begin(body, key="k", properties={"n": "1"}) as half:
+                raise ZeroDivisionError  # perhaps after the local commit: only the check knows
+        assert asked == [(body, ["k"], "orders", "1")] and half.verdict is verdict
+        committed = [body] if verdict is Verdict.COMMIT else []
+        assert await bodies(mq) == [b"0 plain", *committed]
+        await aerobee_broker.advance(minutes=2)
+        await asyncio.sleep(0.05)
+        assert len(asked) == 1  # the broker knows and does not ask
+
+
+@pytest.mark.parametrize("ending", ["the task is cancelled", "the check fails", "unknown"])
+async def test_what_is_not_known_is_left_to_the_brokers_check(aerobee_broker, ending):
+    asked = []
+
+    async def check(message: Message) -> Verdict:
+        asked.append(message.body)
+        if len(asked) == 1 and ending == "the check fails":
+            raise OSError("no database now")
+        return Verdict.UNKNOWN if len(asked) == 1 and ending == "unknown" else Verdict.COMMIT
+
+    async with (
+        aerobee_broker.connect() as mq,
+        mq.transactions("orders", group="pay", check=check) as transactions,
+    ):
+        begun = asyncio.Event()
+
+        async def work():
+            async with transactions.begin(b"paid"):
+                begun.set()
+                if ending == "the task is cancelled":
+                    await asyncio.Event().wait()
+                raise ZeroDivisionError
+
+        task = asyncio.create_task(work())
+        await begun.wait()
+        if ending == "the task is cancelled":
+            task.cancel()
+        await asyncio.wait([task])
+        assert len(asked) == (0 if task.cancelled() else 1)
+        async with asyncio.timeout(20):
+            while await bodies(mq) != [b"paid"]:
+                await aerobee_broker.advance(seconds=40)
+                await asyncio.sleep(0.05)
 
 
 async def test_a_listener_decides(aerobee_broker):

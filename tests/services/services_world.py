@@ -7,28 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services.clients import Clients
-from aerobee.broker.services.groups import Groups
-from aerobee.broker.services.keepers import add_keepers
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.daemon.keepers import add_keepers
+from aerobee.broker.daemon.store_settings import store_settings
+from aerobee.broker.services.clients.clients import Clients
+from aerobee.broker.services.delay.schedule import Schedule
+from aerobee.broker.services.groups.table import Groups
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.retry import Retry
-from aerobee.broker.services.schedule import Schedule
 from aerobee.broker.services.stats import Stats
-from aerobee.broker.services.timers import Timers
-from aerobee.broker.services.topics import Topics
-from aerobee.broker.services.transaction_checks import TransactionChecks
-from aerobee.broker.services.transactions import Transactions
+from aerobee.broker.services.timers.service import Timers
+from aerobee.broker.services.topics.table import Topics
+from aerobee.broker.services.transactions.checks import TransactionChecks
+from aerobee.broker.services.transactions.service import Transactions
 from aerobee.broker.settings import Settings
-from aerobee.broker.settings.for_store import store_settings
-from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult
-from aerobee.protocol import properties as props
-from aerobee.protocol.ids import encode_host
-from aerobee.protocol.record import Message, StoredMessage, decode_record
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.record import Message, StoredMessage, decode_record
 
 START_MS = 1_800_000_000_000
 HOST = encode_host("127.0.0.1", 10911)
@@ -113,8 +113,7 @@ class World:
 
     def kill(self) -> None:
         """As SIGKILL: nothing is said to anyone; the files stay as they are."""
-        self.store._maker.stop()
-        self.store._unlock()
+        self.store.abandon()
         self.timers.close()
 
     def reopen_after_kill(self) -> None:
@@ -130,8 +129,7 @@ class World:
         self.timers.save()
 
     def close_quietly(self) -> None:
-        if self.store._lock is not None:
-            self.kill()
+        self.kill()
 
     # --- moving
 

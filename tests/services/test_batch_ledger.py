@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from store.conftest import SMALL, ManualClock, abandon, dispatch, read_all
 
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.services import batch_ledger
 from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
-from aerobee.broker.services.refused import Refused
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message, encode_batch
+from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.files.record import Message
 
 QUERY = "q-1"
 ROWS = [[b"%d-%d" % (chunk, row) for row in range(5)] for chunk in range(3)]
@@ -26,8 +27,8 @@ EVERY_ROW_ONCE = Counter(row for rows in ROWS for row in rows)
 class World:
     """A store and its ledger, to be opened, lost and opened again."""
 
-    def __init__(self, root: Path) -> None:
-        settings = StoreSettings(store_path_root_dir=str(root), **SMALL)
+    def __init__(self, root: Path, **settings_too: Any) -> None:
+        settings = StoreSettings(store_path_root_dir=str(root), **SMALL | settings_too)
         self.root = root
         self.store = MessageStore(settings, clock=ManualClock(), ahead=False)
         self.store.load()
@@ -68,8 +69,8 @@ class World:
 def worlds() -> Iterator[Any]:
     opened: list[World] = []
 
-    def open_world(root: Path) -> World:
-        opened.append(World(root))
+    def open_world(root: Path, **settings: Any) -> World:
+        opened.append(World(root, **settings))
         return opened[-1]
 
     yield open_world
@@ -128,3 +129,15 @@ async def test_a_cut_off_commit_whose_chunks_are_gone_is_finished_from_those_of_
     assert await world.commit(world.prepare(attempt=1)) == 15
     assert world.visible() == EVERY_ROW_ONCE
     assert world.ledger.newest(QUERY) == 0
+
+
+async def test_rows_above_a_lowered_max_message_size_are_committed(
+    tmp_path: Path, worlds: Any
+) -> None:
+    """Their chunk was acknowledged: the commit would be refused again and again."""
+    before = worlds(tmp_path / "store")
+    chunks = before.prepare()
+    abandon(before.store)
+    after = worlds(tmp_path / "store", max_message_size=len(ROWS[0][0]) - 1)
+    assert await after.commit(chunks) == 15
+    assert after.visible() == EVERY_ROW_ONCE

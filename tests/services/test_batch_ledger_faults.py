@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from services.services_world import HOST, World
 
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.services import batch_ledger
 from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.store.disk import Disk
+from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.results import PutStatus, RefusedPut
-from aerobee.protocol import fastjson
-from aerobee.protocol.record import Message, encode_batch
+from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.files.record import Message
+from aerobee.protocol.json import fastjson
 
 save_json = batch_ledger.save_json
 
@@ -72,7 +73,7 @@ async def test_one_commit_that_cannot_be_finished_at_the_start_stops_no_other(
 ) -> None:
     chunks = {query: prepare(ledger, query) for query in ("a", "b")}
     refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
-    monkeypatch.setattr(world.store, "put_batch", lambda messages: refused)
+    monkeypatch.setattr(world.store, "put_batch", lambda _messages, **_: refused)
     for query, chunk in chunks.items():
         with pytest.raises(Refused, match="disk is full"):
             await ledger.commit(query, 0, [chunk], 60_000)

@@ -8,7 +8,7 @@ import pytest
 from services.services_world import START_MS, HandClock, World
 from services.test_retry import RETRY, send_back
 
-from aerobee.broker.services.names_check import SCHEDULE_TOPIC, TIMER_TOPIC
+from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 HOUR_MS = 3_600_000
 TWO_HOURS = "18"  # the level

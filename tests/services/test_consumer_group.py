@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 from loop_turns import calls_of
 
-from aerobee.broker.connection import Connection
-from aerobee.broker.services.consumer_group import ConsumerGroup, Member
-from aerobee.broker.services.subscriptions import Subscription, build_subscription
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.services.clients.consumer_group import ConsumerGroup, Member
+from aerobee.broker.services.clients.subscription import Subscription, build_subscription
 
 
 class Peer:

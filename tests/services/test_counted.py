@@ -7,9 +7,9 @@ from services.wire_client import WireClient
 from waiting import until
 
 from aerobee.client.testing import EmbeddedBroker
-from aerobee.protocol import fastjson
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.record import TRANSACTION_PREPARED
+from aerobee.protocol.files.record import TRANSACTION_PREPARED
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from services.services_world import START_MS, World
 
-from aerobee.broker.services import origins
-from aerobee.broker.services.names_check import SCHEDULE_TOPIC, TIMER_TOPIC
-from aerobee.protocol.record import decode_record
+from aerobee.broker.services.redelivery import origins
+from aerobee.protocol.files.record import decode_record
+from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 
 def copies(world: World) -> Counter[bytes]:
@@ -92,7 +92,7 @@ def test_a_crash_at_any_moment_neither_doubles_nor_loses(world: World, how: str,
 def test_the_crashes_would_show_without_the_origins(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origins, "_add", lambda _origins, _fields: None)
+    monkeypatch.setattr(origins, "_read_file", lambda *_: None)
     with pytest.raises(AssertionError):
         test_a_crash_at_any_moment_neither_doubles_nor_loses(world, "kill", 0)
 

@@ -15,8 +15,8 @@ from peers.apache import ApacheBroker
 from peers.tools import wait_for
 from peers.wire import Answer, Wire
 
-from aerobee.protocol import properties as props
-from aerobee.protocol.record import StoredMessage, decode_records
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import StoredMessage, decode_records
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(240)]
 

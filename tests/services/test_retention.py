@@ -9,14 +9,14 @@ from services.services_world import START_MS, HandClock, World
 from store.faulty_disk import FaultyDisk
 from structlog.testing import capture_logs
 
-from aerobee.broker.services.names_check import TIMER_TOPIC, TRANSACTION_HALF_TOPIC
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.timer_journal import Journal, Move
-from aerobee.broker.services.transactions import EndRequest
-from aerobee.broker.store.disk import DiskSpace
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.timers.moves_journal import Journal, Move
+from aerobee.broker.services.transactions.service import EndRequest
+from aerobee.broker.store.files.disk import DiskSpace, RealDisk
 from aerobee.broker.store.refusals import Cause
-from aerobee.protocol import properties as props
-from aerobee.protocol.record import StoredMessage, decode_record
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import StoredMessage, decode_record
+from aerobee.protocol.names import TIMER_TOPIC, TRANSACTION_HALF_TOPIC
 
 HOUR_MS = 3_600_000
 FILE_SIZE = 256 << 10
@@ -181,7 +181,7 @@ def test_a_torn_unit_is_mended_from_the_journal(tmp_path: Path) -> None:
     work(world)
     clean(world, FILE_SIZE)
     path = world.root / "config" / "timerMoves"
-    (move,) = Journal(str(path)).read()
+    (move,) = Journal(str(path), RealDisk()).read()
     unit = world.timers.log.read(move.position)
     assert unit is not None and unit.physical_offset == move.offset
     world.timers.log.repoint(unit, 0x7777_0000_0000, move.size)
@@ -192,7 +192,7 @@ def test_a_torn_unit_is_mended_from_the_journal(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_was_not_written_whole_is_left_alone(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path / "config" / "moves"))
+    journal = Journal(str(tmp_path / "config" / "moves"), RealDisk())
     moves = [Move(1, 2, 3, 4, 5, 6), Move(7, 8, 9, 10, 11, 12)]
     journal.write(moves)
     assert journal.read() == moves
@@ -221,6 +221,32 @@ def test_a_timer_log_that_is_lost_is_read_anew_with_the_copies(tmp_path: Path) -
     world.close_quietly()
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_timer_that_was_carried_and_has_rolled_is_read_anew_once(
+    tmp_path: Path, is_removed: bool
+) -> None:
+    """Its first record may be there yet, beside the copy and the records that it rolled to."""
+    world = small_world(tmp_path, timer_roll_window_slot=600)
+    due_ms = START_MS + 2 * HOUR_MS
+    deliver_at(world, due_ms, b"far")
+    fill(world)
+    work(world)
+    if is_removed:
+        clean(world, FILE_SIZE)
+    else:
+        while (unit := world.timers.log.read(0)) and unit.physical_offset < FILE_SIZE:
+            clean_step(world)
+    assert (world.store.min_physical_offset > 0) == is_removed
+    run_until(world, START_MS + HOUR_MS)
+    work(world)
+    world.stop()
+    for path in (world.root / "timerlog").iterdir():
+        path.unlink()
+    world.open()
+    assert run_until(world, due_ms + 60_000) == [(b"far", due_ms)]
+    world.close_quietly()
+
+
 def test_a_file_of_the_timer_log_stays_while_units_in_it_point_to_copies(tmp_path: Path) -> None:
     world = small_world(tmp_path, mapped_file_size_timer_log=4096)
     due_ms = START_MS + 2 * HOUR_MS
@@ -236,6 +262,7 @@ def test_a_file_of_the_timer_log_stays_while_units_in_it_point_to_copies(tmp_pat
     clean(world, 2 * FILE_SIZE)
     deliver_at(world, world.clock.now_ms() + 60_000, b"more")
     assert [body for body, _ in run_until(world, due_ms + 60_000)] == [b"more", b"last"]
+    work(world)
     deliver_at(world, world.clock.now_ms() + 60_000, b"end")
     run_until(world, due_ms + 300_000)
     assert len(list((world.root / "timerlog").iterdir())) == 1  # and goes when none does
@@ -563,7 +590,7 @@ def cut_in_settling(world: World, due_ms: int) -> tuple[Move, bytes]:
     fill(world)
     work(world)
     path = world.root / "timerlog" / f"{0:020d}"
-    journal = Journal(str(world.root / "config" / "timerMoves"))
+    journal = Journal(str(world.root / "config" / "timerMoves"), RealDisk())
     before = path.read_bytes()
     for _ in range(20):
         if journal.read() and path.read_bytes()[28:36] != before[28:36]:

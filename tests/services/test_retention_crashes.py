@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from services.services_world import World
 
-from aerobee.broker.services.transactions import EndRequest
+from aerobee.broker.services.transactions.service import EndRequest
 from aerobee.broker.store.results import PutResult
 
 FILE_SIZE = 64 << 10

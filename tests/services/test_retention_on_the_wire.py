@@ -6,8 +6,8 @@ from typing import Any
 from services.wire_client import WireClient
 
 from aerobee.client.testing import EmbeddedBroker
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.record import TRANSACTION_PREPARED
+from aerobee.protocol.files.record import TRANSACTION_PREPARED
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 
 FILE_SIZE = 1 << 20
 COMMIT = 8

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from services.services_world import HOST, START_MS, World
 
-from aerobee.broker.services.refused import Refused
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.services.retry import SentBack
-from aerobee.protocol import properties as props
-from aerobee.protocol.record import StoredMessage
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import StoredMessage
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 

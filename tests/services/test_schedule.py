@@ -7,12 +7,12 @@ import pytest
 from services.services_world import START_MS, World
 from structlog.testing import capture_logs
 
-from aerobee.broker.services.names_check import SCHEDULE_TOPIC
-from aerobee.broker.services.refused import Refused
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.store.results import PutStatus, RefusedPut
-from aerobee.protocol import fastjson
-from aerobee.protocol import properties as props
-from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.protocol.wire.codes import ResponseCode
 
 
 def test_a_delayed_message_comes_after_its_level_and_not_before(world: World) -> None:
@@ -183,7 +183,7 @@ def test_a_full_disk_is_said_once_in_a_while_and_not_with_every_try(
         world.send("T", b"x", TIMER_DELIVER_MS=str(START_MS + 1000))
     world.advance(10)
     refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
-    monkeypatch.setattr(world.store, "put", lambda messages: [refused for _ in messages])
+    monkeypatch.setattr(world.store, "put_accepted", lambda messages: [refused for _ in messages])
     with capture_logs() as logs:
         for _ in range(100):
             world.schedule.step(world.clock.now_ms())

@@ -6,14 +6,14 @@ import pytest
 from services.services_world import HOST
 from structlog.testing import capture_logs
 
-from aerobee.broker.assemble import make_broker
-from aerobee.broker.broker import Broker
-from aerobee.broker.clock import Clock
-from aerobee.broker.service_life import ServiceLife
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.daemon.service_life import ServiceLife
+from aerobee.broker.daemon.wiring import make_broker
+from aerobee.broker.handlers.context import Broker
 from aerobee.broker.settings import load_settings
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.results import PutResult
-from aerobee.protocol.record import Message
+from aerobee.protocol.files.record import Message
 
 
 def load(root: Path) -> Broker:
@@ -36,8 +36,7 @@ def send(broker: Broker, body: bytes) -> PutResult:
 
 def abandon(broker: Broker) -> None:
     """As a power failure does, the files aside."""
-    broker.store._maker.stop()
-    broker.store._unlock()
+    broker.store.abandon()
     broker.timers.close()
 
 

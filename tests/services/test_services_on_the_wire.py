@@ -10,11 +10,11 @@ from services.wire_client import WireClient
 
 from aerobee.broker.handlers.recall import LIST_TIMERS
 from aerobee.client.testing import EmbeddedBroker
-from aerobee.protocol import fastjson
-from aerobee.protocol import properties as props
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.record import TRANSACTION_PREPARED, decode_record
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import TRANSACTION_PREPARED, decode_record
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
 
 COMMIT, ROLLBACK = 8, 12
 

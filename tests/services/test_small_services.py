@@ -12,26 +12,27 @@ import pytest
 from services.services_world import START_MS, HandClock, SetClock, World
 from waiting import until
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.filter import compile_filter, parser
-from aerobee.broker.services import config_file, put_hooks
-from aerobee.broker.services.config_file import ConfigFile
-from aerobee.broker.services.consumer_group import ConsumerGroup
-from aerobee.broker.services.filters import (
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.clients.consumer_group import ConsumerGroup
+from aerobee.broker.services.clients.subscription import build_subscription
+from aerobee.broker.services.config_files import config_file
+from aerobee.broker.services.config_files.config_file import ConfigFile
+from aerobee.broker.services.filters.selection import by_expression, by_heartbeat
+from aerobee.broker.services.filters.sql_filters import (
     DEAD_KEPT_MS,
     Filters,
     properties_matcher,
     record_matcher,
-    record_properties,
 )
 from aerobee.broker.services.order_locks import OrderLocks
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.subscription import by_expression, by_heartbeat
-from aerobee.broker.services.subscriptions import build_subscription
-from aerobee.protocol import fastjson, recall_handle
-from aerobee.protocol.fastjson import MessageQueue
-from aerobee.protocol.ids import encode_host
-from aerobee.protocol.record import Message, encode_record
+from aerobee.broker.sql92 import compile_filter, parser
+from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.record import Message, encode_record
+from aerobee.protocol.files.record_layout import record_properties
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire import recall_handle
 
 QUEUE = MessageQueue("T", "b", 0)
 
@@ -180,20 +181,6 @@ def test_a_recall_handle_is_upstreams() -> None:
 def test_what_is_no_handle_is_refused(handle: str) -> None:
     with pytest.raises(ValueError, match="recall handle is invalid"):
         recall_handle.decode(handle)
-
-
-@pytest.mark.parametrize(
-    ("properties", "sys_flag", "wanted"),
-    [
-        ("KEYS\x01k\x02", 0, False),
-        ("DELAY\x013\x02", 0, True),
-        ("TIMER_DELAY_SEC\x013\x02", 0, True),
-        ("TRAN_MSG\x01true\x02", 0, True),
-        ("", 4, True),
-    ],
-)
-def test_most_messages_need_no_hook(properties: str, sys_flag: int, wanted: bool) -> None:
-    assert put_hooks.needed(properties, sys_flag) is wanted
 
 
 def test_a_delivered_timer_is_not_timed_again(world: World) -> None:

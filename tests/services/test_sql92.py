@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.broker.filter import FilterSyntaxError, compile_filter
+from aerobee.broker.sql92 import FilterSyntaxError, compile_filter
 
 MESSAGE = {
     "a": "5",

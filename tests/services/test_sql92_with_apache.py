@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from peers.apache import build
 
-from aerobee.broker.filter import FilterSyntaxError, compile_filter
-from aerobee.protocol import properties as props
+from aerobee.broker.sql92 import FilterSyntaxError, compile_filter
+from aerobee.protocol.files import properties as props
 
 pytestmark = pytest.mark.apache
 

@@ -12,12 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 from waiting import until
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.services import table_file
-from aerobee.broker.services.table_file import TableFile
-from aerobee.broker.store import journal_file
-from aerobee.protocol import config_journal, fastjson, json_stream
-from aerobee.protocol.config_journal import Change
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.services.config_files import journal_file, table_file
+from aerobee.broker.services.config_files.table_file import TableFile
+from aerobee.protocol.files import config_journal
+from aerobee.protocol.files.config_journal import Change
+from aerobee.protocol.json import fastjson, json_stream
 
 
 class Table:
@@ -288,3 +288,12 @@ def test_the_text_made_of_entries_is_the_one_that_is_made_of_the_whole() -> None
     text = b"".join(json_stream.pieces(entries))
     assert text == fastjson.dumps(content, indent=1)
     assert b"".join(json_stream.pieces([])) == b"{}"
+    opened = {("deep",), ("deep", "a"), ("deep", "b"), ("table",)}
+    assert list(json_stream.entries(text.decode(), opened)) == entries
+    assert list(json_stream.entries("{}", opened)) == [((), {})]
+
+
+@pytest.mark.parametrize("text", ['{"a":1', '{"a":1}x', '{"a" 1}', '{"a":1;"b":2}', "{1:2}", "{"])
+def test_text_that_is_no_standard_json_has_no_entries(text: str) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        list(json_stream.entries(text, ()))

@@ -3,18 +3,19 @@
 import errno
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from services.services_world import START_MS, HandClock, World
 from structlog.testing import capture_logs
 
-from aerobee.broker.services.names_check import TIMER_TOPIC
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.timer_log import UNIT_SIZE, Unit
-from aerobee.broker.services.timer_wheel import Slot
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.timers.timer_log import UNIT_SIZE, Unit
+from aerobee.broker.services.timers.wheel import Slot
 from aerobee.broker.store.results import PutStatus, RefusedPut
-from aerobee.protocol import properties as props
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.names import TIMER_TOPIC
 
 
 def deliver_at(world: World, at_ms: int, body: bytes, topic: str = "T", **more: str) -> None:
@@ -249,6 +250,27 @@ def test_a_lost_timer_log_is_read_anew_from_the_topic(world: World) -> None:
     assert run_until(world, START_MS + 51_000) == {b"pending": START_MS + 50_000}
 
 
+@pytest.mark.parametrize("end", [World.stop, World.kill])
+def test_a_far_timer_that_has_rolled_fires_once_though_the_timer_log_is_lost(
+    tmp_path: Path, end: Callable[[World], None]
+) -> None:
+    world = World(tmp_path / "store", timer_roll_window_slot=60)
+    deliver_at(world, START_MS + 400_000, b"far")
+    deliver_at(world, START_MS + 410_000, b"recalled")
+    recall = {"TIMER_DEL_UNIQKEY": f"T+{b'recalled'.hex()}", "UNIQ_KEY": "r"}
+    world.send("T", b"", TIMER_DELIVER_MS=str(START_MS + 410_000), **recall)
+    assert run_until(world, START_MS + 130_000, 1000) == {}
+    assert len(world.read(TIMER_TOPIC)) > 6, "each has rolled twice"
+    world.timers.checkpoints.save(world.timers._point_now())
+    end(world)
+    for path in (world.root / "timerlog").iterdir():
+        path.unlink()
+    world.open()
+    run_until(world, START_MS + 420_000, 1000)
+    assert world.bodies("T") == [b"far"]
+    world.close_quietly()
+
+
 def test_units_whose_records_the_store_has_lost_are_cut_away(world: World) -> None:
     deliver_at(world, START_MS + 5_000, b"kept")
     world.run_timers()
@@ -335,13 +357,15 @@ def test_a_full_disk_delays_a_timer_and_loses_none(
     for number in range(20):
         deliver_at(world, START_MS + 1_000, b"%d" % number)
     world.run_timers()
-    put = world.store.put
+    put = world.store.put_accepted
     refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
-    monkeypatch.setattr(world.store, "put", lambda messages: [refused for _ in messages])
+    monkeypatch.setattr(world.store, "put_accepted", lambda messages: [refused for _ in messages])
     world.advance(1)
     assert world.timers.step(world.clock.now_ms()) == world.clock.now_ms() + 100
     monkeypatch.setattr(
-        world.store, "put", lambda messages: put(messages[:5]) + [refused for _ in messages[5:]]
+        world.store,
+        "put_accepted",
+        lambda messages: put(messages[:5]) + [refused for _ in messages[5:]],
     )
     world.timers.step(world.clock.now_ms())
     monkeypatch.undo()
@@ -357,7 +381,7 @@ def test_overdue_timers_that_cannot_be_stored_are_read_again(
         deliver_at(world, START_MS + 1_000 + 1_000 * (number % 2), b"%d" % number)
     world.advance(1.5)  # half of them are due before they are read
     refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
-    monkeypatch.setattr(world.store, "put", lambda messages: [refused for _ in messages])
+    monkeypatch.setattr(world.store, "put_accepted", lambda messages: [refused for _ in messages])
     assert world.timers.step(world.clock.now_ms()) == world.clock.now_ms() + 100
     monkeypatch.undo()
     world.reopen_after_kill()
@@ -459,9 +483,9 @@ def test_overdue_timers_that_were_stored_are_not_stored_again_with_those_that_we
     deliver_at(world, START_MS + 2_000, b"read first")
     deliver_at(world, START_MS + 1_000, b"due first")
     world.advance(3)
-    put = world.store.put
+    put = world.store.put_accepted
     refused = RefusedPut(PutStatus.CREATE_MAPEDFILE_FAILED, "the log's file is full")
-    monkeypatch.setattr(world.store, "put", lambda messages: [*put(messages[:1]), refused])
+    monkeypatch.setattr(world.store, "put_accepted", lambda messages: [*put(messages[:1]), refused])
     world.timers.step(world.clock.now_ms())
     monkeypatch.undo()
     world.run_timers()

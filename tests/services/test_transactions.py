@@ -5,14 +5,18 @@ from pathlib import Path
 import pytest
 from services.services_world import START_MS, World
 
-from aerobee.broker.services import transaction_checks
-from aerobee.broker.services.names_check import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
-from aerobee.broker.services.refused import Refused
-from aerobee.broker.services.transaction_ops import op_offsets
-from aerobee.broker.services.transactions import GROUP, EndRequest, Transactions
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.services.transactions import checks
+from aerobee.broker.services.transactions.ops import op_offsets
+from aerobee.broker.services.transactions.service import EndRequest, Transactions
 from aerobee.broker.store.results import PutResult
-from aerobee.protocol import properties as props
-from aerobee.protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
+from aerobee.protocol.names import (
+    TRANSACTION_GROUP,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+)
 
 
 def half(world: World, body: bytes = b"x", **more: str) -> PutResult:
@@ -169,11 +173,13 @@ def test_the_progress_passes_what_is_done_and_waits_for_the_disk(world: World) -
         end(world, sent[number])
     world.transactions.read_halves()
     world.transactions.commit_progress()
-    assert world.offsets.query(GROUP, TRANSACTION_HALF_TOPIC, 0) == -1
+    assert world.offsets.query(TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, 0) == -1
     world.store.flush.step()
     world.transactions.commit_progress()
-    assert world.offsets.query(GROUP, TRANSACTION_HALF_TOPIC, 0) == 2
-    assert world.offsets.query(GROUP, TRANSACTION_OP_TOPIC, 0) == 2  # the op of 3 is still needed
+    assert world.offsets.query(TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, 0) == 2
+    assert (
+        world.offsets.query(TRANSACTION_GROUP, TRANSACTION_OP_TOPIC, 0) == 2
+    )  # the op of 3 is still needed
     world.stop()
     world.open()
     assert world.transactions.prepare() and world.transactions.open_count == 2
@@ -242,7 +248,7 @@ def test_a_half_message_can_be_ended_while_it_is_in_the_transient_store_pool(
 def test_one_that_nobody_can_be_asked_about_holds_up_neither_progress_nor_memory(
     world: World, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(transaction_checks, "BEHIND_MAX", 50)
+    monkeypatch.setattr(checks, "BEHIND_MAX", 50)
     old = half(world, b"old", **why)
     most = 0
     for number in range(400):
@@ -256,7 +262,7 @@ def test_one_that_nobody_can_be_asked_about_holds_up_neither_progress_nor_memory
     world.checks.step(world.clock.now_ms())
     assert world.transactions.open_count == 1
     assert most < 120
-    assert world.offsets.query(GROUP, TRANSACTION_HALF_TOPIC, 0) > 300
+    assert world.offsets.query(TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, 0) > 300
     world.offsets.persist()
     world.reopen_after_kill()
     assert world.transactions.prepare()
@@ -304,7 +310,7 @@ def test_one_whose_message_cannot_be_stored_again_stays_open_over_a_restart(
 def test_very_many_that_nobody_can_be_asked_about_are_not_copied_round_by_round(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_checks, "BEHIND_MAX", 50)
+    monkeypatch.setattr(checks, "BEHIND_MAX", 50)
     for number in range(120):
         half(world, b"%d" % number, PGROUP="gone")
     for _ in range(5):

@@ -6,13 +6,13 @@ import asyncio
 import time
 from typing import Any, Self
 
-from aerobee.protocol import fastjson
-from aerobee.protocol import properties as props
-from aerobee.protocol.codecs import decode_command
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import ONEWAY_FLAG, Command
-from aerobee.protocol.frame import FrameDecoder, encode_frame
-from aerobee.protocol.record import StoredMessage, decode_records
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import StoredMessage, decode_records
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import ONEWAY_FLAG, Command
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 
 
 class WireClient:

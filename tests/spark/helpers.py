@@ -15,11 +15,11 @@ import pyarrow as pa
 from peers.wire import Wire
 
 from aerobee.pipeline import arrow
-from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.options import source_options
-from aerobee.pipeline.puller import PullPlan, Range, pull_range
-from aerobee.pipeline.queues import discover, latest
-from aerobee.pipeline.sender import BatchSender
+from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.sender import BatchSender
+from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
+from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, Cluster
 
 
@@ -109,13 +109,22 @@ def topic_values(namesrv: str, topic: str) -> Counter[bytes]:
 
 def start_script(script: Path, settings: dict[str, Any]) -> subprocess.Popen[str]:
     """A driver of its own, to be killed: runs the script with the settings as JSON."""
+    return _start([sys.executable, str(script), json.dumps(settings)])
+
+
+def start_command(*words: str) -> subprocess.Popen[str]:
+    """An `aerobee` command in a process group of its own, to be killed."""
+    return _start([str(Path(sys.executable).with_name("aerobee")), *words])
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
     return subprocess.Popen(
-        [sys.executable, str(script), json.dumps(settings)],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

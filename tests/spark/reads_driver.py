@@ -8,6 +8,8 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from spark.helpers import session_config
 
+from aerobee.pipeline.jobs.archive import stream_limits_known
+
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
@@ -27,7 +29,7 @@ def main() -> None:
     query = (
         spark.readStream.format("aerobee")
         .options(namesrv=namesrv, subscribe="in", startingOffsets="earliest")
-        .option("maxOffsetsPerTrigger", 700)
+        .options(**({"maxOffsetsPerTrigger": 700} if stream_limits_known() else {}))
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", settings["folder"] + "/checkpoint")

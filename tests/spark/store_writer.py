@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from aerobee.protocol import properties
-from aerobee.protocol.java_hash import tags_code
-from aerobee.protocol.record import BLANK_MAGIC, Message, encode_record
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.java_hash import tags_code
+from aerobee.protocol.files.record import Message, encode_record
+from aerobee.protocol.files.record_layout import BLANK_MAGIC
 
 ENTRY = struct.Struct(">qiq")
 

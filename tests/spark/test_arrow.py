@@ -15,18 +15,19 @@ from spark.store_writer import StoreWriter, write_store
 
 from aerobee.pipeline import arrow
 from aerobee.pipeline.columns import COLUMNS, UnknownColumn
-from aerobee.pipeline.store_files import StoreError
-from aerobee.protocol import properties
-from aerobee.protocol.java_hash import index_hash
-from aerobee.protocol.record import (
+from aerobee.pipeline.source.store_files import StoreError
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.java_hash import index_hash
+from aerobee.protocol.files.record import (
     COMPRESSED,
     TRANSACTION_PREPARED,
-    CorruptRecord,
     Message,
     StoredMessage,
     decode_records,
     encode_record,
 )
+from aerobee.protocol.files.record_columns import record_positions
+from aerobee.protocol.files.record_layout import CorruptRecord
 
 BASE_MS = 1_700_000_000_000
 V4 = bytes([10, 1, 2, 3, 0, 0, 0x13, 0x88])
@@ -200,7 +201,7 @@ def test_files_outside_the_times_and_without_the_topic_are_not_read(store: Path)
 
 
 def test_splits_of_any_size_hold_every_message_once(store: Path) -> None:
-    from aerobee.pipeline.split_reader import Selection, read_split
+    from aerobee.pipeline.source.split_reader import Selection, read_split
 
     selection = Selection(("value",), arrow.topic_filter(None, None))
     for split_bytes in (1000, 10_000, 1 << 30):
@@ -272,7 +273,9 @@ def test_damage_in_a_walked_file_is_an_error_that_names_the_place(store: Path) -
     (size,) = struct.unpack_from(">i", data)
     data[size + 90] ^= 0xFF  # in the second record's body
     file.write_bytes(data)
-    with pytest.raises(StoreError, match=f"damaged at {int(file.name) + size}: the body does not"):
+    with pytest.raises(
+        StoreError, match=f"damaged at {int(file.name) + size}: the record does not"
+    ):
         numbers(arrow.read_store(str(store / "commitlog")))
 
 
@@ -325,31 +328,33 @@ def test_a_time_that_no_timestamp_holds_is_null() -> None:
 
 
 def test_an_audit_tells_of_a_queue_file_that_was_cut_inside_an_entry(store: Path) -> None:
-    from aerobee.pipeline.audit import audit_parts, check_part
+    from aerobee.pipeline.jobs.store_audit import audit_parts, check_part
 
     file = sorted((store / "consumequeue" / "topic-1" / "1").iterdir())[1]
     with file.open("r+b") as opened:
         opened.truncate(20 * 5 + 7)
     findings = [one for part in audit_parts(str(store)) for one in check_part(part).findings]
-    queue = [one for one in findings if one.file == str(file.parent)]
-    assert [(one.position, "107 bytes" in one.problem) for one in queue] == [(133, True)]
+    queue = [one for one in findings if one.file == str(file)]
+    assert [one.problem for one in queue if "107 bytes" in one.problem]
     lost = [one.problem for one in findings if one not in queue]
-    assert lost[0] == "no queue entry for offset 133 of topic-1 queue 1"
-    assert len(lost) == 128 - 5
+    assert "the record has no entry 133 in queue topic-1/1" in lost
 
 
 def test_an_audit_knows_the_tags_that_rocketmq_5_5_keeps_in_the_index(store: Path) -> None:
-    from aerobee.pipeline.audit import audit_parts, check_part
+    from aerobee.pipeline.jobs.store_audit import audit_parts, check_part
 
     hashes = [index_hash("topic-0", key) for key in ("T#tag-0", "T#tag-1")]
-    entries = b"".join(struct.pack(">iqii", key_hash, 0, 0, 0) for key_hash in (0, *hashes))
-    data = struct.pack(">qqqqii", BASE_MS, BASE_MS, 0, 0, 1, 3) + bytes(4) + entries + bytes(20)
+    chained = zip((0, *hashes), (0, 0, 1), strict=True)
+    entries = b"".join(struct.pack(">iqii", key_hash, 0, 0, prev) for key_hash, prev in chained)
+    header = struct.pack(">qqqqii", BASE_MS, BASE_MS, 0, 0, 1, 3)
+    data = header + struct.pack(">i", 2) + entries + bytes(20)
     (store / "index").mkdir()
     (store / "index" / "20260101000000000").write_bytes(data)
-    parts = [part for part in audit_parts(str(store)) if part.kind == "index"]
-    report = check_part(parts[0])
+    tasks = [task for task in audit_parts(str(store)) if task.part.kind == "index"]
+    report = check_part(tasks[0])
     assert report.checked == 2
-    assert [finding.position for finding in report.findings] == [2]  # the record has tag-0
+    (finding,) = report.findings
+    assert finding.problem.startswith("index entry 2: no record at 0 has")  # it has tag-0
 
 
 def test_a_reader_for_duckdb_and_polars_has_the_schema_before_the_first_row(store: Path) -> None:
@@ -414,7 +419,7 @@ def test_records_of_any_mix_of_sizes_are_found_in_a_body() -> None:
         records = [
             encode_record(Message("t", 0, bytes(size)), n, 0, 0) for n, size in enumerate(sizes)
         ]
-        positions = arrow.record_positions(b"".join(records))
+        positions = record_positions(b"".join(records))
         assert positions.tolist() == [0, *accumulate(len(record) for record in records)][:-1]
 
 
@@ -427,7 +432,7 @@ def test_a_record_of_a_wrong_size_in_a_body_is_an_error_that_says_where(
     body = bytearray(record * 100)
     struct.pack_into(">i", body, row * len(record), size)
     with pytest.raises(CorruptRecord, match=f"{row * len(record)}.*size {size} "):
-        arrow.record_positions(bytes(body))
+        record_positions(bytes(body))
 
 
 def _pairs(text: str) -> int:

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from peers.aerobee_broker import AerobeeBroker
 
 from aerobee.pipeline import arrow
+from aerobee.pipeline.cli import pipeline
 from aerobee.pipeline.options import source_options
-from aerobee.pipeline.puller import PullPlan, Range, pull_range
-from aerobee.pipeline.queues import discover, latest
+from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
+from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, BrokerError, Cluster
-from aerobee.protocol.record import encode_batch
-
-SINK_STATE, SINK_PREPARE, SINK_COMMIT = 20100, 20101, 20102
+from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE, SINK_STATE
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ class Sink:
     def __init__(self, broker: AerobeeBroker, query: str = "q-1") -> None:
         self.broker = broker
         self.query = query
-        self.cluster = Cluster(Access((broker.namesrv,), retries=2))
+        self.cluster = Cluster(Access((broker.namesrv,), patience=2))
 
     def state(self) -> int:
         ext = {"query": self.query}
@@ -137,6 +138,50 @@ def test_queries_have_ledgers_of_their_own(
     assert (one.state(), two.state()) == (5, -1)
     two.commit(3, [two.prepare(3, 0, [b"two"])])
     assert stored_rows(broker) == Counter([b"one", b"two"])
+
+
+def run_ledger(broker: AerobeeBroker, *words: str, fails: bool = False) -> str:
+    result = CliRunner().invoke(pipeline, ["ledger", *words, "--namesrv", broker.namesrv])
+    assert (result.exit_code != 0) == fails, result.output
+    return result.output
+
+
+def test_the_ledger_is_listed_and_queries_are_forgotten_for_good(
+    broker: AerobeeBroker, make_sink: Callable[..., Sink]
+) -> None:
+    for query in ("q-1", "q-2"):
+        sink = make_sink(query)
+        sink.commit(4, [sink.prepare(4, 0, [b"row"])])
+    assert [line.split()[:3] for line in run_ledger(broker, "list").splitlines()] == [
+        ["q-1", "batch", "4"],
+        ["q-2", "batch", "4"],
+    ]
+    assert "q-1 forgotten" in run_ledger(broker, "forget", "q-1")
+    assert run_ledger(broker, "forget", "--older-than", "1") == ""
+    assert "no broker remembers q-1" in run_ledger(broker, "forget", "q-1", fails=True)
+    assert "name queries" in run_ledger(broker, "forget", fails=True)
+    broker.kill_and_start()
+    assert run_ledger(broker, "list").startswith("q-2  batch 4")
+
+
+def test_a_query_whose_last_commit_is_long_ago_is_forgotten_at_the_next_commit(
+    broker: AerobeeBroker, make_sink: Callable[..., Sink]
+) -> None:
+    for query in ("old", "new", "older-than-the-times"):
+        sink = make_sink(query)
+        sink.commit(0, [sink.prepare(0, 0, [b"row"])])
+    broker.stop()
+    file = broker.store / "config" / "sparkSink.json"
+    content = json.loads(file.read_text())
+    content["committedAt"]["old"] -= 91 * 24 * 3_600_000
+    del content["committedAt"]["older-than-the-times"]  # as a file of before has it
+    file.write_text(json.dumps(content))
+    broker.start()
+    sink.cluster.drop(broker.broker)
+    sink = make_sink("new")
+    sink.commit(1, [sink.prepare(1, 0, [b"row"])])
+    known = [line.split()[0] for line in run_ledger(broker, "list").splitlines()]
+    assert known == ["new", "older-than-the-times"]
 
 
 def test_an_abandoned_batch_leaves_nothing_visible(

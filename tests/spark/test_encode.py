@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from aerobee.pipeline.columns import HEADERS
-from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.sender import Pile, Piles
-from aerobee.protocol.properties import parse
-from aerobee.protocol.record import decode_batch
+from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.places import key_hashes
+from aerobee.pipeline.sink.sender import Pile, Piles
+from aerobee.protocol.files.batch import decode_batch
+from aerobee.protocol.files.java_hash import java_hash
+from aerobee.protocol.files.properties import parse
 
 MAP = pa.map_(pa.string(), pa.string())
 NAMES = ("KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "x", "color")
@@ -65,7 +67,9 @@ def encoded(batch: Any) -> dict[Any, list[Any]]:
             table = parse(text)
             if len(table["UNIQ_KEY"]) == 32:
                 del table["UNIQ_KEY"]
-            found.setdefault((group.topic, group.queue_id), []).append((flag, body, table))
+            found.setdefault((group.target.topic, group.target.queue_id), []).append(
+                (flag, body, table)
+            )
     return found
 
 
@@ -139,3 +143,29 @@ def test_rows_that_no_message_can_hold_are_refused(columns: Any, complaint: str)
     batch = pa.record_batch({name: pa.array(rows, kinds[name]) for name, rows in columns.items()})
     with pytest.raises(OptionError, match=complaint):
         list(encode_rows(batch, "t", BulkIds()))
+
+
+def test_keys_have_the_hashes_that_java_and_the_sdk_choose_queues_by() -> None:
+    rng = random.Random(3)
+    texts = ["", "a", "o-42", "polygenelubricants", "é中", "\U0001f600", "x" * 300]
+    texts += ["".join(rng.choices("0123456789abcdef-é", k=rng.randrange(40))) for _ in range(500)]
+    keys = pa.array([None, *(text.encode() for text in texts)], pa.binary())
+    expected = [-1, *(abs(java_hash(text)) if text else -1 for text in texts)]
+    assert abs(java_hash("polygenelubricants")) == 2**31  # the one without a positive twin
+    assert key_hashes(keys).tolist() == expected
+    assert key_hashes(keys.slice(7, 90)).tolist() == expected[7:97]
+
+
+def test_rows_go_by_their_keys_and_those_without_one_stay_together() -> None:
+    rng = random.Random(4)
+    batch = random_batch(rng, 500)
+    found: dict[bytes, set[Any]] = {}
+    for part, topic in ((batch, None), (batch.drop_columns(["partition", "topic"]), "t")):
+        for group in encode_rows(part, topic, BulkIds(), lambda topic: 3):
+            if group.target.queue_id is None:
+                for _flag, _body, text in decode_batch(group.slice(0, len(group))):
+                    key = parse(text).get("KEYS") if group.target.lane is not None else None
+                    found.setdefault((key or "").encode(), set()).add(group.target.lane)
+    assert found[b"k1"] == {abs(java_hash("k1")) % 3}
+    assert found[b"k1 k2"] == {abs(java_hash("k1 k2")) % 3}
+    assert found[b""] == {None}

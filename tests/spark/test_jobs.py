@@ -11,15 +11,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 from pyspark.sql import SparkSession
 from rich.console import Console
-from spark.helpers import create_topic, numbers, produce, topic_rows
+from spark.helpers import create_topic, numbers, produce, start_command, topic_rows
+from spark.kills import kill_group, wait_until
 
 from aerobee.pipeline.cli import pipeline
+from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.jobs.leftovers import cleaned, committed
 from aerobee.pipeline.jobs.replay import Replay, selected
 from aerobee.pipeline.jobs.stats import show
 
@@ -67,6 +71,41 @@ def test_archive_then_replay_gives_the_same_messages(
     first = topic_rows(broker.namesrv, "kept", names)
     again = topic_rows(broker.namesrv, "kept-again", names)
     assert sorted(map(str, again)) == sorted(map(str, first)) and len(again) == 350
+
+
+def test_a_killed_archive_leaves_no_broken_file_once_it_was_run_again(
+    run: Run, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "killed", 4)
+    rows = numbers(8000)
+    for queue_id in range(4):
+        produce(broker.namesrv, "killed", rows[queue_id::4], queue_id=queue_id)
+    out = tmp_path / "archive"
+    options = ("--namesrv", broker.namesrv, "--topics", "killed", "--out", str(out))
+    small = ("--rows-per-batch", "800", "--master", "local[2]")
+
+    def uncommitted() -> list[Path]:
+        kept = committed(out)
+        return [file for file in out.rglob("part-*.parquet") if file.name not in kept]
+
+    for _ in range(3):
+        driver = start_command("pipeline", "archive", *options, *small)
+        try:
+            assert wait_until(lambda: bool(uncommitted()), driver, 100)
+        finally:
+            kill_group(driver)
+        if uncommitted():
+            break
+    assert uncommitted(), "no kill came while a file was written"
+    run("archive", *options)
+    tables = [pq.read_table(file, columns=["value"]) for file in out.rglob("*.parquet")]
+    values = [value for table in tables for value in table.column(0).to_pylist()]
+    assert sorted(values) == rows
+
+
+def test_two_archives_do_not_run_on_one_folder(tmp_path: Path) -> None:
+    with cleaned(tmp_path), pytest.raises(OptionError, match="another archive"), cleaned(tmp_path):
+        pass
 
 
 def test_replay_takes_a_time_range_at_a_rate(
@@ -180,10 +219,13 @@ def test_audit_finds_nothing_in_a_sound_store_and_every_planted_damage(
         kind: [f for report in reports if report["kind"] == kind for f in report["findings"]]
         for kind in ("log", "queue", "index")
     }
-    assert any("does not match its" in f["problem"] for f in found["log"])
-    assert any("the queue entry for offset 3 of red queue 0" in f["problem"] for f in found["log"])
-    assert any("entry 3" in f["problem"] for f in found["queue"])
-    assert [f["position"] for f in found["index"]] == [1]
+    damaged, keyless = sorted(found["log"], key=lambda f: f["file"], reverse=True)
+    assert (damaged["file"], damaged["position"]) == (str(log), 0)
+    assert "does not match its checksum" in damaged["problem"]
+    assert "is in no index file" in keyless["problem"]
+    assert [(f["file"], f["position"]) for f in found["queue"]] == [(str(queue), 20 * 3)]
+    assert "queue entry 3: the log has no record" in found["queue"][0]["problem"]
+    assert any("index entry 1: no record at" in f["problem"] for f in found["index"])
 
 
 def test_audit_takes_deleted_topics_and_topics_made_anew_for_what_they_are(
@@ -202,7 +244,7 @@ def test_audit_takes_deleted_topics_and_topics_made_anew_for_what_they_are(
     assert "no damage found" in run("audit", broker.store).output
     shutil.rmtree(broker.store / "consumequeue" / "kept")
     run("audit", broker.store, "--json", tmp_path / "found.json", fails=True)
-    assert "no queue entry for offset 0 of kept" in (tmp_path / "found.json").read_text()
+    assert "the record has no entry 0 in queue kept/0" in (tmp_path / "found.json").read_text()
 
 
 def test_stats_tell_of_a_store_and_of_a_cluster(
@@ -215,6 +257,8 @@ def test_stats_tell_of_a_store_and_of_a_cluster(
     hours = json.loads(figures.read_text())["hours"]
     assert {(row["topic"], row["messages"]) for row in hours} == {("red", 400), ("blue", 400)}
     assert all(row["bytes"] > 400 * 200 for row in hours)
+    # All were stored within seconds, at most across one turn of the hour.
+    assert sum(row["messages_per_second"] for row in hours) > 40
     produce(broker.namesrv, "counted", numbers(30))
     namesrv = f"{broker.namesrv},{broker.namesrv}"  # a comma separates as ; does
     run("stats", "--namesrv", namesrv, "--topics", "counted", "--json", figures)

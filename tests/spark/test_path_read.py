@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from spark.helpers import create_topic, numbers, produce, topic_rows
+
+from aerobee.pipeline.options import source_options
+from aerobee.pipeline.source.batch_readers import PathReader
 
 
 @pytest.fixture
@@ -93,3 +97,28 @@ def test_wrong_options_are_refused(
     with pytest.raises(Exception) as raised:
         load(spark, path=str(tmp_path), **options).count()
     assert complaint in str(raised.value)
+
+
+def test_a_topic_that_the_store_does_not_have_is_an_error_as_over_tcp(
+    spark: SparkSession, filled: AerobeeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled.stop()
+    path = str(filled.store)
+    with pytest.raises(Exception, match=r"topic green does not exist in the store .* blue, red"):
+        load(spark, path=path, subscribe="red,green").count()
+    with pytest.raises(Exception, match=r"matches gr\.\*; leave failOnNoMatch out"):
+        load(spark, path=path, subscribePattern="gr.*", failOnNoMatch=True).count()
+    assert load(spark, path=path, subscribePattern="gr.*").count() == 0
+    options = source_options({"path": path, "subscribePattern": "gr.*"}, streaming=False)
+    PathReader(options, ("value",), StructType()).partitions()
+    assert "matches gr.*; set failOnNoMatch=true" in caplog.text
+
+
+def test_a_topic_without_a_message_yet_is_no_error(
+    spark: SparkSession, own_broker: Callable[..., AerobeeBroker]
+) -> None:
+    broker = own_broker()
+    create_topic(broker.broker, "empty", 1)
+    produce(broker.namesrv, "full", numbers(10))
+    broker.stop()
+    assert load(spark, path=str(broker.store), subscribe="empty").count() == 0

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.pipeline.audit import audit_parts, check_part
-from aerobee.pipeline.queue_files import QueueReader
-from aerobee.pipeline.store_files import Split, StoreFiles, map_file, walk
-from aerobee.protocol.record import Message
+from aerobee.pipeline.jobs.store_audit import audit_parts, check_part
+from aerobee.pipeline.source.queue_files import QueueReader
+from aerobee.pipeline.source.store_files import Split, StoreFiles, map_file, walk
+from aerobee.protocol.files.record import Message
 
 SLOTS = 100
 ENTRIES = 400
@@ -50,11 +50,13 @@ def test_a_short_last_file_is_read_and_not_called_damaged(root: Path, kind: str)
     ends = {"commitlog": data_end(path), "index": 40 + SLOTS * 4 + 60 * 20}
     os.truncate(path, ends.get(kind, -(-data_end(path) // 20) * 20))
     assert path.stat().st_size < before
+    (root / "abort").touch()
     splits = StoreFiles(str(root)).splits(wanted=lambda _: True)
     assert sum(records(split) for split in splits) == COUNT
     for part in audit_parts(str(root)):
         report = check_part(part)
-        assert report.findings == [] and report.checked > 0, report
+        assert report.findings == [], report
+        assert report.checked > 0 or report.kind == "folder", report
 
 
 def records(split: Split) -> int:

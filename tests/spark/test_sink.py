@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
 from spark.helpers import (
     create_topic,
     numbers,
@@ -18,6 +19,8 @@ from spark.helpers import (
     topic_values,
 )
 from spark.kills import kill_group, kill_worker, wait_until
+
+from aerobee.protocol.files.java_hash import java_hash
 
 DRIVER = Path(__file__).with_name("sink_driver.py")
 
@@ -54,6 +57,53 @@ def test_rows_become_messages_with_keys_tags_and_properties(
         assert row["properties"]["color"] == "red" and "UNIQ_KEY" in row["properties"]
         assert "WAIT" not in row["properties"]
         assert row["properties"].get("CLUSTER") != "other"
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_key_has_one_queue_the_sdks_and_its_rows_keep_their_order(
+    spark: SparkSession, broker: AerobeeBroker, guarantee: str
+) -> None:
+    topic = f"keyed-{guarantee}"
+    create_topic(broker.broker, topic, 4)
+    frame = (
+        spark.range(4000)
+        .coalesce(1)
+        .selectExpr("lpad(id, 6, '0') as value", "concat('order-', id % 50) as key")
+    )
+    save(frame, broker, topic=topic, deliveryGuarantee=guarantee, maxBatchBytes="4096")
+    seen: dict[bytes, list[int]] = {}
+    rows = topic_rows(broker.namesrv, topic, ["value", "key", "partition", "offset"])
+    for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
+        assert row["partition"] == abs(java_hash(row["key"].decode())) % 4
+        seen.setdefault(row["key"], []).append(int(row["value"]))
+    assert len(seen) == 50
+    assert all(order == sorted(order) and len(order) == 80 for order in seen.values())
+
+
+@pytest.mark.skipif(
+    not hasattr(DataSourceStreamReader, "getDefaultReadLimit"), reason="Spark 4.1 has no batches"
+)
+def test_small_batches_without_keys_fill_the_queues_evenly(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "even-in", 1)
+    create_topic(broker.broker, "even-out", 4)
+    produce(broker.namesrv, "even-in", numbers(80))
+    source = (
+        spark.readStream.format("aerobee")
+        .options(namesrv=broker.namesrv, subscribe="even-in", startingOffsets="earliest")
+        .option("maxOffsetsPerTrigger", 10)
+        .load()
+        .select("value")
+    )
+    writer = (
+        source.writeStream.format("aerobee")
+        .options(namesrv=broker.namesrv, topic="even-out", deliveryGuarantee="exactly-once")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    writer.trigger(availableNow=True).start().awaitTermination()
+    rows = topic_rows(broker.namesrv, "even-out", ["partition"])
+    assert Counter(row["partition"] for row in rows) == dict.fromkeys(range(4), 20)
 
 
 def test_a_column_says_the_topic_unless_the_option_does(

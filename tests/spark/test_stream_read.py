@@ -15,6 +15,8 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from spark.helpers import create_topic, group_offsets, numbers, produce
 from spark.trimming import trim_oldest_file
 
+from aerobee.pipeline.options import OptionError, check_limit, source_options
+
 Stream = Callable[..., DataFrame]
 HAS_LIMITS = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
 
@@ -68,12 +70,13 @@ def test_available_now_reads_all_in_bounded_batches_and_shows_the_lag(
     fill(broker, "bounded", numbers(1000))
     sink = Sinkhole()
     frame = stream(subscribe="bounded", maxOffsetsPerTrigger=300, groupId="spark-bounded")
-    query = run_available(frame, tmp_path / "checkpoint", sink)
-    if not HAS_LIMITS:  # Spark 4.1: such a run is one batch, which ends at the limit
-        assert sink.sizes() == [300]
+    if not HAS_LIMITS:  # Spark 4.1: such a run is one batch, and a limit would cut it off
+        with pytest.raises(Exception, match="would end after maxOffsetsPerTrigger"):
+            run_available(frame, tmp_path / "checkpoint", sink)
         run_available(stream(subscribe="bounded"), tmp_path / "checkpoint", sink)
-        assert sink.sizes() == [300, 700] and sink.rows() == numbers(1000)
+        assert sink.sizes() == [1000] and sink.rows() == numbers(1000)
         return
+    query = run_available(frame, tmp_path / "checkpoint", sink)
     assert sink.rows() == numbers(1000)
     assert sink.sizes() == [300, 300, 300, 100]
     assert sum(group_offsets(broker.broker, "spark-bounded", "bounded", 3)) == 1000
@@ -89,7 +92,7 @@ def test_a_running_stream_keeps_the_limit_from_its_first_batch_and_after_a_resta
     for upto in (300, 700):
         sink = Sinkhole()
         query = (
-            stream(subscribe="limited", maxOffsetsPerTrigger=100)
+            stream(subscribe="limited", maxOffsetsPerTrigger=100, availableNow=False)
             .writeStream.foreachBatch(sink)
             .option("checkpointLocation", str(tmp_path / "c"))
             .start()
@@ -291,3 +294,13 @@ def test_wrong_options_of_a_stream_are_refused(
     with pytest.raises(Exception) as raised:
         run_available(stream(**options), tmp_path / "c", Sinkhole())
     assert complaint in str(raised.value)
+
+
+def test_a_limit_that_spark_does_not_keep_is_refused_unless_the_run_has_no_end() -> None:
+    given = {"namesrv": "127.0.0.1:9876", "subscribe": "x", "maxOffsetsPerTrigger": "10"}
+    options = source_options(given, streaming=True)
+    check_limit(options, spark_keeps_limits=True)
+    with pytest.raises(OptionError, match=r"Spark 4\.2 or newer"):
+        check_limit(options, spark_keeps_limits=False)
+    running = source_options(given | {"availableNow": "false"}, streaming=True)
+    check_limit(running, spark_keeps_limits=False)

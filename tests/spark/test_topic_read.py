@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark.helpers import create_topic, numbers, produce, topic_rows
 
 from aerobee.pipeline.options import OptionError, source_options
+from aerobee.pipeline.source.topic_ranges import plan_batch
 
 Read = Callable[..., DataFrame]
 
@@ -208,3 +210,43 @@ def test_numbers_that_cannot_be_meant_are_refused(name: str, text: str) -> None:
     given = {"namesrv": "127.0.0.1:9876"} | ({} if name == "assign" else {"subscribe": "a"})
     with pytest.raises(OptionError, match=f"^option {name} is .* expected (?!invalid)"):
         source_options(given | {name: text}, streaming=False)
+
+
+def test_a_read_that_covers_nothing_says_so(
+    broker: AerobeeBroker, orders: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    behind = {"subscribe": orders, "startingOffsets": f'{{"{orders}":{{"0":9999}}}}'}
+    for given, text in (
+        (behind, f"of {orders} queue 0 on .* begins at 9999, behind its end"),
+        ({"subscribePattern": "no-such-.*"}, "no topic of this cluster matches no-such-"),
+    ):
+        caplog.clear()
+        given = {"namesrv": broker.namesrv} | given
+        plan_batch(source_options(given, streaming=False))
+        assert re.search(text, caplog.text)
+        with pytest.raises(OptionError, match=text):
+            plan_batch(source_options(given | {"failOnNoMatch": "true"}, streaming=False))
+
+
+def test_a_table_whose_options_spark_would_lose_is_refused_when_it_is_made(
+    spark: SparkSession, broker: AerobeeBroker, orders: str
+) -> None:
+    options = f"USING aerobee OPTIONS (namesrv '{broker.namesrv}', subscribe '{orders}')"
+    with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept {options}")
+    assert not spark.catalog.tableExists("kept")
+    spark.sql(f"CREATE TEMPORARY VIEW shown {options}")
+    assert spark.table("shown").count() == spark.sql("SELECT value FROM shown").count() > 0
+
+
+def test_a_table_with_columns_of_its_own_says_when_read_why_it_cannot_be(
+    spark: SparkSession, orders: str
+) -> None:
+    spark.sql(
+        f"CREATE TABLE columns_kept (value binary) USING aerobee OPTIONS (subscribe '{orders}')"
+    )
+    try:
+        with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW"):
+            spark.table("columns_kept").count()
+    finally:
+        spark.sql("DROP TABLE columns_kept")

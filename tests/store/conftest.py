@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message, StoredMessage, decode_records
+from aerobee.protocol.files.record import Message, StoredMessage, decode_records
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
@@ -65,14 +65,8 @@ def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[OpenStore]:
 
 
 def abandon(store: MessageStore) -> None:
-    """Let go of a store as a killed process does: nothing is flushed, `abort` stays."""
-    store._maker.stop()
-    store.commit_log.files.close()
-    store.queue_table.close()
-    if store.index is not None:
-        store.index.close()
-    store.checkpoint.close()
-    store._unlock()
+    """Let go of a store as a killed process does."""
+    store.abandon()
 
 
 def message(topic: str = "T", queue_id: int = 0, body: bytes = b"hello", **fields: Any) -> Message:

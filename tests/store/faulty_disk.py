@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aerobee.broker.store.disk import DiskSpace, RealDisk, RealFile
+from aerobee.broker.store.files.disk import DiskSpace, RealDisk, RealFile
 
 # What is no call to the device, or has faults of its own here.
 FILE_CALLS: Final = ("allocate", "cut", "truncate", "extend", "sync", "write", "read", "view")

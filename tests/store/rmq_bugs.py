@@ -15,20 +15,25 @@ from typing import Any
 import pytest
 from crash.mutants import MUTANTS
 
-from aerobee.broker.store import json_file, key_search, recovery, recovery_queue, scan
-from aerobee.broker.store.commitlog import CommitLog
-from aerobee.broker.store.consume_queue import ENTRY, ConsumeQueue
-from aerobee.broker.store.disk import RealDisk
+from aerobee.broker.services.config_files import json_file
+from aerobee.broker.store.durability.flush_log import LogFlush, LogJob
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.flush import LogFlush, LogJob
-from aerobee.broker.store.index_file import _ENTRY, IndexFile
-from aerobee.broker.store.mapped_file import MappedFile
-from aerobee.broker.store.read import Reader
-from aerobee.broker.store.recovery import Recovery
-from aerobee.broker.store.recovery_plan import Plan, RecoveryFacts, plan_recovery
+from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.index import key_search
+from aerobee.broker.store.index.index_file import IndexFile
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.reading.read import Reader
+from aerobee.broker.store.recovery import queue_end, recovery
+from aerobee.broker.store.recovery.plan import Plan, RecoveryFacts, plan_recovery
+from aerobee.broker.store.recovery.recovery import Recovery
 from aerobee.broker.store.results import PutStatus
-from aerobee.protocol import fastjson
-from aerobee.protocol.record import CorruptRecord
+from aerobee.protocol.files import record_scan as scan
+from aerobee.protocol.files.index_layout import INDEX_ENTRY
+from aerobee.protocol.files.queue_entry import ENTRY
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.json import fastjson
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -58,7 +63,7 @@ def only_the_last_file(patch: Patch) -> None:
 
 def leave_cut_entries(patch: Patch) -> None:
     """#495: a cut moves the queue's end and leaves the entries, for the next start to believe."""
-    patch.setattr(recovery_queue, "_agrees", lambda queue, commit_log, limit: True)
+    patch.setattr(queue_end, "_agrees", lambda queue, commit_log, limit: True)
     real = MappedFile.cut
 
     def cut(self: MappedFile, position: int) -> None:
@@ -99,7 +104,7 @@ def time_only_for_those_who_wait(patch: Patch) -> None:
 
     def complete(self: LogFlush, job: LogJob) -> None:
         before = self.flushed_timestamp
-        waited = self.waiting
+        waited = len(self.waiters)
         real(self, job)
         if not waited:
             self.flushed_timestamp = before
@@ -120,8 +125,9 @@ def one_file_a_flush(patch: Patch) -> None:
 
     def complete(self: LogFlush, job: LogJob) -> None:
         real_complete(self, job)
-        while self._waiting:
-            self._waiting.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
+        waiting = self.waiters._waiting
+        while waiting:
+            waiting.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
 
     patch.setattr(LogFlush, "prepare", prepare)
     patch.setattr(LogFlush, "complete", complete)
@@ -180,7 +186,7 @@ def follow_any_chain(patch: Patch) -> None:
     def find(self: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         number = self._newest_of(key_hash % self.slots)
         while number > 0:
-            entry = _ENTRY.unpack(self.file.read(self._position(number), 20))
+            entry = INDEX_ENTRY.unpack(self.file.read(self._position(number), 20))
             if entry[0] == key_hash:
                 yield entry[1]
             number = entry[3]

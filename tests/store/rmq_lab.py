@@ -14,7 +14,7 @@ from waiting import finish
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult
 from aerobee.broker.store.settings import StoreSettings
-from aerobee.protocol.record import Message, StoredMessage, decode_records
+from aerobee.protocol.files.record import Message, StoredMessage, decode_records
 
 ROOT = "/store"
 SMALL: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.store import consume_queue
+from aerobee.broker.store.queues import consume_queue
 from store.rmq_lab import Lab, bodies, checkpoint, found, numbered, put, settle
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import crcmod.predefined
 import pytest
 
-from aerobee.broker.store.checkpoint import PAGE_SIZE, StoreCheckpoint, decode_checkpoint
+from aerobee.protocol.files.checkpoint import PAGE_SIZE, StoreCheckpoint, decode_checkpoint
 
 POINT = StoreCheckpoint(11, 22, 33, 44, 55, 6_000_000, 20231114221320000, 77)
 TIMES = StoreCheckpoint(11, 22, 33, 44, 55)

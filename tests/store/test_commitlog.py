@@ -11,15 +11,14 @@ import crcmod.predefined
 import pytest
 
 from aerobee.broker.store.results import PutStatus
-from aerobee.protocol.ids import encode_host
-from aerobee.protocol.record import (
-    BLANK_MAGIC,
-    MAGIC_V2,
+from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.record import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     Message,
     decode_record,
 )
+from aerobee.protocol.files.record_layout import BLANK_MAGIC, MAGIC_V2
 
 from .conftest import SMALL, ManualClock, OpenStore, abandon, dispatch, message, read_all
 from .faulty_disk import FaultyDisk

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.store.consume_queue_ext import is_address
+from aerobee.broker.store.queues.consume_queue_ext import is_address
 from aerobee.broker.store.results import Arrival, Boundary, ReadStatus
-from aerobee.protocol.java_hash import java_hash
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.files.java_hash import java_hash
+from aerobee.protocol.files.record import decode_records
 
 from .conftest import ManualClock, OpenStore, dispatch, message, read_all
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from aerobee.protocol.config_journal import read_journal
-from aerobee.protocol.ids import encode_host
+from aerobee.protocol.files.config_journal import read_journal
+from aerobee.protocol.files.ids import encode_host
 
 from .conftest import ManualClock, OpenStore, dispatch, message
 

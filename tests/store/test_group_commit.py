@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from waiting import until
 
-from aerobee.broker.store.group_commit import GroupCommit
+from aerobee.broker.store.durability.group_commit import GroupCommit
 
 PATIENCE_S = 10
 

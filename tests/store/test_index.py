@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import finish
 
-from aerobee.broker.store.index_service import hash_keys
-from aerobee.protocol.java_hash import index_hash, java_hash
-from aerobee.protocol.record import decode_record
+from aerobee.protocol.files.java_hash import index_hash, java_hash
+from aerobee.protocol.files.java_hash_columns import hash_keys
+from aerobee.protocol.files.record import decode_record
 
 from .conftest import ManualClock, OpenStore, abandon, dispatch, message
 

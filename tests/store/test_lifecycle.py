@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from waiting import until
 
-from aerobee.broker.clock import Clock, VirtualClock
+from aerobee.broker.base.clock import Clock, VirtualClock
 from aerobee.broker.store.errors import StoreError, StoreLocked
-from aerobee.broker.store.inspect_files import kept_at_rest
+from aerobee.broker.store.inspect.files import kept_at_rest
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import Arrival, PutStatus
 from aerobee.broker.store.settings import StoreSettings
@@ -217,7 +217,7 @@ async def test_the_self_check_names_what_is_wrong(tmp_path: Path) -> None:
 async def test_a_coroutine_that_fails_fences_the_store_with_its_name(tmp_path: Path) -> None:
     store = make(tmp_path)
 
-    def broken() -> bool:
+    def broken(before: int | None = None) -> bool:
         raise ValueError("planted")
 
     await store.start()

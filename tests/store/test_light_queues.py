@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.store.consume_queue import ENTRY
-from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_verify import verify
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.verify import verify
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.protocol.files.queue_entry import ENTRY
 
 from .conftest import SMALL, OpenStore, abandon, dispatch, message, read_all
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from aerobee.broker.base.worker import Worker
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.worker import Worker
 
 from .conftest import ManualClock, OpenStore, dispatch, message
 from .faulty_disk import FaultyDisk

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.store.disk import RealDisk
-from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_verify import verify
+from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.verify import verify
 
 from .conftest import OpenStore, abandon, dispatch, message, read_all
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loop_turns import calls_of
+from waiting import finish
 
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.refusals import Cause
@@ -16,6 +18,7 @@ from aerobee.broker.store.results import ReadStatus
 from .conftest import OpenStore, abandon, dispatch, message, read_all
 from .faulty_disk import Fault, FaultyDisk
 
+CALLS_MAX = 8_000  # of a slice; all 3,000 entries and keys: 80,000
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -45,7 +48,7 @@ def found_by_key(store: MessageStore, key: str) -> int:
 
 @pytest.mark.parametrize("number", NO_ROOM)
 @pytest.mark.parametrize("call", ["create", "allocate", "write", "sync"])
-def test_a_checkpoint_without_room_is_put_off(
+def test_a_checkpoint_without_room_is_deferred(
     open_store: OpenStore, tmp_path: Path, call: str, number: int
 ) -> None:
     disk = FaultyDisk()
@@ -56,10 +59,10 @@ def test_a_checkpoint_without_room_is_put_off(
     for _ in range(2):
         store.flush.step()
         store.queue_flush.step(thorough=True)
-        assert store.queue_flush.put_off
+        assert store.queue_flush.deferred
         assert store.refusals.current is None
     store.queue_flush.step(thorough=True)
-    assert not store.queue_flush.put_off
+    assert not store.queue_flush.deferred
     assert store.checkpoint.value.dispatched_offset == store.max_physical_offset
     put(store, 10, 11)
     abandon(store)
@@ -112,7 +115,7 @@ def test_entries_that_the_disk_dropped_are_made_anew_from_the_log(
     assert store.queue_flush.lost
     refusal = store.refusals.current
     assert refusal is not None and part in refusal.reason and "free space" in refusal.reason
-    assert store.queue_flush.try_rebuild()
+    assert finish(store.queue_flush.try_rebuild())
     store.queue_flush.step(thorough=True)
     assert store.refusals.current is None
     put(store, 40, 41)
@@ -122,6 +125,32 @@ def test_entries_that_the_disk_dropped_are_made_anew_from_the_log(
         assert found_by_key(store, f"k{number}") == 1, number
     abandon(store)
     assert bodies(open_store()) == numbers(41)
+
+
+def test_many_entries_are_made_anew_in_slices_while_readers_wait(open_store: OpenStore) -> None:
+    disk = ForgetfulDisk()
+    store = open_store(disk=disk)
+    put(store, 0, 3000)
+    dispatch(store)
+    disk.forget("/consumequeue/", 0, 3000 * 20)
+    store.flush.step()
+    store.queue_flush.step(thorough=True)
+    assert store.queue_flush.lost
+    rebuilding, slices, done = store.queue_flush.try_rebuild(), [0], False
+
+    def go_on() -> None:
+        nonlocal done
+        done = next(rebuilding, True) is True
+
+    while not done:
+        slices.append(calls_of(go_on))
+        if not done:
+            found = store.read_queue("T", 0, 2999, 32, max_bytes=1 << 20)
+            found.release()
+            assert found.status in (ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.FOUND)
+            assert store.queue_end("T", 0) == 3000
+    assert len(slices) > 5 and max(slices) < CALLS_MAX
+    assert bodies(store) == numbers(3000)
 
 
 def killed_store(open_store: OpenStore, root: Path, **changes: Any) -> None:

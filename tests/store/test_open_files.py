@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.store.disk import RealDisk
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_stat import stat
-from aerobee.broker.store.inspect_verify import verify
+from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.stat import stat
+from aerobee.broker.store.inspect.verify import verify
 
 from .conftest import OpenStore, dispatch, message, read_all
 
@@ -131,7 +131,7 @@ def test_a_queue_file_that_gets_no_blocks_at_first_takes_its_entries_later(
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="allocate memory"):
-        patch.setattr("aerobee.broker.store.disk.allocate_blocks", refused)
+        patch.setattr("aerobee.broker.store.files.disk.allocate_blocks", refused)
         dispatch(store)
     dispatch(store)
     assert [m.body for m in read_all(store)] == bodies

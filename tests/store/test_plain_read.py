@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from aerobee.broker.store import page_cache
-from aerobee.broker.store.consume_queue import BLANK_ENTRY
+from aerobee.broker.store.files import page_cache
+from aerobee.broker.store.files import residence as residence_module
+from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.page_cache import Residence
+from aerobee.protocol.files.queue_entry import BLANK_ENTRY
 
 from .conftest import OpenStore, dispatch, message
 
@@ -39,11 +40,12 @@ def test_a_plain_read_gives_the_same_bytes_as_the_general_one(open_store: OpenSt
         offset = chance.randrange(-2, store.max_offset("T", queue_id) + 2)
         count = chance.choice((1, 2, 31, 32, 63, 64, 65, 150))
         most = chance.choice((1, 200, 1000, 4000, 1 << 20))
-        found = store.read_plain("T", queue_id, offset, count, most)
+        queue = store.queue_table.table["T", queue_id]
+        found = store.read_plain(queue, offset, count, most)
         if found is None:
             continue
         plain += 1
-        queue, file, start, end, views, size, taken, behind = found
+        file, start, end, views, size, taken, behind = found
         general = store.read_queue("T", queue_id, offset, count, max_bytes=most)
         assert b"".join(views) == b"".join(general.views)
         assert (size, taken) == (general.size, general.count)
@@ -63,33 +65,33 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(open_store: Ope
     store = filled(open_store)
     queue = store.queue_table.get("T", 0)
     assert queue is not None
-    assert store.read_plain("T", 0, 10, 5, 1 << 20) is not None
-    assert store.read_plain("T", 9, 0, 5, 1 << 20) is None
-    assert store.read_plain("T", 0, -1, 5, 1 << 20) is None
-    assert store.read_plain("T", 0, queue.max_offset, 5, 1 << 20) is None
-    assert store.read_plain("T", 0, 10, 0, 1 << 20) is None
+    assert store.read_plain(queue, 10, 5, 1 << 20) is not None
+    assert store.read_plain(queue, -1, 5, 1 << 20) is None
+    assert store.read_plain(queue, queue.max_offset, 5, 1 << 20) is None
+    assert store.read_plain(queue, 10, 0, 1 << 20) is None
     for count in (5, 100):
         saved = bytes(queue.entries(12, 1))
         queue.files.files[0].write(12 * 20, BLANK_ENTRY)
-        assert store.read_plain("T", 0, 10, count, 1 << 20) is None
+        assert store.read_plain(queue, 10, count, 1 << 20) is None
         queue.files.files[0].write(12 * 20, saved)
-        assert store.read_plain("T", 0, 10, count, 1 << 20) is not None
+        assert store.read_plain(queue, 10, count, 1 << 20) is not None
     first = store.commit_log.files.files[0]
     first.usable = False  # it is being removed
-    assert store.read_plain("T", 0, 0, 5, 1 << 20) is None
+    assert store.read_plain(queue, 0, 5, 1 << 20) is None
     first.usable = True
     store._reader.check_records = True
-    assert store.read_plain("T", 0, 10, 5, 1 << 20) is None
+    assert store.read_plain(queue, 10, 5, 1 << 20) is None
 
 
 def test_what_is_far_behind_the_logs_end_is_left_to_the_general_read(
     open_store: OpenStore,
 ) -> None:
     store = filled(open_store)
-    store._reader._hot_bytes = 50_000
-    last = store.max_offset("T", 0) - 1
-    assert store.read_plain("T", 0, 0, 5, 1 << 20) is None
-    assert store.read_plain("T", 0, last, 5, 1 << 20) is not None
+    store._reader.hot_bytes = 50_000
+    queue = store.queue_table.table["T", 0]
+    last = queue.max_offset - 1
+    assert store.read_plain(queue, 0, 5, 1 << 20) is None
+    assert store.read_plain(queue, last, 5, 1 << 20) is not None
 
 
 def test_a_block_that_is_in_memory_is_asked_for_once_in_a_while(
@@ -106,7 +108,7 @@ def test_a_block_that_is_in_memory_is_asked_for_once_in_a_while(
         return cached
 
     monkeypatch.setattr(page_cache, "is_cached", is_cached)
-    monkeypatch.setattr(page_cache, "monotonic", lambda: time)
+    monkeypatch.setattr(residence_module, "monotonic", lambda: time)
     residence = Residence()
     assert residence.holds_range(first, 1000, 2000)
     assert residence.holds_range(first, 30_000, 40_000)

@@ -12,11 +12,11 @@ import pytest
 import structlog
 from waiting import until
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.store import prewrite
-from aerobee.broker.store.disk import RealDisk, RealFile
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.log import prewrite
+from aerobee.broker.store.log.prewrite import CHUNK, PAUSE_S, WINDOW, Prewriter
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.prewrite import CHUNK, PAUSE_S, WINDOW, Prewriter
 from aerobee.broker.store.settings import StoreSettings
 
 from .conftest import SMALL, OpenStore, message, read_all

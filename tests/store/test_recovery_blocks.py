@@ -10,16 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aerobee.broker.store import recovery_scan, scan_block
+from aerobee.broker.store.log import scan_block
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.property_columns import read_properties
-from aerobee.protocol.java_hash import java_hash
-from aerobee.protocol.record import (
-    BORN_HOST_V6,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-    Message,
-)
+from aerobee.broker.store.recovery import log_scan
+from aerobee.protocol.files.java_hash import java_hash
+from aerobee.protocol.files.properties_columns import read_properties
+from aerobee.protocol.files.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, Message
+from aerobee.protocol.files.record_layout import BORN_HOST_V6
 
 from .conftest import OpenStore, abandon, dispatch, message
 
@@ -112,10 +109,10 @@ def test_a_log_without_queues_gives_the_same_ones_in_blocks_and_record_by_record
     for name in ("consumequeue", "index"):
         shutil.rmtree(tmp_path / "store" / name)
     shutil.copytree(tmp_path / "store", tmp_path / "other")
-    monkeypatch.setattr(recovery_scan, "BLOCK_RECORDS", rng.choice((7, 100, 8192)))
+    monkeypatch.setattr(log_scan, "BLOCK_RECORDS", rng.choice((7, 100, 8192)))
     recover_all(open_store(**settings))
     in_blocks = derived_files(tmp_path / "store")
-    monkeypatch.setattr(recovery_scan, "read_block", no_block)
+    monkeypatch.setattr(log_scan, "read_block", no_block)
     recover_all(open_store(**settings, root=tmp_path / "other"))
     assert in_blocks == derived_files(tmp_path / "other")
     assert in_blocks == live

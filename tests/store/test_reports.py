@@ -56,3 +56,17 @@ def test_a_file_that_cannot_be_removed_is_logged_once_a_minute(
     assert len(told) == 1, lines
     assert told[0]["errno"] == "EACCES" and told[0]["call"] == "unlink"
     assert "commitlog" in told[0]["path"] and told[0]["then"]
+
+
+def test_a_stop_that_cannot_remove_the_abort_file_ends_all_the_same(open_store: OpenStore) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk)
+    assert store.put([message()])[0].ok
+    disk.faults = [Fault("unlink", "/abort", errno.EROFS)]
+    with capture_logs() as lines:
+        store.close()
+    told = [line for line in lines if line["log_level"] == "error"]
+    assert [(line["errno"], line["call"]) for line in told] == [("EROFS", "unlink")], lines
+    assert told[0]["path"].endswith("abort") and told[0]["then"]
+    again = open_store()  # the lock is free
+    assert not again.was_stopped

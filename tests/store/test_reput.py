@@ -8,9 +8,10 @@ import pytest
 import structlog
 from waiting import finish, until
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.store import reput
-from aerobee.broker.store.reput import Reput
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.store.dispatch import facts, reput
+from aerobee.broker.store.dispatch.dispatcher import RecordDispatcher
+from aerobee.broker.store.log.commitlog import Fact
 
 from .conftest import OpenStore, dispatch, message, read_all
 from .faulty_disk import FaultyDisk
@@ -21,14 +22,14 @@ def test_records_of_two_files_are_dispatched_in_two_blocks(
 ) -> None:
     store = open_store()
     blocks: list[int] = []
-    in_block = Reput._dispatch_block
+    as_block = RecordDispatcher._dispatch_as_block
 
-    def noting(self: Reput, batch: list[reput.Fact]) -> int:
-        done = in_block(self, batch)
-        blocks.append(done)
+    def noting(self: RecordDispatcher, batch: list[Fact]) -> bool:
+        done = as_block(self, batch)
+        blocks.append(len(batch) if done else 0)
         return done
 
-    monkeypatch.setattr(Reput, "_dispatch_block", noting)
+    monkeypatch.setattr(RecordDispatcher, "_dispatch_as_block", noting)
     bodies = [b"%04d" % number for number in range(900)]
     store.put([message(body=body, properties="KEYS\x01k") for body in bodies])
     assert len(store.commit_log.files.files) == 2
@@ -92,14 +93,14 @@ def test_a_reader_is_told_the_queues_end_that_is_not_dispatched_yet(
     dispatch(store)
     store.put([message() for _ in range(3)])
     visible = 8 if flush == "ASYNC_FLUSH" else 5  # what a crash may take back is not shown
-    found = store.read_plain("T", 0, 1, 2, 1 << 20)
-    assert found is not None
-    assert store.visible_end(found[0]) == visible
+    queue = store.queue_table.table["T", 0]
+    assert store.read_plain(queue, 1, 2, 1 << 20) is not None
+    assert store.visible_end(queue) == visible
     general = store.read_queue("T", 0, 1, 2, max_bytes=1 << 20)
     assert (general.count, general.max_offset) == (2, visible)
     general.release()
     store.flush.step()
-    assert store.visible_end(found[0]) == 8
+    assert store.visible_end(queue) == 8
 
 
 def test_keys_of_records_before_one_that_could_not_be_dispatched_are_kept(
@@ -190,13 +191,13 @@ def test_keys_that_a_full_disk_kept_back_are_written_once(open_store: OpenStore)
 def test_a_topic_deleted_while_dispatch_is_behind_starts_again_at_zero(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reput, "WAITING_MAX", 10)
+    monkeypatch.setattr(facts, "WAITING_MAX", 10)
     disk = FaultyDisk()
     store = open_store(disk=disk)
     disk.no_space_for = "consumequeue"
     for _ in range(120):  # more than are kept in memory: the log is walked
         store.put([message(body=b"old", properties="KEYS\x01old") for _ in range(10)])
-    assert store.reput.behind
+    assert store.reput.facts.behind
     store.delete_topic("T")
     assert store.put([message(body=b"1"), message(topic="other")])[0].queue_offset == 0
     disk.no_space_for = ""

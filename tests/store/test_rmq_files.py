@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.store import json_file
-from aerobee.broker.store.disk import make_folder
-from aerobee.broker.store.index_file import _ENTRY
+from aerobee.broker.services.config_files import json_file
+from aerobee.broker.store.files.disk import make_folder
 from aerobee.broker.store.results import ReadStatus
-from aerobee.protocol.java_hash import index_hash, java_hash
+from aerobee.protocol.files.index_layout import INDEX_ENTRY
+from aerobee.protocol.files.java_hash import index_hash, java_hash
 from store.rmq_bugs import FAILURES, FILE_BUGS
 from store.rmq_lab import Lab, bodies, checkpoint, dispatch, found, message, numbered, put, settle
 
@@ -134,9 +134,9 @@ def test_rmq_8018(lab: Lab) -> None:
     assert store.index is not None
     file = store.index.files[0]
     start = file.entries_at + 3 * 20
-    key_hash, offset, seconds, _ = _ENTRY.unpack_from(file.file.view, start)
+    key_hash, offset, seconds, _ = INDEX_ENTRY.unpack_from(file.file.view, start)
     assert offset == hit.physical_offset and key_hash == index_hash("T", "00000002")
-    _ENTRY.pack_into(file.file.view, start, key_hash, offset, seconds, 3)
+    INDEX_ENTRY.pack_into(file.file.view, start, key_hash, offset, seconds, 3)
     followed = list(islice(store.index.find("T", "00000002", 0, 2**62), 1000))
     assert followed == [offset]
 

@@ -188,7 +188,7 @@ def test_rmq_7233(lab: Lab) -> None:
     for number in range(3):
         lab.clock.ms += 60_000
         put(store, *numbered(number * 7, number * 7 + 7, 1000))
-    assert store.flush.waiting == 0
+    assert len(store.flush.waiters) == 0
     settle(store)
     checkpoint(store)
     assert store.checkpoint.value.physic_msg_timestamp == lab.clock.ms

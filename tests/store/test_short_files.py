@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from waiting import finish
 
-from aerobee.broker.store.disk import RealDisk, RealFile
 from aerobee.broker.store.errors import StoreError, WrongFileSize
-from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_verify import verify
+from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.verify import verify
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.files.record import decode_records
 
 from .conftest import OpenStore, abandon, dispatch, message, read_all
 

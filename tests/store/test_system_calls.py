@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from aerobee.broker.store.system_calls import PAGE, touch_blocks
+from aerobee.broker.store.files.system_calls import PAGE, touch_blocks
 
 
 def test_touching_gives_every_block_and_changes_no_byte(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ from crash.powercut.load import Load, make_topic
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 
-from aerobee.broker.store.inspect_files import open_directory
-from aerobee.broker.store.inspect_verify import verify
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.verify import verify
 
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": "1048576",

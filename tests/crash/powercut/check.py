@@ -31,7 +31,7 @@ from crash.powercut.load import (
 )
 from peers.wire import Wire
 
-from aerobee.protocol.record import StoredMessage
+from aerobee.protocol.files.record import StoredMessage
 
 QUERY_BY_KEY: Final = 12
 SYSTEM_BUSY: Final = 2  # queues are still catching up with the log

@@ -10,7 +10,7 @@ from typing import Final
 from crash.powercut.history import COMMIT, HALF, LEVEL, PLAIN, ROLLBACK, TIMER, History, Sent
 from peers.wire import Answer, Wire
 
-from aerobee.protocol.record import StoredMessage, decode_records
+from aerobee.protocol.files.record import StoredMessage, decode_records
 
 TOPIC: Final = "Cut"
 GROUP: Final = "CG"

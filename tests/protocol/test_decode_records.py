@@ -1,12 +1,12 @@
-"""The quick decoder of pulled records gives what the general one gives, or its error."""
+"""The decoder of many records gives what that of one gives, one by one, or its error."""
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.client.records import decode_pulled
-from aerobee.protocol.record import CorruptRecord, Message, decode_records, encode_record
+from aerobee.protocol.files.record import Message, decode_record, decode_records, encode_record
+from aerobee.protocol.files.record_layout import CorruptRecord
 
 HOSTS = st.sampled_from([b"\x7f\x00\x00\x01\x00\x00\x2a\x9f", bytes(range(20))])
 RECORDS = st.builds(
@@ -25,26 +25,34 @@ RECORDS = st.builds(
 )
 
 
+def one_by_one(data):
+    found, position = [], 0
+    while position < len(data):
+        found.append(decode_record(data, position))
+        position += found[-1].size
+    return found
+
+
 def plain(messages):
     return [msgspec.structs.astuple(message) for message in messages]
 
 
 @given(st.lists(RECORDS, max_size=8))
-def test_it_decodes_what_the_general_decoder_decodes(records):
+def test_it_decodes_what_the_decoder_of_one_decodes(records):
     data = b"".join(records)
-    assert plain(decode_pulled(data)) == plain(decode_records(data))
+    assert plain(decode_records(data)) == plain(one_by_one(data))
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
-def test_damage_is_met_as_the_general_decoder_meets_it(records, data):
+def test_damage_is_met_as_the_decoder_of_one_meets_it(records, data):
     whole = bytearray(b"".join(records))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
     damaged = bytes(whole[: data.draw(st.integers(1, len(whole)))])
     try:
-        expected = plain(decode_records(damaged))
+        expected = plain(one_by_one(damaged))
     except CorruptRecord:
         with pytest.raises(CorruptRecord):
-            decode_pulled(damaged)
+            decode_records(damaged)
     else:
-        assert plain(decode_pulled(damaged)) == expected
+        assert plain(decode_records(damaged)) == expected

@@ -1,0 +1,148 @@
+"""The walls between the layers hold: an import that they forbid fails `make check`."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("broker", "client", "conf", "make", "pipeline", "protocol", "src", "systemd")
+
+# contract, where the import is planted, the import, how it is written
+BREACHES = {
+    "a package knows one above it": (
+        "packages",
+        *("protocol/wire/frame.py", "aerobee.broker.base.clock", "plain"),
+    ),
+    "the SDK knows the broker": (
+        "the SDK does not know the broker",
+        *("client/producing/sender.py", "aerobee.broker.base.clock", "plain"),
+    ),
+    "the pipeline knows the broker": (
+        "the pipeline does not know the broker",
+        *("pipeline/wire.py", "aerobee.broker.base.clock", "plain"),
+    ),
+    "the protocol waits": (
+        "the protocol is bytes and values only",
+        *("protocol/wire/frame.py", "asyncio", "plain"),
+    ),
+    "a layer of the broker knows one above it, inside a function": (
+        "broker",
+        *("broker/store/log/commitlog.py", "aerobee.broker.services.stats", "lazy"),
+    ),
+    "a service knows a socket, for its types only": (
+        "services do not know a socket",
+        *("broker/services/stats.py", "aerobee.broker.net.connection", "type checking"),
+    ),
+    "the log knows its index": (
+        "store",
+        *("broker/store/log/commitlog.py", "aerobee.broker.store.index.index_file", "plain"),
+    ),
+    "the wire knows the files": (
+        "protocol",
+        *("protocol/wire/frame.py", "aerobee.protocol.files.record", "plain"),
+    ),
+    "producing knows consuming": (
+        "client",
+        *("client/producing/sender.py", "aerobee.client.consuming.consumer", "type checking"),
+    ),
+    "the source knows the sink": (
+        "pipeline",
+        *("pipeline/source/queues.py", "aerobee.pipeline.sink.sender", "lazy"),
+    ),
+    "two neighbours know each other": (
+        "no cycles at any depth",
+        *("broker/net/connection.py", "aerobee.broker.net.server", "type checking"),
+    ),
+}
+FORMS = {
+    "plain": "\nimport {}  # noqa: E402, F401\n",
+    "lazy": "\n\ndef planted() -> None:\n    import {}  # noqa: F401\n",
+    "type checking": (
+        "\nfrom typing import TYPE_CHECKING  # noqa: E402\n\n"
+        "if TYPE_CHECKING:\n    import {}  # noqa: F401\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the product, links and all."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in COPIED:
+        shutil.copytree(
+            *(ROOT / name, copy / name),
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        shutil.copy2(ROOT / name, copy / name)
+    return copy
+
+
+@contextmanager
+def planted(tree: Path, path: str, imported: str, form: str) -> Iterator[None]:
+    file = tree / path
+    before = file.read_text()
+    file.write_text(before + FORMS[form].format(imported))
+    try:
+        yield
+    finally:
+        file.write_text(before)
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    return run(tree, Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache")
+
+
+def run(tree: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(tree / "src")}
+    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+
+
+def test_every_contract_is_kept(tree: Path) -> None:
+    result = lint(tree)
+    assert result.returncode == 0, result.stdout
+    assert " 0 broken" in result.stdout
+
+
+@pytest.mark.parametrize("breach", BREACHES.values(), ids=BREACHES)
+def test_a_breach_fails_and_names_both_modules(tree: Path, breach: tuple[str, ...]) -> None:
+    contract, path, imported, form = breach
+    with planted(tree, path, imported, form):
+        result = lint(tree)
+    assert result.returncode == 1, result.stdout
+    assert f"{contract} BROKEN" in result.stdout
+    told = result.stdout.partition("Broken contracts")[2]
+    for name in ("aerobee." + path.removesuffix(".py").replace("/", "."), imported):
+        # Of a cycle the siblings are named within their folder.
+        assert name in told or f".{name.rpartition('.')[2]}" in told, told
+
+
+def test_a_folder_in_no_layer_fails(tree: Path) -> None:
+    for folder in ("broker", "broker/store", "client", "pipeline", "protocol"):
+        stray = tree / folder / "stray.py"
+        stray.write_text("")
+        try:
+            result = lint(tree)
+        finally:
+            stray.unlink()
+        assert result.returncode == 1, folder
+        assert "stray" in result.stdout
+
+
+def test_make_check_fails_with_a_breach(tree: Path) -> None:
+    contract, path, imported, form = BREACHES[
+        "a layer of the broker knows one above it, inside a function"
+    ]
+    venv = sys.prefix
+    installed = f"{venv}/.installed"  # this environment serves, whatever has set it up
+    with planted(tree, path, imported, form):
+        result = run(tree, "make", f"V={venv}", "-o", installed, "check")
+    assert result.returncode != 0
+    assert f"{contract} BROKEN" in result.stdout, result.stdout + result.stderr

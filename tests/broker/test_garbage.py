@@ -1,0 +1,93 @@
+"""Collections stay short while clients are served; in a quiet moment memory goes back.
+
+Each test has a process of its own: what it looks at is the whole process's."""
+
+import subprocess
+import sys
+
+import pytest
+
+from aerobee.broker.daemon import garbage
+
+HEAD = """
+import gc, time, weakref
+from aerobee.broker.daemon.garbage import Garbage, anonymous_bytes
+
+garbage = Garbage()
+garbage.begin()
+
+def quiet_look():
+    garbage.look()  # from here on the work counts
+    time.sleep(0.3)
+    garbage.look()
+"""
+
+
+def run(script: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", HEAD + script], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(garbage._libc() is None, reason="this C library gives nothing back")
+def test_memory_that_a_burst_has_left_free_is_given_back_in_a_quiet_moment() -> None:
+    run("""
+before = anonymous_bytes()
+burst = [bytes(2000) for _ in range(40_000)]
+kept = burst[::100]  # pieces that live on all over the heap: it cannot shrink by itself
+del burst
+held = anonymous_bytes()
+assert held > before + (60 << 20), (before, held)
+garbage.look()  # much was done since the last look
+assert anonymous_bytes() > held - (8 << 20), "given back while clients are served"
+time.sleep(0.3)
+garbage.look()
+assert anonymous_bytes() < held - (50 << 20), (held, anonymous_bytes())
+assert all(len(each) == 2000 for each in kept)
+""")
+
+
+def test_collections_do_not_look_at_what_has_survived() -> None:
+    run("""
+table = {number: [{"name": number}] for number in range(200_000)}
+pauses = []
+
+def timed(phase, info):
+    if phase == "start":
+        pauses.append(-time.thread_time())
+    else:
+        pauses[-1] += time.thread_time()
+
+for _ in range(3):  # the newest of the table are looked at until they have survived twice
+    list([[]] for _ in range(30_000))
+gc.callbacks.append(timed)
+for _ in range(20):
+    list([[]] for _ in range(30_000))
+gc.callbacks.remove(timed)
+assert len(pauses) >= 20, pauses
+begun = time.thread_time()
+gc.unfreeze()
+gc.collect()
+full = time.thread_time() - begun
+assert max(pauses) < full / 4, (max(pauses), full)
+""")
+
+
+def test_cycles_that_lived_long_are_collected_in_a_quiet_moment() -> None:
+    run("""
+class Node:
+    pass
+
+nodes = [Node() for _ in range(30_000)]
+for node in nodes:
+    node.itself = node
+gone = weakref.ref(nodes[0])
+gc.collect(1)
+gc.collect(1)
+del nodes, node
+gc.collect(1)
+assert gone() is not None, "it was to be old"
+quiet_look()
+assert gone() is None
+""")

@@ -1,0 +1,214 @@
+"""What the command prints: JSON for programs, tables for terminals, texts, completion."""
+
+import asyncio
+import os
+import re
+import subprocess
+from datetime import datetime
+
+import pytest
+from aerobee_command import AEROBEE, aerobee
+from terminals import typed
+
+from aerobee import ConsumerOptions
+
+SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+# What these hold is named by users and brokers: properties, attributes, topics, settings.
+NAMED_BY_OTHERS = {"properties", "attributes", "conflicts", "settings"}
+
+
+def keys_of(value):
+    """Every key that the command itself has named."""
+    if isinstance(value, list):
+        for item in value:
+            yield from keys_of(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            inner = item.values() if key in NAMED_BY_OTHERS and isinstance(item, dict) else [item]
+            for each in inner:
+                yield from keys_of(each)
+
+
+async def make_something_of_each(mq) -> None:
+    await mq.admin.create_topic("orders", queues=1)
+    await mq.send("orders", b"x", key="k", properties={"Camel Case": "1"})
+    await mq.send("orders", b"later", delay=3600)
+    async with mq.consumer("orders", group="g", options=ConsumerOptions(max_retries=0)) as inbox:
+        await (await inbox.get()).retry()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topic list",
+        "topic show orders",
+        "group list",
+        "group show g",
+        "offsets show g",
+        "timer list",
+        "dlq list",
+        "dlq list g",
+        "message key orders k",
+        "message time orders",
+        "consume orders -n 1",
+        "cluster status",
+        "cluster brokers",
+        "ping",
+        "doctor",
+        "config flush",
+        "bench -n 10 --size 10",
+    ],
+)
+async def test_keys_of_json_are_snake_case(aerobee_broker, line):
+    async with aerobee_broker.connect() as mq:
+        await make_something_of_each(mq)
+    url = "" if line.startswith("config") else aerobee_broker.url
+    found = (await aerobee(*line.split(), "--json", url=url)).json
+    assert found and [key for key in keys_of(found) if not SNAKE.fullmatch(key)] == []
+
+
+async def test_settings_of_topics_and_groups_have_snake_case_too(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.admin.create_topic("orders", attributes={"message.type": "NORMAL"})
+        await mq.admin.create_group("g", max_retries=3)
+    [topic] = (
+        (await aerobee("topic", "show", "orders", "--json", url=aerobee_broker.url))
+        .json["settings"]
+        .values()
+    )
+    assert topic["read_queue_nums"] == 4 and topic["attributes"] == {"message.type": "NORMAL"}
+    [group] = (
+        (await aerobee("group", "show", "g", "--json", url=aerobee_broker.url))
+        .json["settings"]
+        .values()
+    )
+    assert group["retry_max_times"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        (("topic", "show", "nowhere"), 3, "not_found"),
+        (("topic", "create"), 2, "wrong_usage"),
+        (("topic", "create", "bad*name"), 1, "failed"),
+        (("offsets", "reset", "g", "t", "--to-first", "--to-last"), 2, "wrong_usage"),
+    ],
+)
+async def test_with_json_failures_are_json_too(aerobee_broker, words, code, kind):
+    told = await aerobee(*words, "--json", url=aerobee_broker.url, code=code)
+    assert told.out == "" and told.err.count("\n") == 1
+    assert set(told.error) == {"error", "kind", "exit_code"}
+    assert (told.error["kind"], told.error["exit_code"]) == (kind, code)
+
+
+async def test_with_json_nobody_reached_is_json_too():
+    told = await aerobee("topic", "list", "--json", "--url", "mq://127.0.0.1:1", code=4)
+    assert told.error["kind"] == "unreached" and "no connection" in told.error["error"]
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+async def test_no_table_splits_an_id(aerobee_broker, columns):
+    url = aerobee_broker.url
+    async with aerobee_broker.connect() as mq:
+        await make_something_of_each(mq)
+        sent = await mq.send("orders", b"a body of several words " * 6, tag="paid", key="o-42")
+        held = await mq.send("orders", b"later", delay=60)
+        [dead] = [row async for row in mq.find("%DLQ%g")]
+    for line, words in (
+        ("message time orders", [sent.message_id]),
+        ("message key orders o-42", [sent.message_id]),
+        ("timer list", [held.message_id, held.recall_handle]),
+        ("dlq list g", [dead.message_id]),
+        ("cluster status", [aerobee_broker.address]),
+        ("topic show orders", []),
+    ):
+        code, shown = await typed([AEROBEE, *line.split(), "--url", url], columns=columns)
+        assert code == 0
+        for word in words:
+            assert word in shown, f"{line}\n{shown}"
+
+
+async def test_a_table_that_fits_its_terminal_is_a_table(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        sent = await mq.send("orders", b"words " * 30, key="o-42")
+    words = ("message", "key", "orders", "o-42", "--url", aerobee_broker.url)
+    code, shown = await typed([AEROBEE, *words], columns=120)
+    assert code == 0 and sent.message_id in shown
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert any("offset" in line and "tag" in line for line in lines)
+
+
+def complete(url: str, *words: str) -> set[str]:
+    """What bash would offer for the last word."""
+    environment = {
+        **os.environ,
+        "AEROBEE_URL": url,
+        "_AEROBEE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("aerobee", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    result = subprocess.run([AEROBEE], env=environment, capture_output=True, text=True, timeout=20)
+    assert result.stderr == ""
+    return {line.partition(",")[2] for line in result.stdout.split()}
+
+
+async def test_topics_groups_and_settings_are_completed(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        for topic in ("orders", "orders-eu", "bills"):
+            await mq.admin.create_topic(topic)
+        await mq.admin.create_group("grocers")
+    url = aerobee_broker.url
+    ask = asyncio.to_thread
+    assert await ask(complete, url, "send", "or") == {"orders", "orders-eu"}
+    assert await ask(complete, url, "topic", "show", "b") == {"bills"}
+    assert await ask(complete, url, "consume", "b") == {"bills"}
+    assert await ask(complete, url, "consume", "orders", "--group", "g") == {"grocers"}
+    assert await ask(complete, url, "offsets", "show", "g") == {"grocers"}
+    assert await ask(complete, url, "offsets", "show", "grocers", "or") == {"orders", "orders-eu"}
+    assert await ask(complete, url, "dlq", "replay", "g") == {"grocers"}
+    assert "flushDiskType=" in await ask(complete, url, "broker", "--set", "flushD")
+    assert "flushDiskType" in await ask(complete, url, "config", "flushD")
+    assert "flushDiskType=" in await ask(complete, url, "cluster", "settings", "--set", "flushD")
+    nobody = "mq://127.0.0.1:1"
+    assert await ask(complete, nobody, "topic", "show", "b") == set()
+
+
+async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(aerobee_broker):
+    url = aerobee_broker.url
+    told = (await aerobee("send", "orders", "x", "--delay", "3600", url=url)).out
+    async with aerobee_broker.connect() as mq:
+        [timer] = await mq.admin.timers("orders")
+    due = datetime.fromtimestamp(timer["deliverTimestamp"] / 1000).astimezone()
+    assert f"due {due.isoformat(sep=' ', timespec='milliseconds')}" in told
+    assert f"aerobee timer recall orders {timer['recallHandle']}" in told
+    assert " at 0 " not in told and "/0" not in told  # the place is that of the broker's timers
+    sent = (await aerobee("send", "orders", "y", "--deliver-at", "2h", "--json", url=url)).json
+    assert sent["recall_handle"] and sent["due"] and "queue_offset" not in sent
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said", "unsaid"),
+    [
+        (("message", "id", "AAAA"), 2, "--topic", "needs the topic"),
+        (("message", "id", "AAAA", "--topic", "orders"), 3, "AAAA", "hexadecimal"),
+        (("cluster", "settings", "--set", "nosuch=1"), 1, "there is no setting nosuch", "NO_PERM"),
+        (("send", "orders", "x", "--order-key", ""), 2, "an order key", "a order"),
+        (("send", "orders", "x", "--key", "a b"), 2, "repeat --key", "list"),
+        (
+            ("send", "orders", "x", "--delay", "1", "--deliver-at", "2h"),
+            *(2, "--deliver-at", "deliver_at"),
+        ),
+        (("send", "orders", "x", "--delay", "-1"), 2, "--delay", "deliver_at"),
+        (("consume", "orders", "--tag", "a", "--sql", "b > 1"), 2, "--tag or --sql", "tags or sql"),
+        (("consume", "orders", "--tag", "*"), 2, "--tag", "tags out"),
+        (("topic", "list", "--timeout", "0"), 2, "--timeout", "argument"),
+        (("timer", "recall", "orders", "AAAA"), 2, "AAAA", "_"),
+    ],
+)
+async def test_errors_speak_of_the_commands_own_options(aerobee_broker, words, code, said, unsaid):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+    told = (await aerobee(*words, url=aerobee_broker.url, code=code)).err
+    assert said in told and unsaid not in told

@@ -1,0 +1,65 @@
+"""Asking for what does not exist, or for what is damaged: told as such, and nothing is made."""
+
+import os
+from pathlib import Path
+
+import pytest
+from aerobee_command import aerobee
+
+from aerobee.testing import EmbeddedBroker
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("consume", "nowhere"),
+        ("consume", "nowhere", "--group", "nobody"),
+        ("consume", "nowhere", "--follow"),
+        ("consume", "nowhere", "--follow", "--group", "nobody"),
+        ("offsets", "show", "nobody"),
+        ("offsets", "show", "nobody", "orders"),
+        ("offsets", "show", "billing", "nowhere"),
+        ("offsets", "reset", "nobody", "orders", "--to-first"),
+        ("offsets", "reset", "billing", "nowhere", "--to-first"),
+    ],
+)
+async def test_what_is_not_there_is_not_found_and_not_made(aerobee_broker, words):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        await mq.admin.create_group("billing")
+        before = await mq.admin.topics(system=True), await mq.admin.groups(system=True)
+        missing = "nowhere" if "nowhere" in words else "nobody"
+        told = await aerobee(*words, url=aerobee_broker.url, code=3)
+        assert missing in told.err
+        assert (await mq.admin.topics(system=True), await mq.admin.groups(system=True)) == before
+
+
+async def damaged_store(folder: Path) -> Path:
+    """Three messages; one bit of the second one's body is the wrong way round."""
+    async with EmbeddedBroker(folder) as broker, broker.connect() as mq:
+        await mq.admin.create_topic("orders", queues=1)
+        for number in range(3):
+            await mq.send("orders", b"sound message %d" % number, key=f"k{number}")
+    store = folder / "store"
+    [log] = (store / "commitlog").iterdir()
+    with log.open("r+b") as file:
+        content = file.read()
+        at = content.index(b"sound message 1")
+        file.seek(at)
+        file.write(b"S")
+        os.fsync(file.fileno())
+    return store
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [(), ("--topic", "orders"), ("--topic", "orders", "--queue", "0"), ("--key", "k1"),
+     ("--topic", "orders", "--key", "k1")],
+)  # fmt: skip
+async def test_a_damaged_record_is_not_dumped_as_a_good_one(tmp_path, chosen):
+    store = await damaged_store(tmp_path / "b")
+    told = await aerobee("store", "dump", str(store), *chosen, code=1)
+    assert "ound message 1" not in told.out
+    assert "damaged: " in told.err and "checksum" in told.err
+    if "--key" not in chosen:
+        assert "sound message 0" in told.out and "sound message 2" in told.out

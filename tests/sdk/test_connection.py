@@ -1,0 +1,101 @@
+"""The SDK's end of a connection, with a peer of the test's own on a real socket."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from waiting import until
+
+from aerobee import connect
+from aerobee.client.errors import ConnectionLost, RequestTimeout
+from aerobee.client.transport.connection import open_connection
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.conversation import Conversation, frame_parts
+from aerobee.protocol.wire.signing import signature
+
+
+class Peer:
+    """Keeps what it is asked; answers at once only where `prompt`."""
+
+    def __init__(self, *, prompt):
+        self.prompt = prompt
+        self.asked = []
+        self.writer = None
+
+    async def serve(self, reader, writer):
+        conversation = Conversation()
+        self.writer = writer
+        while data := await reader.read(1 << 16):
+            for request in conversation.receive(data):
+                self.asked.append(request)
+                if self.prompt:
+                    self.answer(request)
+
+    def answer(self, request):
+        self.writer.writelines(frame_parts(request.answer(0)))
+
+
+@asynccontextmanager
+async def serving(*, prompt=True):
+    peer = Peer(prompt=prompt)
+    async with await asyncio.start_server(peer.serve, "127.0.0.1", 0) as server:
+        yield peer, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peer.writer.close()
+        await peer.writer.wait_closed()
+
+
+@asynccontextmanager
+async def connected(*, prompt=True):
+    async with serving(prompt=prompt) as (peer, address):
+        connection = await open_connection(address, lambda *_: None, timeout=3)
+        yield peer, connection
+        connection.close()
+        await connection.wait_closed(3)
+
+
+async def test_a_client_with_credentials_signs_whatever_way_a_request_takes():
+    async with serving() as (peer, address), connect(f"mq://key:secret@{address}") as mq:
+        remoting = mq._core.remoting
+        await mq.admin.ping(address)
+        await remoting.ask(address, 25, {"a": "1"}, b"body", what="a question")
+        await remoting.oneway(address, Command(15, {"a": "2"}))
+        await (await remoting.connection(address)).request(Command(34), 3)
+        await until(lambda: len(peer.asked) == 4)
+    for request in peer.asked:
+        assert request.ext["AccessKey"] == "key"
+        assert request.ext["Signature"] == signature(request.ext, request.body, "secret")
+
+
+async def test_each_request_has_its_own_deadline_and_the_others_go_on():
+    async with connected(prompt=False) as (peer, connection):
+        patient = connection.ask(Command(11), 30)
+        brief = [connection.ask(Command(10), seconds) for seconds in (0.2, 0.1, 0.1234)]
+        for future, seconds in zip(brief, ("0.2", "0.1", "0.1234"), strict=True):
+            with pytest.raises(RequestTimeout, match=f"answer request 10 within {seconds} s"):
+                await future
+        for request in peer.asked:  # three of the answers come too late
+            peer.answer(request)
+        assert (await patient).code == 0
+        assert connection.conversation.in_flight == 0
+
+
+async def test_a_connection_without_requests_has_no_timer():
+    async with connected() as (_, connection):
+        await connection.request(Command(10), 0.05)
+        assert connection._timer is not None
+        await until(lambda: connection._timer is None)
+        late = connection.ask(Command(10), 30)
+        connection.close()
+        with pytest.raises(ConnectionLost, match="was closed"):
+            await late
+        assert connection._timer is None
+
+
+async def test_a_peer_that_speaks_something_else_is_named(caplog):
+    async with connected(prompt=False) as (peer, connection):
+        asked = connection.ask(Command(10), 30)
+        await until(lambda: peer.asked)
+        peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with pytest.raises(ConnectionLost, match="does not speak RocketMQ's protocol: frame of"):
+            await asked
+    assert caplog.text.count("what is no RocketMQ frame") == 1

@@ -1,0 +1,71 @@
+"""What a client says when its broker goes and comes."""
+
+import asyncio
+import logging
+
+import pytest
+from peers.aerobee_broker import AerobeeBroker
+from waiting import until
+
+from aerobee import ConnectFailed, ConsumerOptions, connect
+
+
+@pytest.fixture
+async def broker(tmp_path):
+    running = AerobeeBroker(tmp_path)
+    yield running
+    if running.is_running:
+        await asyncio.to_thread(running.kill)
+
+
+async def test_a_lost_connection_is_one_line_and_its_return_another(broker, caplog):
+    caplog.set_level(logging.INFO, "aerobee")
+    await asyncio.to_thread(broker.start)
+    events = []
+    async with connect(f"mq://{broker.namesrv}", on_connection=events.append) as mq:
+        await mq.admin.create_topic("orders", queues=8)
+        async with mq.consumer("orders", group="billing") as inbox:
+            caplog.clear()
+            await asyncio.to_thread(broker.stop)
+            await until(lambda: f"{broker.broker} is lost" in caplog.text)
+            await asyncio.sleep(2)  # in which eight queues are asked for again and again
+            await asyncio.to_thread(broker.start)
+            await until(lambda: f"{broker.broker} is back" in caplog.text)
+            await mq.send("orders", b"x")
+            async with asyncio.timeout(10):
+                assert (await inbox.get()).body == b"x"
+    said = [row.getMessage() for row in caplog.records if row.levelno >= logging.WARNING]
+    assert len(said) == 2, said
+    assert said[0].startswith(f"{broker.broker} is lost: ")
+    assert said[1].startswith(f"{broker.broker} is back after ")
+    mine = [event.connected for event in events if event.address == broker.broker]
+    assert mine == [False, True]
+
+
+async def test_a_cluster_that_is_not_there_yet_is_waited_for(broker):
+    await asyncio.to_thread(broker.start)
+    await asyncio.to_thread(broker.stop)
+    url = f"mq://{broker.namesrv}"
+    with pytest.raises(ConnectFailed):
+        async with connect(url, wait=0.3):
+            pass
+    starting = asyncio.create_task(asyncio.to_thread(broker.start))
+    async with connect(url, wait=30) as mq:
+        await starting
+        assert (await mq.send("orders", b"x", timeout=10)).ok
+
+
+async def test_a_rebalance_is_told(aerobee_broker):
+    told = []
+    async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
+        await one.admin.create_topic("orders", queues=4)
+        options = ConsumerOptions(on_rebalance=lambda taken, given: told.append((taken, given)))
+        async with one.consumer("orders", group="billing", options=options) as first:
+            [(taken, given)] = told
+            assert taken == first.queues and len(taken) == 4 and given == []
+            async with two.consumer("orders", group="billing") as second:
+                await until(lambda: len(told) == 2)
+                assert told[1] == ([], second.queues) and len(second.queues) == 2
+            await until(lambda: len(told) == 3)
+            assert len(told[2][0]) == 2 and told[2][1] == []
+        assert len(told) == 4 and len(told[3][1]) == 4

@@ -1,0 +1,69 @@
+"""The order application of the examples, under a broker that is restarted and killed."""
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from peers.aerobee_broker import AerobeeBroker
+from waiting import until
+
+EXAMPLE = Path(__file__).parents[2] / "examples/order_app.py"
+
+
+@pytest.fixture
+def order_app():
+    spec = importlib.util.spec_from_file_location("order_app", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["order_app"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["order_app"]
+
+
+@pytest.fixture
+async def broker(tmp_path):
+    settings = {"transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
+    running = AerobeeBroker(tmp_path / "broker", **settings)
+    await asyncio.to_thread(running.start)
+    yield running
+    await asyncio.to_thread(running.kill)
+
+
+def repeated(app):
+    return {place for place, count in app.deliveries.items() if count > 1}
+
+
+@pytest.mark.timeout(180)
+async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(order_app, broker, tmp_path):
+    app = order_app.OrderApp(f"mq://{broker.namesrv}", tmp_path)
+    running = asyncio.create_task(app.run())
+
+    async def more_orders(count):
+        """Work goes on, and at both ends."""
+        for table in ("placed", "billed"):
+            goal = len(app.ids(table)) + count
+            await until(lambda table=table, goal=goal: len(app.ids(table)) >= goal, 40)
+
+    try:
+        await until(lambda: app.events, 30)
+        await more_orders(50)
+        assert repeated(app) == set()
+        for _ in range(2):
+            held = {place for place, count in app.in_hand.items() if count}
+            before = set(app.deliveries)
+            await asyncio.to_thread(broker.restart)
+            held |= set(app.deliveries) - before  # taken while it stopped or started
+            held |= {place for place, count in app.in_hand.items() if count}
+            await more_orders(50)
+            assert repeated(app) <= held
+        for _ in range(2):
+            await asyncio.to_thread(broker.kill_and_start)
+            await more_orders(50)
+        app.close()
+        async with asyncio.timeout(60):
+            await running  # ends when every order that was placed has come to its end
+    finally:
+        running.cancel()
+    assert app.disorder() == []

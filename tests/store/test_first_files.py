@@ -1,0 +1,137 @@
+"""The first file of a new queue is made in a thread: the loop does not wait for it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.store.files.disk import RealFile
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.results import Arrival
+from aerobee.broker.store.settings import StoreSettings
+
+from .conftest import SMALL, message, read_all
+from .faulty_disk import Fault, FaultyDisk
+
+
+class SlowDisk(FaultyDisk):
+    """While `gate` is closed a new queue file takes for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = 0
+        self.makers: list[str] = []  # the threads that made queue files
+
+    def create(self, path: str, size: int) -> RealFile:
+        if "/consumequeue/" in path:
+            self.makers.append(threading.current_thread().name)
+            self.waiting += 1
+            assert self.gate.wait(20), "the loop waits for a file"
+            self.waiting -= 1
+        return super().create(path, size)
+
+
+@pytest.fixture
+def disk() -> SlowDisk:
+    return SlowDisk()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, disk: SlowDisk) -> AsyncIterator[MessageStore]:
+    settings = StoreSettings(store_path_root_dir=str(tmp_path), **SMALL)
+    store = MessageStore(settings, clock=Clock(), disk=disk, ahead=True)
+    store.load()
+    await store.start()
+    yield store
+    disk.gate.set()
+    await store.stop()
+
+
+async def test_the_loop_goes_on_and_dispatch_keeps_the_order_of_the_log(
+    store: MessageStore, disk: SlowDisk
+) -> None:
+    arrived: list[Arrival] = []
+    store.add_arrival_listener(arrived.extend)
+    assert store.put([message()])[0].ok
+    await until(lambda: len(arrived) == 1)
+    disk.gate.clear()
+    assert store.put([message(), message("New"), message(), message("New", 1)])[-1].ok
+    await until(lambda: len(arrived) == 2 and disk.waiting)
+    assert store.put([message()])[0].ok  # the loop is here
+    disk.gate.set()
+    await until(lambda: store.dispatched_offset == store.max_physical_offset)
+    found = [(each.topic, each.queue_id, each.queue_offset) for each in arrived]
+    assert found[:3] == [("T", 0, 0), ("T", 0, 1), ("New", 0, 0)]
+    assert found[3:] == [("T", 0, 2), ("New", 1, 0), ("T", 0, 3)]
+    assert set(disk.makers) == {"aerobee-queues_0"}
+
+
+async def test_who_asks_for_a_queue_whose_file_is_in_the_making_finds_its_message(
+    store: MessageStore, disk: SlowDisk
+) -> None:
+    disk.gate.clear()
+    assert store.put([message("New")])[0].ok
+    await until(lambda: disk.waiting)
+    threading.Timer(0.05, disk.gate.set).start()
+    assert store.max_offset("New", 0) == 1
+
+
+async def test_a_file_that_the_thread_could_not_make_is_made_when_it_is_needed(
+    store: MessageStore, disk: SlowDisk
+) -> None:
+    disk.faults.append(Fault("create", "/consumequeue/", errno.EIO, times=1))
+    assert store.put([message("New")])[0].ok
+    await until(lambda: store.dispatched_offset == store.max_physical_offset)
+    assert len(read_all(store, "New")) == 1
+    assert len(disk.makers) == 2
+
+
+async def test_a_topic_deleted_while_its_file_is_made_leaves_nothing(
+    store: MessageStore, disk: SlowDisk, tmp_path: Path
+) -> None:
+    disk.gate.clear()
+    store.prepare_queue("New", 0)
+    store.prepare_queue("New", 1)  # not even begun
+    await until(lambda: disk.waiting)
+    threading.Timer(0.05, disk.gate.set).start()
+    store.delete_topic("New")
+    assert not (tmp_path / "consumequeue" / "New").exists()
+
+
+async def test_a_file_that_nobody_used_goes_with_the_stop(
+    store: MessageStore, disk: SlowDisk, tmp_path: Path
+) -> None:
+    store.prepare_queue("New", 0)
+    path = tmp_path / "consumequeue" / "New" / "0" / ("0" * 20)
+    await until(path.exists)
+    await store.stop()
+    assert not path.exists()
+
+
+async def test_the_names_of_folders_that_the_thread_made_are_synced_before_a_checkpoint(
+    store: MessageStore, disk: SlowDisk, tmp_path: Path
+) -> None:
+    store.prepare_queue("New", 0)  # makes the topic's folder, and is never taken
+    await until((tmp_path / "consumequeue" / "New" / "0" / ("0" * 20)).exists)
+    assert store.put([message("New", 1)])[0].ok
+    await until(lambda: store.dispatched_offset == store.max_physical_offset)
+    folders = set(store.queue_flush._unsynced)
+    root = tmp_path / "consumequeue"
+    assert {str(root), str(root / "New"), str(root / "New" / "1")} <= folders
+
+
+async def test_nothing_is_made_ahead_while_puts_are_refused(
+    store: MessageStore, disk: SlowDisk
+) -> None:
+    await store.stop()
+    store.prepare_queue("New", 0)
+    assert store.queues() == {}
+    assert not disk.makers

@@ -1,0 +1,57 @@
+"""The fast and the general way give the same answers and store the same bytes."""
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
+from two_ways.requests import Asked, bursts, each_odd_request, usual_sends
+from two_ways.twins import stored, twins
+
+MODES = st.fixed_dictionaries(
+    {
+        "flush_disk_type": st.sampled_from(["ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"]),
+        "broker_permission": st.sampled_from([6] * 8 + [4, 2]),
+        "trace_on": st.booleans(),
+        "enabled_append_prop_crc": st.booleans(),
+        "lite_pull_message_enable": st.sampled_from([True, True, False]),
+    }
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(MODES, st.lists(bursts(), min_size=3, max_size=10))
+def test_both_ways_give_the_same_answers_and_store_the_same_bytes(
+    modes: dict[str, object], script: list[list[Asked]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        uvloop.run(compare(Path(folder), modes, script))
+        assert stored(Path(folder) / "fast") == stored(Path(folder) / "general")
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("codec", [JSON, ROCKETMQ, MSGPACK])
+async def test_every_odd_field_and_property_is_answered_and_stored_alike(
+    tmp_path: Path, codec: int, flush: str
+) -> None:
+    await compare(tmp_path, {"flush_disk_type": flush}, each_odd_request(codec))
+    assert stored(tmp_path / "fast") == stored(tmp_path / "general")
+
+
+async def compare(folder: Path, modes: dict[str, object], script: list[list[Asked]]) -> None:
+    async with twins(folder, **modes) as (fast, general, clock):
+        for step, burst in enumerate([usual_sends(), *script]):
+            clock.ms += step
+            random.seed(step)  # queue ids that the broker chooses
+            found = await fast.answers(burst)
+            random.seed(step)
+            wanted = await general.answers(burst)
+            for asked in burst:
+                if asked.opaque is not None:
+                    assert found[asked.opaque] == wanted[asked.opaque], asked
+        assert fast.counted() == general.counted()
