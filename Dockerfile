@@ -8,15 +8,19 @@ RUN python3 -m venv /opt/aerobee \
 FROM docker.io/library/python:3.12-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/aerobee --create-home aerobee
 COPY --from=build /opt/aerobee /opt/aerobee
+# Inside a container "beyond this machine" is the container's own network: who may reach the ports is
+# said by -p. docs/security.md tells how to add users.
 ENV PATH=/opt/aerobee/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     AEROBEE_BINDADDRESS=0.0.0.0 \
+    AEROBEE_ALLOWANONYMOUS=true \
+    AEROBEE_METRICSPROMEXPORTERHOST=0.0.0.0 \
     AEROBEE_STOREPATHROOTDIR=/var/lib/aerobee/store
 USER 10001
 WORKDIR /var/lib/aerobee
 VOLUME /var/lib/aerobee
-EXPOSE 9876 10909 10911 5557
+EXPOSE 9876 10909 10911 10912 5557
 STOPSIGNAL SIGTERM
 # A broker answers on 10911, a name server alone on 9876.
 HEALTHCHECK --interval=10s --timeout=5s CMD \

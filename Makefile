@@ -29,9 +29,10 @@ run: $(OK) ## set up what is missing and start a broker with its name service (A
 test: $(OK) ## set up what is missing and run the tests that need Python only
 	$(V)/bin/pytest -q -m "$(QUICK)" $(ARGS)
 
-check: $(OK) ## format, lint and types
+check: $(OK) ## format, lint, imports between layers, and types
 	$(V)/bin/ruff format --check .
 	$(V)/bin/ruff check .
+	$(V)/bin/lint-imports --no-logo
 	$(V)/bin/mypy
 
 format: $(OK) ## rewrite the code in the project's format
@@ -39,7 +40,7 @@ format: $(OK) ## rewrite the code in the project's format
 	$(V)/bin/ruff check --fix .
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .ci/work
+	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .ci/work
 
 include $(wildcard make/*.mk)
 

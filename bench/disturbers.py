@@ -17,8 +17,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import encode_frame
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import encode_frame
 
 COLD_TOPIC = "Cold"
 GROUP = "crowd"

@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import encode_frame
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import encode_frame
 from bench.disturbers import COLD_TOPIC, connect
 from bench.live_client import LiveClient
 

@@ -17,18 +17,19 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
-from aerobee.broker.assemble import make_broker, make_dispatcher
-from aerobee.broker.broker import Broker
-from aerobee.broker.busy_poll import BusyPoll
-from aerobee.broker.clock import Clock
-from aerobee.broker.connection import Connection, Feed, Limits, Part
-from aerobee.broker.hot_path import HotPath
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.turns import Turns
+from aerobee.broker.daemon.wiring import make_broker, make_front
+from aerobee.broker.fast.hot_path import HotPath
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.busy_poll import BusyPoll
+from aerobee.broker.net.connection import Connection, Feed, Limits
+from aerobee.broker.net.outbox import Part
 from aerobee.broker.settings import Settings
-from aerobee.broker.turns import Turns
-from aerobee.protocol import properties
-from aerobee.protocol.codecs import decode_command
-from aerobee.protocol.command import JSON, MSGPACK, ROCKETMQ, Command
-from aerobee.protocol.frame import FrameDecoder, encode_frame
+from aerobee.protocol.files import properties
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 
 CODECS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ, "MSGPACK": MSGPACK}
 TOPIC = "HotPath"
@@ -61,7 +62,6 @@ class _Unwritten(Connection):
 
     def write(self, parts: Sequence[Part]) -> None:
         self.answer = parts
-        self._releases_unwritten.clear()
 
 
 def reads(codec: int, body: bytes, window: int, count: int) -> list[bytes]:
@@ -171,7 +171,6 @@ def pulls(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
         def one_round(request: bytes = request, times: int = times) -> None:
             for _ in range(times):
                 hot.feed(request)
-            connection._releases_unwritten.clear()
 
         low, middle = measure(one_round, arguments.rounds)
         scale = ROUND_MESSAGES / (times * count)
@@ -193,10 +192,10 @@ async def main(arguments: argparse.Namespace) -> None:
         broker.store.load()
         broker.topics.load()
         broker.groups.load()
-        dispatcher = make_dispatcher(broker)
+        front = make_front(broker)
         connection = _Unwritten(_NoServer())
         connection.peer = connection.local = ("127.0.0.1", 10911)
-        hot = HotPath(connection, dispatcher, 16 << 20, broker)
+        hot = HotPath(connection, front.dispatcher, 16 << 20, front.sends, front.pulls)
         sends(broker, hot, arguments)
         pulls(broker, hot, arguments)
         broker.store.close()

@@ -11,10 +11,10 @@ import socket
 import struct
 import time
 
-from aerobee.protocol.codecs import decode_command
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FrameDecoder, encode_frame
-from aerobee.protocol.record import decode_records
+from aerobee.protocol.files.record import decode_records
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 
 TOPIC = "Live"
 BODY_SIZE = 1024

@@ -32,10 +32,10 @@ from typing import Any
 import pyarrow as pa
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS
-from aerobee.pipeline.encode import BulkIds, encode_rows
 from aerobee.pipeline.options import source_options
-from aerobee.pipeline.queues import discover, latest
-from aerobee.pipeline.sender import BatchSender
+from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.sender import BatchSender
+from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, Cluster
 from bench.spark_ready import ReadySource, make_ready
 

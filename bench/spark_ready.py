@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from aerobee.pipeline.arrow import store_splits, topic_filter
 from aerobee.pipeline.columns import spark_ddl
-from aerobee.pipeline.split_reader import Selection, read_split
+from aerobee.pipeline.source.split_reader import Selection, read_split
 
 
 def make_ready(store: Path, topic: str, columns: Sequence[str], folder: Path) -> None:

@@ -25,9 +25,9 @@ from typing import Any
 
 import structlog
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.store.disk import RealDisk
-from aerobee.broker.store.flush import CHECKPOINT_BYTES
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.store.durability.flush_queues import CHECKPOINT_BYTES
+from aerobee.broker.store.files.disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from bench.machine import describe_machine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aerobee.broker.store.commitlog import Row
+from aerobee.broker.store.log.commitlog import Row
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.protocol.record import Message
+from aerobee.protocol.files.record import Message
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 BORN_MS = 1_700_000_000_000

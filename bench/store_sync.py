@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from aerobee.broker.clock import Clock
-from aerobee.broker.store.disk import RealDisk
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.store.files.disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus
 from aerobee.broker.store.settings import StoreSettings

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aerobee.broker.clock import Clock
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.daemon.store_settings import store_settings
 from aerobee.broker.services.put_hooks import PutHooks
-from aerobee.broker.services.timers import Timers
+from aerobee.broker.services.timers.service import Timers
 from aerobee.broker.settings import Settings
-from aerobee.broker.settings.for_store import store_settings
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.protocol.record import Message
+from aerobee.protocol.files.record import Message
 
 START_MS = 1_800_000_000_000
 SPREAD_S = 36 * 3600  # the timers' times: within a day and a half

@@ -14,8 +14,8 @@ import sys
 import time
 from functools import partial
 
-from aerobee.broker.app import AppBroker
-from aerobee.broker.process import run_daemon
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.daemon.process import run_daemon
 from aerobee.broker.settings import load_settings
 
 _STEP_S = 0.001

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import time
 
-from aerobee.protocol.codecs import decode_command
-from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.command import Command
-from aerobee.protocol.frame import FrameDecoder, encode_frame
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 
 
 def first_send(port: int, topic: str = "BenchStart") -> bool:

@@ -3,11 +3,12 @@ IMAGES ?= 20000
 N      ?= 200
 export CUTS ?= 1
 SEED   ?= 1
+SHARE  ?= 1
 FS     ?= ext4 xfs
 FLUSH  ?= SYNC_FLUSH
 CRASH  := cd tests && ../$(V)/bin/python -m
 
-.PHONY: crashsim crashsim-quick killtest powercut powercut-kernel test-full-disk test-dead-device test-exchange
+.PHONY: crashsim crashsim-quick iofaults killtest powercut powercut-kernel test-full-disk test-dead-device test-exchange
 crashsim: $(OK) ## the real store on a disk that loses power, IMAGES=20000; and every planted bug
 	$(CRASH) crash.run $(IMAGES)
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
@@ -15,6 +16,9 @@ crashsim: $(OK) ## the real store on a disk that loses power, IMAGES=20000; and 
 crashsim-quick: $(OK) ## the share of crashsim for every change: some images, every planted bug
 	$(CRASH) crash.run 6000
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
+
+iofaults: $(OK) ## every call to the disk fails, once and for ever (SHARE=8: one fault of eight; about 25 minutes)
+	$(CRASH) crash.io_faults $(SHARE)
 
 killtest: $(OK) ## SIGKILLs of a writing broker and of its starts, N=200, half of them in each flush mode
 	$(CRASH) crash.killer $(N) $(SEED)
