@@ -86,6 +86,7 @@ class EmbeddedBroker:
             await self.stop()
             raise
         self._app = app
+        self.clock.is_thread_busy = lambda: app.is_thread_busy
         self._given = {
             **self._given,
             "listenPort": app.broker_port,

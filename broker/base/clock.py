@@ -41,8 +41,11 @@ class VirtualClock(Clock):
 
     # How often the loop is let run for work that one wake-up causes, before time moves on.
     _SETTLE_TURNS = 20
+    # How long a thread may take for its part of that work.
+    _THREADS_S = 10.0
 
     def __init__(self) -> None:
+        self.is_thread_busy: Callable[[], bool] = lambda: False
         self._advanced = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
@@ -89,6 +92,14 @@ class VirtualClock(Clock):
         await self._settle()
 
     async def _settle(self) -> None:
+        """Let happen what the last wake-up has caused, also what a thread does for it."""
+        await self._turn_loop()
+        until = time.monotonic() + self._THREADS_S
+        while self.is_thread_busy() and time.monotonic() < until:
+            await asyncio.sleep(0.0005)
+            await self._turn_loop()
+
+    async def _turn_loop(self) -> None:
         # asyncio's own loop shows what is ready to run; another one gets all the turns.
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
         for turn in range(self._SETTLE_TURNS):

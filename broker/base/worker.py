@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -22,6 +22,8 @@ class Worker:
         self._calls: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    under_way: ClassVar[int] = 0  # calls of all workers whose result nobody has got yet
+
     async def run(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -29,7 +31,11 @@ class Worker:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         self._calls.put((loop, future, call, argument))
-        return await future
+        Worker.under_way += 1
+        try:
+            return await future
+        finally:
+            Worker.under_way -= 1
 
     async def run_to_end(
         self,

@@ -13,6 +13,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.logs import configure_logs_of_guest
+from aerobee.broker.base.worker import Worker
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.daemon.process import run_daemon
 from aerobee.broker.daemon.replication import Following, start_master
@@ -139,6 +140,11 @@ class AppBroker:
             name=self.settings.broker_name,
             metrics_port=self.metrics_port if self._metrics else "off",
         )
+
+    @property
+    def is_thread_busy(self) -> bool:
+        """Whether a thread makes or saves something that the broker's services wait for."""
+        return Worker.under_way > 0 or not self.broker.store.queue_table.first_files.are_made
 
     def give_up_start(self) -> None:
         self._given_up = True

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from services.wire_client import WireClient
 
 from aerobee.broker.handlers.recall import LIST_TIMERS
+from aerobee.broker.store.files.disk import DiskFile
+from aerobee.broker.store.queues.first_files import FirstFiles
 from aerobee.client.testing import EmbeddedBroker
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.record import TRANSACTION_PREPARED, decode_record
@@ -237,6 +240,21 @@ async def test_a_timer_that_was_delivered_cannot_be_recalled(
         RequestCode.RECALL_MESSAGE, {"topic": "T", "recallHandle": answer.ext["recallHandle"]}
     )
     assert refused.code == ResponseCode.ILLEGAL_OPERATION
+    assert len(await client.pull("T")) == 1
+
+
+async def test_time_moves_on_only_when_threads_have_done_their_part(
+    broker: EmbeddedBroker, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = FirstFiles._make
+
+    def make_slowly(files: FirstFiles, folder: str) -> DiskFile:
+        time.sleep(0.1)
+        return make(files, folder)
+
+    monkeypatch.setattr(FirstFiles, "_make", make_slowly)
+    await client.send("T", TIMER_DELAY_SEC="5", UNIQ_KEY="u")
+    await broker.advance(seconds=6)
     assert len(await client.pull("T")) == 1
 
 
