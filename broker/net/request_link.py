@@ -57,7 +57,7 @@ class RequestLink(asyncio.Protocol):
 
     async def request(self, command: Command, seconds: float) -> Command:
         """The answer; LinkError when there is none."""
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             raise LinkError(f"there is no connection to {self._name}")
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._transport.writelines(self._conversation.request(command, answer))

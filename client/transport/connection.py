@@ -111,7 +111,8 @@ class Connection(asyncio.Protocol):
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is not None and (now := self._loop.time()) - unwritten[1] > SLOW_TURN_S:
             self.conversation.written_late(unwritten[0], now)
-        if self.closed is None and out:
+        # After the other side's EOF the transport is closing some turns before it is lost.
+        if self.closed is None and out and not self._transport.is_closing():
             if len(out) > PARTS_MAX:
                 self._transport.write(b"".join(out))
             else:  # few and large: spare the copy

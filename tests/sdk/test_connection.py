@@ -99,3 +99,13 @@ async def test_a_peer_that_speaks_something_else_is_named(caplog):
         with pytest.raises(ConnectionLost, match="does not speak RocketMQ's protocol: frame of"):
             await asked
     assert caplog.text.count("what is no RocketMQ frame") == 1
+
+
+async def test_a_request_written_while_the_transport_is_closing_fails_as_lost(caplog):
+    async with connected() as (_peer, connection):
+        await connection.request(Command(10), 3)
+        asked = connection.ask(Command(10), 30)
+        connection._transport.close()  # as at the other side's EOF; `connection_lost` comes later
+        with pytest.raises(ConnectionLost):
+            await asked
+    assert not caplog.records
