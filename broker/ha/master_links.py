@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.wake import Wake
 from aerobee.broker.ha.copies import Copies, Who
 from aerobee.broker.ha.sender import Pace, Sender
 from aerobee.broker.ha.wire import FRAME_SIZE_MAX, HEAD, ReportReader, StreamError
@@ -50,6 +51,7 @@ class MasterLinks:
         self.links: list[Link] = []
         self._broker_ids: dict[tuple[str, int], int] = {}  # by the slave's end of the connection
         self._push_is_due = False
+        self._came = Wake()  # a first slave
         self._loop = asyncio.get_running_loop()
 
     # -- what others call
@@ -97,6 +99,7 @@ class MasterLinks:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.links.append(Link(self, sock, (str(peer[0]), int(peer[1]))))
                 self.store.on_append(self.appended)
+                self._came.set()
                 log.info("a slave has connected", slave=f"{peer[0]}:{peer[1]}")
         finally:
             listening.close()
@@ -129,6 +132,8 @@ class MasterLinks:
     async def watch(self) -> None:
         """Heartbeats, and an end to slaves that are silent; until cancelled."""
         while True:
+            if not self.links:
+                await self._came.wait()
             await self.clock.sleep(WATCH_S)
             now = self.clock.monotonic()
             for link in list(self.links):

@@ -50,6 +50,7 @@ ODD_NUMBERS = [
     2.0,
     None,
 ]
+SHORT_ODD_NUMBERS = [each for each in ODD_NUMBERS if each != "99999999999"]  # for what is waited
 BOOLEANS = ["true", "TRUE", "1", "0", "no", "", True, False]
 TEXT = st.characters(exclude_categories=("Cs",), exclude_characters="\x01\x02")
 VALUES = ["v", "TagA", "TagB", "k1 k2", '"', "\\", "100%", "ü", "\U0001f41d", "\t", "~~", ""]
@@ -171,7 +172,7 @@ PULL: dict[str, tuple[list[Any], list[Any]]] = {
     "maxMsgNums": (["32"], ["1", "2", "0", "-1", "1000", *ODD_NUMBERS]),
     "sysFlag": (["4", "6", "7"], ["5", "0", "2", "20", *ODD_NUMBERS]),
     "commitOffset": (["0", "1"], ["5", *ODD_NUMBERS]),
-    "suspendTimeoutMillis": (["25", "0"], ["1", "-5", *ODD_NUMBERS]),
+    "suspendTimeoutMillis": (["25", "0"], ["1", "-5", *SHORT_ODD_NUMBERS]),
     "subscription": (["*"], ["", "TagA", "TagA || x", "a = 'v'", "(", None]),
     "subVersion": (["0"], ["5", *ODD_NUMBERS]),
     "expressionType": (["TAG"], ["SQL92", "what", None]),

@@ -2,6 +2,8 @@
 
 import random
 import tempfile
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -43,9 +45,22 @@ async def test_every_odd_field_and_property_is_answered_and_stored_alike(
     assert stored(tmp_path / "fast") == stored(tmp_path / "general")
 
 
+def steps(modes: dict[str, object], script: list[list[Asked]]) -> Iterator[list[Asked]]:
+    """Under SYNC_FLUSH a pull that comes with sends shows what the disk has by then, which no
+    two runs have alike: there the pulls of a burst go by themselves."""
+    for burst in script:
+        if modes["flush_disk_type"] == "SYNC_FLUSH":
+            for _, same in groupby(
+                burst, key=lambda asked: asked.shown.startswith(("11 ", "361 "))
+            ):
+                yield list(same)
+        else:
+            yield burst
+
+
 async def compare(folder: Path, modes: dict[str, object], script: list[list[Asked]]) -> None:
     async with twins(folder, **modes) as (fast, general, clock):
-        for step, burst in enumerate([usual_sends(), *script]):
+        for step, burst in enumerate(steps(modes, [usual_sends(), *script])):
             clock.ms += step
             random.seed(step)  # queue ids that the broker chooses
             found = await fast.answers(burst)
