@@ -158,7 +158,7 @@ class OrderApp:
                 own = ConsumerOptions(state_path=self.folder / f"reader{reader}.json")
                 how = {"broadcast": True, "start": "first", "options": own}
                 served.append(await serve(f"reader{reader}", "notices", "readers", note, **how))
-            phone = threading.Thread(target=self.read_reminders)
+            phone = threading.Thread(target=self.read_reminders, daemon=True)
             phone.start()
             producing = [
                 asyncio.create_task(self.place_orders(shop)),

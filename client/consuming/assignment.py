@@ -392,7 +392,12 @@ class Assignment:
     # -- offsets and locks, from time to time
 
     async def _commit_all(self) -> None:
-        await self.commit(confirm=False)
+        """What a broker that was stopped has not read is sent again, and confirmed, one round
+        later: nothing else would tell that it was lost."""
+        rows = self.process_queues
+        resting = [row for row in rows if row.confirmed != row.commit_offset == row.committed]
+        await self._commit([row for row in rows if row not in resting], confirm=False)
+        await self._commit(resting, confirm=True)
 
     async def commit(self, *, confirm: bool) -> None:
         await self._commit(self.process_queues, confirm=confirm)
@@ -401,13 +406,15 @@ class Assignment:
         offsets = {
             row.queue: row.commit_offset
             for row in process_queues
-            if row.commit_offset != row.committed
+            if row.commit_offset != (row.confirmed if confirm else row.committed)
         }
         if not offsets:
             return
         saved = await self._offsets.save(offsets, confirm=confirm)
         for row in process_queues:
             row.committed = saved.get(row.queue, row.committed)
+            if confirm:
+                row.confirmed = saved.get(row.queue, row.confirmed)
 
     async def _renew_locks(self) -> None:
         locked, refused = await order_locks.lock(

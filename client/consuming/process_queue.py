@@ -41,6 +41,7 @@ class ProcessQueue:
         "buffer",
         "busy",
         "committed",
+        "confirmed",
         "in_hand",
         "leaving",
         "locked_until",
@@ -57,7 +58,8 @@ class ProcessQueue:
         self.queue = queue
         self.next_offset = next_offset
         self.max_offset = next_offset
-        self.committed = -1
+        self.committed = -1  # as sent
+        self.confirmed = -1  # as the other side has answered
         self.revoked = False
         self.running = asyncio.Event()  # cleared by pause
         self.running.set()

@@ -28,6 +28,27 @@ async def test_a_commit_that_failed_is_made_up_for_on_closing(aerobee_broker):
         assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
 
 
+async def test_a_commit_that_was_lost_on_its_way_is_sent_again(aerobee_broker, monkeypatch):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        options = ConsumerOptions(commit_interval=0.05)
+        lost = []
+
+        async def lose(_address, command):
+            lost.append(command)
+
+        async with mq.consumer("orders", group="g", options=options) as inbox:
+            monkeypatch.setattr(mq._core.remoting, "oneway", lose)
+            message = await inbox.get()
+            inbox.pause()  # no pull carries the offset either
+            await message.ack()
+            await until(lambda: any(command.ext["commitOffset"] == "1" for command in lost))
+
+            queue_id = message.queue.queue_id
+            query = aerobee_broker.app.broker.offsets.query
+            await until(lambda: query("g", "orders", queue_id) == 1)
+
+
 @pytest.mark.parametrize("delay", [None, 0, 30])
 async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_delay(
     aerobee_broker, delay
