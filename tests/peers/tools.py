@@ -10,11 +10,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import pytest
 
@@ -73,7 +74,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-_given_out: set[int] = set()
+# Files whose locks say which ports are given out, to all test processes of this machine; kept
+# until the process ends.
+_PORTS = Path(tempfile.gettempdir(), "aerobee-test-ports")
+_given_out: list[IO[str]] = []
+_chance = random.SystemRandom()  # a test that seeds `random` must not repeat another's ports
 
 
 def free_port(*neighbours: int) -> int:
@@ -82,13 +87,30 @@ def free_port(*neighbours: int) -> int:
     It lies below the range from which the system serves "any free port", so that nobody takes it
     while its owner is down between a stop and a start, and is given out once only.
     """
+    _PORTS.mkdir(exist_ok=True)
     for _ in range(200):
-        port = random.randrange(12_000, 32_000)
-        wanted = {port + other for other in (0, *neighbours)}
-        if not wanted & _given_out and all(map(_is_free, wanted)):
-            _given_out.update(wanted)
+        port = _chance.randrange(12_000, 32_000)
+        claims = [_claim(port + other) for other in (0, *neighbours)]
+        if None not in claims:
+            _given_out.extend(filter(None, claims))
             return port
+        for claim in filter(None, claims):
+            claim.close()
     raise RuntimeError(f"no free port with its neighbours {neighbours}")
+
+
+def _claim(port: int) -> IO[str] | None:
+    """The lock on this port; None when another has it, or somebody listens there."""
+    claim = (_PORTS / str(port)).open("w")
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        claim.close()
+        return None
+    if not _is_free(port):
+        claim.close()
+        return None
+    return claim
 
 
 def _is_free(port: int) -> bool:
