@@ -230,7 +230,8 @@ class Sender:
         message_id: str,
         timeout: float,
     ) -> Stored:
-        """Try up to three brokers or queues within `timeout`; a failed connect costs no try."""
+        """Try up to three brokers or queues; a failed connect costs no try. `timeout` counts until
+        one is reached, and anew from the first request on: a busy caller is not a lost answer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         failed: set[str] = set()
@@ -244,6 +245,8 @@ class Sender:
                 queue, connection = await self._reach(topic, order_key, failed, left)
                 asked = True
                 tries += 1
+                if tries == 1:
+                    deadline = loop.time() + timeout
                 answer = await connection.ask(build(queue, connection), deadline - loop.time())
             except TimeoutError:
                 break

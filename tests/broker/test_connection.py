@@ -317,6 +317,7 @@ async def test_who_sends_no_more_gets_the_answers_that_were_too_large_to_be_made
         client = await Client.connect(app)
         for _ in range(3):
             await client.request(310, send_ext("Orders"), bytes(1 << 20))
+        app.broker.store.reput.catch_up()  # a pull gives what is dispatched by then
         commands = [client.command(11, pull_ext("Orders")) for _ in range(6)]  # 18 MB of answers
         answers = [client.expect(command) for command in commands]
         client.writer.write(b"".join(map(encode_frame, commands)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from peers.daemon import SMALL, Daemon
-from peers.tools import free_port
+from peers.tools import free_port, open_to_all
 from peers.wire import Wire
 
 from aerobee.broker.daemon.app import AppBroker
@@ -193,8 +193,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_one_sentence(tmp_path: Path) -> None:
     place = tmp_path / "store"
     place.mkdir(mode=0o755)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     app = AppBroker(load_settings(None, {"storePathRootDir": place}, {}))
     os.setresuid(65534, 65534, 0)
     try:

@@ -37,6 +37,7 @@ async def test_others_are_served_while_a_long_search_goes_on(tmp_path: Path) -> 
         searches = [asyncio.create_task(searcher.request(QUERY, UNIQUE)) for _ in range(2)]
         left = asyncio.create_task(leaver.request(QUERY, UNIQUE))
         loop, slowest, asked = asyncio.get_running_loop(), 0.0, 0
+        started = loop.time()
         while not all(task.done() for task in searches):
             begun = loop.time()
             answer = await other.request(MAX_OFFSET, {"topic": "T", "queueId": "0"})
@@ -46,7 +47,7 @@ async def test_others_are_served_while_a_long_search_goes_on(tmp_path: Path) -> 
                 left.cancel()
                 await leaver.close()
         assert [(await task).code for task in searches] == [22, 22], "no record has it as its own"
-        assert asked > 50 and slowest < 1.0, (asked, slowest)
+        assert asked > 50 and slowest < (loop.time() - started) / 4, (asked, slowest)
         await until(lambda: not app.broker.searches)
         await searcher.close()
         await other.close()

@@ -229,13 +229,14 @@ async def test_a_replay_that_ends_half_way_tells_how_far_it_came(aerobee_broker)
     async with aerobee_broker.connect() as mq:
         for number in range(3):
             await mq.send("%DLQ%g", b"%d" % number, properties={"DLQ_ORIGIN_TOPIC": "orders"})
-        words = ("dlq", "replay", "g", "--rate", "1", "--timeout", "1")
+        words = ("dlq", "replay", "g", "--rate", "0.25", "--timeout", "1")
         replay = asyncio.create_task(run(*words, url=aerobee_broker.url, code=4))
 
         async def one_is_there():
             return bool(await replayed_bodies(mq))
 
         await until(one_is_there)
+        await asyncio.sleep(1)  # of the four seconds until the next: its receipt is there by then
     await aerobee_broker.stop()
     assert "1 of 3 dead letter(s) of g were sent again, then: " in (await replay).err
 

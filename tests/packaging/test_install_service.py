@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from peers.tools import open_to_all
 
 from aerobee.broker.daemon import install_service as module
 from aerobee.broker.daemon.install_service import InstallError, install_service, unseen
@@ -34,9 +35,7 @@ def test_a_python_that_the_sandbox_hides_is_refused(
     command.touch()
     command.with_name("python").symlink_to("/home/somebody/.pyenv/versions/3.12/bin/python3")
     monkeypatch.setattr(module, "_HIDDEN_FROM_SERVICES", ("/home",))
-    tmp_path.parent.parent.chmod(0o755)
-    tmp_path.parent.chmod(0o755)
-    tmp_path.chmod(0o755)
+    open_to_all(tmp_path)
     with pytest.raises(InstallError, match=r"/home/somebody/.* lies under /home"):
         install_service(tmp_path / "root", command)
     assert not (tmp_path / "root").exists()

@@ -104,7 +104,7 @@ class Client:
     async def ask(self, command: Command) -> Command:
         future = self.expect(command)
         self.writer.write(encode_frame(command))
-        return await asyncio.wait_for(future, 20)
+        return await asyncio.wait_for(future, 60)
 
     async def ask_all(self, commands: list[Command]) -> list[Command]:
         """All in one write; the answers in the order of the requests."""

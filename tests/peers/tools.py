@@ -99,6 +99,14 @@ def free_port(*neighbours: int) -> int:
     raise RuntimeError(f"no free port with its neighbours {neighbours}")
 
 
+def open_to_all(folder: Path) -> None:
+    """Let every user enter it, which pytest's own folders do not."""
+    for each in (folder, *folder.parents):
+        if each == Path(tempfile.gettempdir()):
+            return
+        each.chmod(0o755)
+
+
 def _claim(port: int) -> IO[str] | None:
     """The lock on this port; None when another has it, or somebody listens there."""
     claim = (_PORTS / str(port)).open("w")

@@ -1,6 +1,7 @@
 """Producers when something goes wrong in the middle: cancelled, closed, silent, never sendable."""
 
 import asyncio
+import time
 
 import pytest
 from waiting import until
@@ -16,6 +17,7 @@ from aerobee import (
     Verdict,
     connect,
 )
+from aerobee.client.producing.sender import Sender
 from aerobee.protocol.wire.command import Command
 from aerobee.testing import EmbeddedBroker
 
@@ -307,3 +309,19 @@ async def test_a_send_that_stops_waiting_for_its_turn_passes_it_on(aerobee_broke
         assert all(task.result().ok for task in tasks if not task.cancelled())
         assert (await mq.send("orders", b"last")).ok
         assert mq._core.sender._in_flight._free == 1024
+
+
+async def test_a_caller_that_was_busy_until_its_request_is_written_gets_its_receipt(
+    aerobee_broker, monkeypatch
+):
+    reach = Sender._reach
+
+    async def reach_late(*arguments):
+        found = await reach(*arguments)
+        time.sleep(0.4)  # noqa: ASYNC251  # as a program does that computes between its sends
+        return found
+
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")  # the route is known then
+        monkeypatch.setattr(Sender, "_reach", reach_late)
+        assert (await mq.send("orders", b"x", timeout=0.3)).queue_offset >= 0
