@@ -113,7 +113,9 @@ def unregister_client(broker: Broker, request: Request) -> Command:
     if header.producer_group:
         broker.clients.unregister_producer(request.connection, header.producer_group)
     if header.consumer_group:
-        broker.clients.unregister_consumer(request.connection, header.consumer_group)
+        broker.clients.unregister_consumer(
+            request.connection, header.consumer_group, header.client_id
+        )
     return success(request)
 
 

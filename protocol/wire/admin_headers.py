@@ -1,5 +1,7 @@
 """The ext fields of coordination, query and administration requests, a struct for each."""
 
+from msgspec import field
+
 from aerobee.protocol.wire.headers import Header, Int32, Int64
 
 
@@ -25,8 +27,9 @@ class ConsumerGroupHeader(Header):
 
 
 class UnregisterClient(Header):
-    """UNREGISTER_CLIENT; the id is spelled clientID."""
+    """UNREGISTER_CLIENT."""
 
+    client_id: str = field(name="clientID", default="")
     producer_group: str | None = None
     consumer_group: str | None = None
 

@@ -301,6 +301,33 @@ def test_offsets_are_kept_over_a_restart_of_the_broker(
     assert len(java.messages(again)) == 20
 
 
+def test_a_clean_restart_of_the_broker_delivers_nothing_again_to_a_group(
+    own_broker: Callable[..., Broker], java: JavaClient, name: str
+) -> None:
+    """Before 5.x a client's heartbeat is no sooner for a restart: one is back before the other."""
+    broker = own_broker()
+    producer = java.producer(broker.namesrv, f"p-{name}")
+    java.send(producer, name, 8)
+    consumers = []
+    for which, pause in (("one", 0), ("two", 20)):  # the first would have time for more
+        options = {"pause": pause, "heartbeat": 12_000}
+        consumers += [java.consumer(broker.namesrv, which + name, f"g-{name}", name, **options)]
+        time.sleep(5)  # so far apart are their heartbeats from now on
+
+    def got() -> Counter[str]:
+        return sum((bodies(java.messages(consumer)) for consumer in consumers), Counter())
+
+    sent = 4000
+    java.send(producer, name, sent, prefix="work", mode="async")
+    wait_for(lambda: len(got()) > sent // 2, timeout=60, what="the first is nearly done")
+    broker.stop()
+    broker.start()
+    wait_for(lambda: broker.log().count("consumer joined") >= 4, timeout=60, what="both came back")
+    wait_for(lambda: len(got()) >= sent + 8, timeout=120, what="all came")
+    java.stop(producer, *consumers)
+    assert got() == numbered("work", sent) + numbered("m", 8)
+
+
 def test_messages_are_found_by_key_by_id_and_by_time(
     broker: Broker, java: JavaClient, name: str
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -324,3 +325,28 @@ async def test_a_large_group_that_starts_together_is_told_once_for_many_changes(
         await asyncio.sleep(0.2)
         assert sum(peer.asked.qsize() for peer in peers) < 40 * 40 / 2
         assert len(ids(await peers[0].ask(LIST, {"consumerGroup": "g"}))) == 40
+
+
+async def test_members_known_at_the_stop_are_named_until_they_leave_or_are_late(
+    tmp_path: Path,
+) -> None:
+    members = {"c1": "JAVA", "c2": "JAVA", "c3": "GO", "sdk": "PYTHON"}
+    path = tmp_path / "store" / "config" / "consumerMembers.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"groups": {"g": members}}))
+    async with Serving(tmp_path) as serving, serving.connect() as one, serving.connect() as two:
+
+        async def named() -> list[str]:
+            return ids(await one.ask(LIST, {"consumerGroup": "g"}))
+
+        await one.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
+        assert await named() == ["c1", "c2", "c3", "sdk"]
+        await serving.clock.advance(4)  # an SDK would be back long since
+        assert await named() == ["c1", "c2", "c3"]
+        await two.ask(UNREGISTER, {"clientID": "c2", "consumerGroup": "g"})
+        assert await named() == ["c1", "c3"]
+        await serving.clock.advance(25)
+        assert await named() == ["c1", "c3"]  # heartbeats are 30 s apart
+        await serving.clock.advance(7)
+        assert await named() == ["c1"]
+        assert {notice.code for notice in await one.notices(4)} == {NOTICE}

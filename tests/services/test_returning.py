@@ -14,7 +14,8 @@ def path(tmp_path):
 
 
 def saved(path):
-    Returning(path).save({"billing": ["a", "b"], "shipping": ["a"]})
+    members = {"billing": {"a": "PYTHON", "b": "JAVA"}, "shipping": {"a": "PYTHON"}}
+    Returning(path).save(members)
     loaded = Returning(path)
     loaded.load()
     return loaded
@@ -22,11 +23,17 @@ def saved(path):
 
 def test_who_was_there_at_the_stop_is_expected_until_it_comes(path):
     returning = saved(path)
-    assert returning.of("billing") == {"a", "b"}
-    for client_id in ("a", "b"):
-        returning.came("billing", client_id)
-    assert returning.of("billing") == set()
-    assert returning.give_up() == ["shipping"] and not returning
+    assert set(returning.of("billing")) == {"a", "b"}
+    assert [returning.settle("billing", client_id) for client_id in "abc"] == [True, True, False]
+    assert not returning.of("billing")
+    assert returning.give_up(sdk_only=False) == ["shipping"] and not returning
+
+
+def test_members_that_are_not_the_sdk_s_are_expected_for_longer(path):
+    returning = saved(path)
+    assert returning.give_up(sdk_only=True) == ["billing", "shipping"]
+    assert list(returning.of("billing")) == ["b"]
+    assert returning.give_up(sdk_only=False) == ["billing"] and not returning
 
 
 def test_the_list_is_good_for_one_start(path):
@@ -36,7 +43,7 @@ def test_the_list_is_good_for_one_start(path):
     assert not crashed
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"groups": 5}', b'{"groups": {"g": 5}}'])
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"groups": 5}', b'{"groups": {"g": ["a"]}}'])
 def test_a_file_that_cannot_be_used_expects_nobody(path, text):
     saved(path)
     RealDisk().write_small(path, text)
@@ -46,7 +53,7 @@ def test_a_file_that_cannot_be_used_expects_nobody(path, text):
 
 
 def test_a_disk_that_refuses_does_not_keep_the_broker_from_starting(path):
-    Returning(path).save({"billing": ["a"]})
+    Returning(path).save({"billing": {"a": "PYTHON"}})
 
     class Refusing(RealDisk):
         def read_small(self, path):

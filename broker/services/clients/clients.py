@@ -17,7 +17,7 @@ from aerobee.broker.base.peer import Peer
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.services.clients.consumer_group import ConsumerGroup, Member
 from aerobee.broker.services.clients.heartbeats import BROADCASTING, ConsumerData
-from aerobee.broker.services.clients.returning import RETURN_S, Returning
+from aerobee.broker.services.clients.returning import RETURN_S, SDK_RETURN_S, Returning
 from aerobee.broker.services.clients.subscription import Subscription
 from aerobee.broker.services.groups.table import Groups
 from aerobee.broker.settings import Settings
@@ -126,7 +126,7 @@ class Clients:
     ) -> bool:
         """Note a consumer's heartbeat; True when members or subscriptions changed by it."""
         self._groups_by(connection)[0].add(data.group)
-        self._returning.came(data.group, client_id)
+        self._returning.settle(data.group, client_id)
         group = self._consumers.get(data.group)
         if group is None:
             group = self._consumers[data.group] = ConsumerGroup(data.group)
@@ -148,8 +148,10 @@ class Clients:
             self._group_changed(data.group, notify=joined or topics_changed)
         return joined or subscribed
 
-    def unregister_consumer(self, connection: Peer, group_name: str) -> None:
+    def unregister_consumer(self, connection: Peer, group_name: str, client_id: str = "") -> None:
         """Take a member out; its group is told, or forgotten when nobody is left."""
+        if self._returning.settle(group_name, client_id):
+            self.notify(group_name)
         group = self._consumers.get(group_name)
         if group is None:
             return
@@ -343,7 +345,7 @@ class Clients:
         self._stopping = True
         self._returning.save(
             {
-                group.name: group.client_ids()
+                group.name: {each.client_id: each.language for each in group.members.values()}
                 for group in self._consumers.values()
                 if group.message_model != BROADCASTING
             }
@@ -351,10 +353,11 @@ class Clients:
 
     async def run(self) -> None:
         """Look for silent clients, until cancelled."""
-        if self._returning:
-            await self._clock.sleep(RETURN_S)
-            for group in self._returning.give_up():
-                self.notify(group)
+        for pause_s, sdk_only in ((SDK_RETURN_S, True), (RETURN_S - SDK_RETURN_S, False)):
+            if self._returning:
+                await self._clock.sleep(pause_s)
+                for group in self._returning.give_up(sdk_only=sdk_only):
+                    self.notify(group)
         while True:
             await self._clock.sleep(_SCAN_S)
             for _ in self._expiring():

@@ -4,8 +4,12 @@ Clients share queues by the list of their group's members. The first one back wo
 alone, take all queues and begin before the others have committed what they finished: so the list
 names those who are expected back, until they are, or the moment is over. They are kept in
 config/consumerMembers.json.
+
+The SDK sends its heartbeat as soon as it has a connection again. Clients before RocketMQ 5 send it
+every 30 s whatever happens to the connection, and work on meanwhile with what they hold.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -15,17 +19,21 @@ from aerobee.broker.store.files.disk import Disk, RealDisk
 
 log = structlog.get_logger("aerobee.clients")
 
-RETURN_S: Final = 3.0
+_SDK: Final = "PYTHON"  # the language that its requests name
+SDK_RETURN_S: Final = 3.0
+RETURN_S: Final = 35.0
 _GROUPS: Final = "groups"
+
+Members = dict[str, dict[str, str]]  # group -> client id -> its language
 
 
 class Returning:
-    """Group -> client ids that are expected back."""
+    """Who is expected back."""
 
     def __init__(self, path: str | None, disk: Disk | None = None) -> None:
         self._path = path
         self._disk = RealDisk() if disk is None else disk
-        self._expected: dict[str, set[str]] = {}
+        self._expected: Members = {}
 
     def __bool__(self) -> bool:
         return bool(self._expected)
@@ -40,31 +48,39 @@ class Returning:
 
     def _load(self, path: str, disk: Disk) -> None:
         groups = (load_json(path, disk=disk) or {}).get(_GROUPS)
-        for group, ids in (groups if isinstance(groups, dict) else {}).items():
-            if isinstance(ids, list) and ids:
-                self._expected[str(group)] = {str(client_id) for client_id in ids}
+        for group, members in (groups if isinstance(groups, dict) else {}).items():
+            if isinstance(members, dict) and members:
+                self._expected[str(group)] = {str(id_): str(of) for id_, of in members.items()}
         for name in (path, path + ".bak"):  # after a crash an old list would tell nothing true
             if disk.exists(name):
                 disk.unlink(name)
 
-    def save(self, members: dict[str, list[str]]) -> None:
+    def save(self, members: Members) -> None:
         """At a clean stop; OSError when the disk refuses."""
         if self._path is not None and members:
             save_json(self._path, {_GROUPS: members}, disk=self._disk)
 
-    def of(self, group: str) -> set[str]:
-        return self._expected.get(group, set())
+    def of(self, group: str) -> Collection[str]:
+        return self._expected.get(group, ())
 
-    def came(self, group: str, client_id: str) -> None:
-        absent = self._expected.get(group)
-        if absent is not None:
-            absent.discard(client_id)
-            if not absent:
-                del self._expected[group]
+    def settle(self, group: str, client_id: str) -> bool:
+        """It is back, or has said that it leaves; whether it was expected."""
+        absent = self._expected.get(group, {})
+        expected = absent.pop(client_id, None) is not None
+        if expected and not absent:
+            del self._expected[group]
+        return expected
 
-    def give_up(self) -> list[str]:
+    def give_up(self, *, sdk_only: bool) -> list[str]:
         """The moment is over; the groups that somebody has not come back to."""
-        groups, self._expected = list(self._expected), {}
-        if groups:
-            log.info("members of groups did not come back after the stop", groups=groups[:16])
-        return groups
+        late = [
+            (group, client_id)
+            for group, members in self._expected.items()
+            for client_id, language in members.items()
+            if language == _SDK or not sdk_only
+        ]
+        for group, client_id in late:
+            self.settle(group, client_id)
+        if late:
+            log.info("members of groups did not come back after the stop", members=late[:16])
+        return list(dict.fromkeys(group for group, _ in late))

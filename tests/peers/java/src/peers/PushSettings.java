@@ -20,6 +20,7 @@ final class PushSettings {
         consumer.setPullBatchSize(options.number("pull", 32));
         consumer.setConsumeThreadMin(options.number("threads", 4));
         consumer.setConsumeThreadMax(options.number("threads", 4));
+        consumer.setHeartbeatBrokerInterval(options.number("heartbeat", 30_000));
         consumer.setPostSubscriptionWhenPull(options.is("postSubscription"));
     }
 }
