@@ -256,13 +256,34 @@ class Admin:
             "notifyConsumerIdsChangedEnable": True,
         }
         for broker in await self._masters():
-            await self._ask(
-                broker.address,
-                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-                f"the creation of group {group!r}",
-                {},
-                fastjson.dumps(config),
-            )
+            await self._put_group(broker.address, config)
+
+    async def update_group(
+        self,
+        group: str,
+        *,
+        max_retries: int | None = None,
+        consume_enabled: bool | None = None,
+        broadcast_enabled: bool | None = None,
+    ) -> None:
+        """Change the group where it is; what is None stays."""
+        changes = {
+            "retryMaxTimes": max_retries,
+            "consumeEnable": consume_enabled,
+            "consumeBroadcastEnable": broadcast_enabled,
+        }
+        named = {key: value for key, value in changes.items() if value is not None}
+        configs = await self.group_config(group)
+        for broker in await self._masters():
+            if broker.name in configs:
+                config = configs[broker.name] | named
+                config.pop("attributes", None)  # a request names those that change
+                await self._put_group(broker.address, config)
+
+    async def _put_group(self, address: str, config: dict[str, Any]) -> None:
+        what = f"the creation or change of group {config['groupName']!r}"
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._ask(address, code, what, {}, fastjson.dumps(config))
 
     async def delete_group(self, group: str) -> None:
         """Delete the group and its offsets."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from aerobee.client.admin.types import QueueLag
-from aerobee.client.cli.base import confirmed
+from aerobee.client.cli.base import Failure, confirmed
 from aerobee.client.cli.common import MOMENT, Asked, connected, require_topic
 from aerobee.client.cli.completing import group_argument, topic_argument
 from aerobee.client.cli.output import print_done, print_json, print_rows, snake_keys
 from aerobee.client.client import Client
 
+_RETRIES: Final = click.IntRange(0, 1000)
+
 
 @click.group()
 def group() -> None:
-    """List, create, show and delete consumer groups."""
+    """List, show, create, change and delete consumer groups."""
 
 
 @group.command("list")
@@ -90,14 +92,16 @@ def _lag_row(row: QueueLag) -> dict[str, Any]:
 
 @group.command()
 @click.argument("name")
-@click.option("--max-retries", type=click.IntRange(0, 1000), default=16, show_default=True)
+@click.option("--max-retries", type=_RETRIES, default=16, show_default=True)
 @click.option("--consume/--no-consume", default=True, help="May its members consume?")
 @click.option("--broadcast/--no-broadcast", default=True, help="May it broadcast?")
 @connected
 async def create(
     asked: Asked, mq: Client, name: str, max_retries: int, consume: bool, broadcast: bool
 ) -> None:
-    """Create a group, or change it, on every broker."""
+    """Create a group on every broker."""
+    if name in await mq.admin.groups(system=True):
+        raise Failure(f"group {name} is there already: `aerobee group update {name}` changes it")
     await mq.admin.create_group(
         name,
         max_retries=max_retries,
@@ -106,6 +110,29 @@ async def create(
     )
     value = {"group": name, "max_retries": max_retries}
     print_done(f"group {name} is there on every broker", value, as_json=asked.json)
+
+
+@group.command()
+@group_argument("name")
+@click.option("--max-retries", type=_RETRIES)
+@click.option("--consume/--no-consume", default=None, help="May its members consume?")
+@click.option("--broadcast/--no-broadcast", default=None, help="May it broadcast?")
+@connected
+async def update(
+    asked: Asked,
+    mq: Client,
+    name: str,
+    max_retries: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+) -> None:
+    """Change a group on every broker that has it; what is not named stays as it is."""
+    value = {"max_retries": max_retries, "consume_enabled": consume, "broadcast_enabled": broadcast}
+    changes: dict[str, Any] = {key: new for key, new in value.items() if new is not None}
+    if not changes:
+        raise click.UsageError("say what to change: --max-retries, --no-consume, ... (see --help)")
+    await mq.admin.update_group(name, **changes)
+    print_done(f"group {name} is changed", {"group": name} | changes, as_json=asked.json)
 
 
 @group.command()

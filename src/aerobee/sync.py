@@ -489,6 +489,7 @@ class Admin(_Twin[admin.Admin]):
     groups = _blocking(admin.Admin.groups)
     group_config = _blocking(admin.Admin.group_config)
     create_group = _blocking(admin.Admin.create_group)
+    update_group = _blocking(admin.Admin.update_group)
     delete_group = _blocking(admin.Admin.delete_group)
     members = _blocking(admin.Admin.members)
     conflicts = _blocking(admin.Admin.conflicts)

@@ -42,6 +42,31 @@ async def test_updating_a_topic_changes_only_what_is_named(aerobee_broker):
     await aerobee("topic", "update", "nowhere", "--queues", "2", url=url, code=3)
 
 
+async def test_creating_a_group_that_is_there_is_refused_and_changes_nothing(aerobee_broker):
+    url = aerobee_broker.url
+    await aerobee("group", "create", "billing", "--max-retries", "3", url=url)
+    refused = await aerobee("group", "create", "billing", url=url, code=1)
+    assert "group billing is there already" in refused.err and "group update" in refused.err
+    async with aerobee_broker.connect() as mq:
+        [config] = (await mq.admin.group_config("billing")).values()
+    assert config["retryMaxTimes"] == 3
+
+
+async def test_updating_a_group_changes_only_what_is_named(aerobee_broker):
+    url = aerobee_broker.url
+    await aerobee("group", "create", "billing", "--max-retries", "3", "--no-broadcast", url=url)
+    await aerobee("group", "update", "billing", "--no-consume", url=url)
+    line = ("group", "update", "billing", "--max-retries", "5", "--json")
+    assert (await aerobee(*line, url=url)).json == {"group": "billing", "max_retries": 5}
+    async with aerobee_broker.connect() as mq:
+        [config] = (await mq.admin.group_config("billing")).values()
+    names = ("retryMaxTimes", "consumeEnable", "consumeBroadcastEnable")
+    assert [config[name] for name in names] == [5, False, False]
+    nothing = await aerobee("group", "update", "billing", url=url, code=2)
+    assert "--max-retries" in nothing.err
+    await aerobee("group", "update", "nobody", "--consume", url=url, code=3)
+
+
 async def test_hiding_messages_by_fewer_read_queues_needs_force(aerobee_broker):
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
