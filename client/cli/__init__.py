@@ -22,7 +22,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "consume": ("messages", "consume", "Print messages of a topic."),
     "message": ("messages", "message", "Find stored messages by id, key or time."),
     "topic": ("topics", "topic", "List, show, create, change and delete topics."),
-    "group": ("groups", "group", "List, create, show and delete consumer groups."),
+    "group": ("groups", "group", "List, show, create, change and delete consumer groups."),
     "offsets": ("groups", "offsets", "Show and reset the offsets of a group."),
     "timer": ("timers", "timer", "Look at delayed messages and recall them."),
     "dlq": ("dead_letters", "dlq", "Look at dead letters, replay them and remove them."),
@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "install-service": ("daemons", "install_service", "Install the broker as a systemd service."),
     "completion": ("completion", "completion", "Print the shell's completion script."),
 }
+_NOT_IN_SDK: Final = ("aerobee.broker", "aerobee.pipeline")  # sdk/pyproject.toml leaves them out
 
 
 class _Lazy(click.Group):
@@ -64,6 +65,12 @@ class _Lazy(click.Group):
         except BrokenPipeError:  # the reader of our output has gone: no error of ours
             drop_output()
             raise click.exceptions.Exit(0) from None
+        except ModuleNotFoundError as error:
+            if error.name not in _NOT_IN_SDK:
+                raise
+            raise Failure(
+                "this command is not in aerobee-sdk: it comes with the whole installation, aerobee"
+            ) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
