@@ -78,7 +78,7 @@ class AppNameServer:
         await self._server.listen(sock, backlog=settings.server_socket_backlog)
         self._tasks = [
             asyncio.create_task(self.name_service.watch(), name="names"),
-            asyncio.create_task(self.name_service.kv.run(), name="kv config"),
+            asyncio.create_task(self.name_service.kv.file.run(), name="kv config"),
         ]
         if self.guard.is_on:
             self._tasks.append(asyncio.create_task(self.guard.book.watch(), name="users"))
@@ -102,7 +102,7 @@ class AppNameServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.name_service.kv.stop()
+        self.name_service.kv.file.stop()
 
     def ready_line(self) -> str:
         return f"ready namesrv={join(self.settings.bind_address, self.namesrv_port)}"

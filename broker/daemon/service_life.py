@@ -12,6 +12,7 @@ from aerobee.broker.auth.model import AccessError
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.listening import StartError
 from aerobee.broker.services.config_files.classes import without_class
+from aerobee.broker.services.config_files.table_file import QUIET_S
 from aerobee.broker.services.transactions.checks import TransactionChecks
 from aerobee.broker.store.errors import StoreError
 
@@ -27,6 +28,13 @@ class ServiceLife:
         self._checks = TransactionChecks(
             broker.transactions, broker.clients, broker.settings, broker.clock
         )
+        self._files = {
+            "topics": broker.topics.file,
+            "groups": broker.groups.file,
+            "offsets": broker.offsets.file,
+            "filters": broker.filters.file,
+            "kv config": broker.name_service.kv.file,
+        }
         self._tasks: list[asyncio.Task[None]] = []
         self.failed = ""  # a part that ended by a mistake of ours
 
@@ -115,14 +123,12 @@ class ServiceLife:
             self.spawn("delay offsets", broker.schedule.file.run())
         else:
             await self._start_deliveries()
-        self.spawn("topics", broker.topics.run())
-        self.spawn("groups", broker.groups.run())
-        self.spawn("offsets", broker.offsets.run(self._settings.flush_consumer_offset_interval))
-        self.spawn("filters", broker.filters.run())
+        for name, file in self._files.items():
+            pause_s = self._settings.flush_consumer_offset_interval / 1000
+            self.spawn(name, file.run(pause_s if name == "offsets" else QUIET_S, broker.turns))
         self.spawn("clients", broker.clients.run())
         self.spawn("stats", broker.stats.run())
         self.spawn("names", broker.name_service.watch())
-        self.spawn("kv config", broker.name_service.kv.run())
         if broker.guard.is_on:
             self.spawn("users", broker.guard.book.watch())
 
@@ -163,14 +169,8 @@ class ServiceLife:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for stop in (
-            broker.topics.stop,
-            broker.groups.stop,
-            broker.offsets.stop,
-            broker.filters.stop,
-            broker.name_service.kv.stop,
-        ):
-            self._save(stop)
+        for file in self._files.values():
+            self._save(file.stop)
         await broker.store.stop()
         self._save(broker.schedule.save)
         if self._settings.timer_wheel_enable and not self._settings.is_slave:

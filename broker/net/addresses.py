@@ -18,7 +18,6 @@ from ipaddress import (
     IPv4Network,
     IPv6Address,
     IPv6Network,
-    ip_address,
     ip_network,
 )
 from pathlib import Path
@@ -27,7 +26,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.settings import Settings
-from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.ids import encode_host, parse_ip
 
 log = structlog.get_logger("aerobee.addresses")
 
@@ -79,7 +78,7 @@ class Addresses:
             return host.strip("[]"), int(port)
         if settings.broker_ip1:
             return settings.broker_ip1, self.port
-        return str(_parse(local[0])), self.port
+        return str(parse_ip(local[0])), self.port
 
     def route_address(self, peer: Endpoint, local: Endpoint) -> str:
         return join(*self.for_client(peer, local))
@@ -98,7 +97,7 @@ class Addresses:
         if settings.advertised_addr:
             return settings.advertised_addr
         bound = settings.bind_address
-        return join(str(_parse(local[0])) if _is_wildcard(bound) else bound, self.port)
+        return join(str(parse_ip(local[0])) if _is_wildcard(bound) else bound, self.port)
 
     def ha_address(self, address: str) -> str:
         """Where slaves fetch the log of this broker, which they know by `address`; "": nowhere."""
@@ -108,7 +107,7 @@ class Addresses:
         return join(host, self.ha_port)
 
     def _is_outside(self, peer: Endpoint, local: Endpoint) -> bool:
-        return self._surroundings().is_outside(_parse(peer[0]), _parse(local[0]))
+        return self._surroundings().is_outside(parse_ip(peer[0]), parse_ip(local[0]))
 
     def _surroundings(self) -> Surroundings:
         if self._fixed is not None:
@@ -121,7 +120,7 @@ class Addresses:
     def _resolve(self, host: str) -> str | None:
         if host not in self._resolved:
             try:
-                self._resolved[host] = str(_parse(host))
+                self._resolved[host] = str(parse_ip(host))
             except ValueError:
                 self._look_up(host)
         return self._resolved.get(host)
@@ -190,12 +189,6 @@ def _prefix(mask: str) -> int:
     return bin(int(mask, 16)).count("1")
 
 
-def _parse(text: str) -> Address:
-    address = ip_address(text.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
-
-
 def _is_wildcard(bound: str) -> bool:
     return bound in ("", "*", "0.0.0.0", "::")
 
@@ -203,7 +196,7 @@ def _is_wildcard(bound: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches what listens there."""
     try:
-        return ip_address(host.partition("%")[0]).is_loopback
+        return parse_ip(host).is_loopback
     except ValueError:
         return host == "localhost"
 

@@ -215,13 +215,6 @@ class Offsets:
         """Save now."""
         self.file.save()
 
-    async def run(self, interval_ms: int) -> None:
-        """Save within `interval_ms` of a change, until cancelled."""
-        await self.file.run(interval_ms / 1000)
-
-    def stop(self) -> None:
-        self.file.stop()
-
     def table_json(self) -> dict[str, Any]:
         """As the file and GET_ALL_CONSUMER_OFFSET have it."""
         return {

@@ -6,7 +6,8 @@ import socket
 import struct
 import time
 from datetime import datetime
-from ipaddress import IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 _PORT: Final = struct.Struct(">i")
@@ -15,12 +16,17 @@ HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20
 
 
+@lru_cache(4096)
+def parse_ip(text: str) -> IPv4Address | IPv6Address:
+    """Without its scope; IPv4 mapped into IPv6 as IPv4. ValueError when it is a name."""
+    address = ip_address(text.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
 def encode_host(ip: str, port: int) -> bytes:
     """IP and port as a record keeps them; IPv4 mapped into IPv6 is kept as four bytes."""
-    address = ip_address(ip.partition("%")[0])
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.packed + _PORT.pack(port)
+    return parse_ip(ip).packed + _PORT.pack(port)
 
 
 def decode_host(host: bytes | memoryview) -> tuple[str, int]:

@@ -196,7 +196,10 @@ async def test_the_queue_of_a_new_topic_gets_its_file_while_the_topic_is_saved(
 
 
 async def test_sends_that_follow_each_answer_are_not_held_for_ever(
-    disk: GatedDisk, clients: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+    app: AppBroker,
+    disk: GatedDisk,
+    clients: tuple[Client, Client],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held: list[str] = []
     hold = Sends._hold
@@ -208,7 +211,7 @@ async def test_sends_that_follow_each_answer_are_not_held_for_ever(
         hold(self, request, fields, topic, queue_id)
 
     monkeypatch.setattr(Sends, "_hold", noted)
-    monkeypatch.setattr(table_file, "SLICE_S", 2e-5)  # one answer, or a few, at a time
+    monkeypatch.setattr(app.broker.turns, "slice_s", 2e-5)  # one answer, or a few, at a time
     in_flight, rounds = 32, 20
 
     async def send_in_turn(client: Client) -> None:

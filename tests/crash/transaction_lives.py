@@ -193,8 +193,8 @@ class TransactionLife(ServiceLife):
 
     def close(self) -> None:
         self.transactions.commit_progress()
-        self.offsets.stop()
-        self.topics.stop()
+        self.offsets.file.stop()
+        self.topics.file.stop()
         self.store.close()
 
     def _delivered(self) -> Counter[bytes]:

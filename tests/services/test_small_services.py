@@ -101,7 +101,7 @@ def test_a_groups_filter_lives_with_its_members_and_is_kept_for_a_day(tmp_path: 
     assert known is not None and not known.dead and filters.get("U", "g") is None
     filters.group_changed("g", None)
     assert known.dead
-    filters.stop()
+    filters.file.stop()
     entry = fastjson.loads(path.read_bytes())["filterDataByTopic"]["T"]
     assert entry["topic"] == "T"
     kept = entry["groupFilterData"]["g"]
@@ -120,7 +120,7 @@ def test_a_live_filter_counts_as_dead_after_a_load_until_the_heartbeat(tmp_path:
     clock = HandClock()
     filters = Filters(str(tmp_path / "f.json"), clock)
     filters.group_changed("g", group_with(("T", "a > 5", "SQL92", 7)))
-    filters.stop()
+    filters.file.stop()
     again = Filters(str(tmp_path / "f.json"), clock)
     again.load()
     known = again.get("T", "g")

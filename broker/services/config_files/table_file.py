@@ -6,8 +6,8 @@ together, in the journal beside the JSON file (`store.journal_file`). So what a 
 on what has changed, not on the size of the table. The JSON file, which other brokers and people
 read, is written `QUIET_S` later, or later still, so that writing it takes 1 / `WHOLE_SHARE` of the
 time at most; and by a stop, which leaves no journal. Its text is made on the loop in slices of
-`SLICE_S` while the table goes on changing: what changes meanwhile is saved again, in the new
-journal.
+`table_text.SLICE_S` while the table goes on changing: what changes meanwhile is saved again, in the
+new journal. Those who wait are answered in the turns of the other work that can wait.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from time import perf_counter
 from typing import Any, Final
 
 import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.reports import Reports
+from aerobee.broker.base.turns import Turns
 from aerobee.broker.base.wake import Wake
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.services.config_files.journal_file import JournalFile, load_with_journal
 from aerobee.broker.services.config_files.json_file import put_in_place, write_fresh
 from aerobee.broker.services.config_files.table_text import (
-    SLICE_S,
     Slices,
     journal_slices,
     made_by,
@@ -82,6 +81,8 @@ class TableFile:
         self._began_at = 0.0  # the save under way
         self._is_running = False
         self._wake = Wake()
+        self._turns = Turns()
+        self._answered = Wake()
 
     def load(self) -> dict[Any, Any] | None:
         content, self._is_behind = load_with_journal(self.path, self._disk)
@@ -124,6 +125,8 @@ class TableFile:
         if not self._unsaved or (path in self._saving and path not in self._unsaved):
             if self._saving:
                 self._answering.append(then)
+                if self._is_written:
+                    self._turns.later(self._answer_next)
             else:
                 then(None)
             return
@@ -146,8 +149,9 @@ class TableFile:
 
     # --- saving in the background
 
-    async def run(self, pause_s: float = QUIET_S) -> None:
+    async def run(self, pause_s: float = QUIET_S, turns: Turns | None = None) -> None:
         """Save what changes, lazy changes within `pause_s`; ends by cancellation."""
+        self._turns = Turns() if turns is None else turns
         worker = Worker("aerobee-config")
         self._is_running = True
         try:
@@ -202,9 +206,10 @@ class TableFile:
                     break
                 await asyncio.sleep(0)
             await worker.run_to_end(write, texts, complete)
+            for _ in self._answering:
+                self._turns.later(self._answer_next)
             while self._answering:
-                self._answer(perf_counter() + SLICE_S)
-                await asyncio.sleep(0)
+                await self._answered.wait()
         except asyncio.CancelledError:
             self._end_save()
             raise
@@ -246,17 +251,20 @@ class TableFile:
         """On the loop: what was taken is on disk, or this is why it is not."""
         self._is_written, self._outcome = True, error
 
-    def _answer(self, until: float) -> None:
-        """Answer those who wait for the save, up to this time."""
-        while self._answering and perf_counter() < until:
+    def _answer_next(self) -> None:
+        """Answer one of those who wait for the save."""
+        if self._answering:  # else the save was ended without waiting for a turn
             try:
                 self._answering.popleft()(self._outcome)
             except Exception:  # the others get their answers all the same
                 log.exception("answering after a save failed", path=self.path)
+            if not self._answering:
+                self._answered.set()
 
     def _end_save(self) -> None:
         if self._is_written:
-            self._answer(float("inf"))
+            while self._answering:
+                self._answer_next()
             self._saving = {}
         else:
             self._put_back()

@@ -234,13 +234,6 @@ class Filters:
             known.dead_ms = max(self._clock.now_ms() - DEAD_AT_LOAD_MS, known.born_ms)
         return known
 
-    async def run(self) -> None:
-        """Save what was put off, until cancelled."""
-        await self.file.run()
-
-    def stop(self) -> None:
-        self.file.stop()
-
     def _entries(self) -> Iterator[Change]:
         self._clean()
         if not self._table:

@@ -89,13 +89,6 @@ class Groups:
                     str(topic): as_int(bits, 0) for topic, bits in topics.items()
                 }
 
-    async def run(self) -> None:
-        """Save what was put off, until cancelled."""
-        await self.file.run()
-
-    def stop(self) -> None:
-        self.file.stop()
-
     # --- changing
 
     def _create(self, name: str) -> GroupConfig | None:

@@ -38,13 +38,6 @@ class KvConfig:
             for key, value in values.items()
         )
 
-    async def run(self) -> None:
-        """Save what changes, until cancelled."""
-        await self.file.run()
-
-    def stop(self) -> None:
-        self.file.stop()
-
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 

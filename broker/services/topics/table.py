@@ -130,13 +130,6 @@ class Topics:
         if template is not None:
             self.put(template)
 
-    async def run(self) -> None:
-        """Save what was put off, until cancelled."""
-        await self.file.run()
-
-    def stop(self) -> None:
-        self.file.stop()
-
     # --- changing
 
     def put(self, config: TopicConfig) -> None:
