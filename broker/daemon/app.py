@@ -5,14 +5,13 @@ The daemon and the broker inside a test are this same object; only the process a
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.base.logs import configure_logs_of_guest
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.daemon.process import run_daemon
@@ -57,24 +56,6 @@ def main_namesrv(config: str | None, sets: Sequence[str]) -> int:
     """`aerobee namesrv`; the exit code."""
     meant = {"listenPort": "namesrvListenPort"}  # what a namesrv.conf of Apache's calls it
     return run_daemon(AppNameServer, partial(load_settings, config, sets, meant=meant))
-
-
-async def run_broker(
-    settings: Settings,
-    *,
-    clock: Clock | None = None,
-    ready: Callable[["AppBroker"], None] | None = None,
-) -> None:
-    """Run a broker inside this event loop until the task is cancelled, then stop it."""
-    configure_logs_of_guest()
-    app = AppBroker(settings, clock=clock)
-    await app.start()
-    try:
-        if ready is not None:
-            ready(app)
-        await asyncio.Event().wait()
-    finally:
-        await app.stop()
 
 
 class StartGivenUp(StoreError):

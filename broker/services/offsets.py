@@ -211,10 +211,6 @@ class Offsets:
             del self._masters[key]
             self._delete([key])
 
-    def persist(self) -> None:
-        """Save now."""
-        self.file.save()
-
     def table_json(self) -> dict[str, Any]:
         """As the file and GET_ALL_CONSUMER_OFFSET have it."""
         return {

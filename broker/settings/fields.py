@@ -1,6 +1,5 @@
 """How one setting is declared: a typed dataclass field with its key, unit, bounds and meaning."""
 
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field
 from typing import Any, TypeVar, cast
@@ -8,7 +7,6 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T", bool, int, float, str)
 
 _KEY_OF_METADATA = "aerobee"
-_UPPER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 EFFECT = "yes"
 NO_EFFECT = "none here"
@@ -59,8 +57,3 @@ def key_of(described: "Field[Any]") -> str:
 def camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
-
-
-def snake_case(key: str) -> str:
-    """listenPort -> listen_port, checkCRCOnRecover -> check_crc_on_recover."""
-    return _UPPER.sub("_", key).lower()

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from aerobee.broker.settings.fields import setting
 
-BLANK_RECORD = 8
-
 
 def _check_hours(value: str) -> str | None:
     hours = value.split(";")

@@ -197,7 +197,6 @@ class StoreStats:
     puts: int = 0
     put_failures: int = 0
     put_bytes: int = 0
-    put_calls: int = 0
     put_lock_ms_max: float = 0.0
     flushes: int = 0
     flush_ms_max: float = 0.0

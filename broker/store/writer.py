@@ -133,7 +133,6 @@ class Writer:
     def _note_put(self, started: float, facts: list[Fact], asked: int) -> None:
         took = self._clock.monotonic() - started
         stats = self._stats
-        stats.put_calls += 1
         stats.put_times.add(took)
         stats.puts += len(facts)
         stats.put_failures += asked - len(facts)

@@ -34,7 +34,7 @@ def test_offsets_are_there_again_after_a_restart(folder: Folder) -> None:
     offsets = open_offsets(folder("consumerOffset.json"))
     offsets.commit("g", "T", 0, 7)
     offsets.commit("g", "T", 3, 9)
-    offsets.persist()
+    offsets.file.save()
     again = open_offsets(folder("consumerOffset.json"))
     assert again.queues_of("g", "T") == {0: 7, 3: 9}
     text = re.sub(r"\s", "", Path(folder("consumerOffset.json")).read_text())
@@ -51,7 +51,7 @@ def test_offsets_of_either_spelling_are_read_and_strange_ones_left(folder: Folde
     offsets = open_offsets(str(path))
     assert offsets.queues_of("g", "T") == {0: 5, 1: 6}
     assert offsets.topics_of("g") == ["%RETRY%g", "T"]
-    offsets.persist()
+    offsets.file.save()
     assert fastjson.loads(path.read_bytes())["lmqOffsetTable"] == {"q": 1}
 
 

@@ -123,7 +123,7 @@ class World:
     def stop(self) -> None:
         """A clean stop."""
         self.transactions.commit_progress()
-        self.offsets.persist()
+        self.offsets.file.save()
         self.store.close()
         self.schedule.save()
         self.timers.save()

@@ -49,7 +49,7 @@ def test_progress_ahead_of_what_a_power_failure_left_skips_no_message_that_comes
     sent = [send(broker, b"%d" % number) for number in range(10)]
     broker.offsets.commit("g", "T", 0, 10)
     broker.offsets.commit("h", "T", 0, 3)
-    broker.offsets.persist()
+    broker.offsets.file.save()
     abandon(broker)
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(sent[6].physical_offset)
@@ -71,7 +71,7 @@ def test_progress_whose_messages_are_elsewhere_is_kept_over_a_stop_in_order(tmp_
     root = tmp_path / "store"
     broker = load(root)
     broker.offsets.commit("g", "T", 0, 41)
-    broker.offsets.persist()
+    broker.offsets.file.save()
     broker.timers.close()
     broker.store.close()
     broker = load(root)

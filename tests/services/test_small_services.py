@@ -233,7 +233,7 @@ async def test_a_change_whose_saving_is_cut_off_by_the_stop_is_saved_by_it(tmp_p
     await asyncio.gather(running, return_exceptions=True)
     busy.set()
     await other
-    file.save_if_changed()
+    file.save()
     assert fastjson.loads(path.read_bytes()) == {"a": 2}
 
 
@@ -272,7 +272,7 @@ async def test_a_change_that_the_disk_refused_is_saved_by_the_stop(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     monkeypatch.undo()
-    file.save_if_changed()
+    file.save()
     assert fastjson.loads(path.read_bytes()) == {"a": 1}
 
 

@@ -263,7 +263,7 @@ def test_one_that_nobody_can_be_asked_about_holds_up_neither_progress_nor_memory
     assert world.transactions.open_count == 1
     assert most < 120
     assert world.offsets.query(TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, 0) > 300
-    world.offsets.persist()
+    world.offsets.file.save()
     world.reopen_after_kill()
     assert world.transactions.prepare()
     ((root, newest),) = world.transactions.open_halves()

@@ -107,13 +107,6 @@ class Clients:
     def groups_subscribing(self, topic: str) -> list[str]:
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
-    def channel_of(self, group: str, client_id: str) -> Peer | None:
-        """The connection of one member, its newest when it has several."""
-        for member in reversed(self.consumers_of(group)):
-            if member.client_id == client_id:
-                return member.connection
-        return None
-
     def register_consumer(
         self,
         connection: Peer,

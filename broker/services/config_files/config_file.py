@@ -107,10 +107,6 @@ class ConfigFile:
             self._dirty = True
             raise
 
-    def save_if_changed(self) -> None:
-        if self._dirty:
-            self.save()
-
     def _take(self) -> tuple[int, dict[Any, Any]]:
         self._dirty = False
         self._taken += 1

@@ -8,7 +8,6 @@ from aerobee.broker.services.config_files.config_file import as_bool, as_int
 INHERIT: Final = 1  # permission bits: the topic is a template for others
 WRITE: Final = 2
 READ: Final = 4
-PERM_ALL: Final = 15  # with PRIORITY, 8, of 5.x
 
 UNIT_FLAG: Final = 1
 UNIT_SUB_FLAG: Final = 2
