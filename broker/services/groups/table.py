@@ -1,8 +1,7 @@
 """The consumer groups of this broker and what each may do; config/subscriptionGroup.json."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -10,7 +9,7 @@ import structlog
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.config_files.config_file import DataVersion, as_int
-from aerobee.broker.services.config_files.table_file import TableFile
+from aerobee.broker.services.config_files.named_table import VERSION, NamedTable
 from aerobee.broker.services.groups.config import GroupConfig, group_from_json
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.files.disk import Disk
@@ -22,23 +21,16 @@ log = structlog.get_logger("aerobee.groups")
 _FORBIDDEN_READ: Final = 1 << 2  # the bit of the forbidden table that stops a group's reading
 _TABLE: Final = "subscriptionGroupTable"
 _FORBIDDEN: Final = "forbiddenTable"
-_FILE_KEYS: Final = ("dataVersion", _FORBIDDEN, _TABLE)
 
 
-class Groups:
-    """Every group by name. `on_change` is called with a group's name after it changed or went."""
+class Groups(NamedTable[GroupConfig]):
+    """Every group by name."""
 
     def __init__(
         self, path: str, settings: Settings, clock: Clock, disk: Disk | None = None
     ) -> None:
-        self.data_version = DataVersion(clock.now_ms())
-        self.on_change: list[Callable[[str], None]] = []
-        self.file = TableFile(path, clock, self._entries, self._value_of, disk)
-        self._settings = settings
-        self._clock = clock
-        self._table: dict[str, GroupConfig] = {}
+        super().__init__(path, settings, clock, disk)
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
-        self._unknown: dict[str, Any] = {}
         self._full_said = False
 
     # --- reading
@@ -52,10 +44,6 @@ class Groups:
         config = self._table.get(name)
         return config if config is not None else self._create(name)
 
-    def all(self) -> Mapping[str, GroupConfig]:
-        """A live view of the table."""
-        return MappingProxyType(self._table)
-
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether an operator took the group's right to read this topic."""
         if not self._forbidden:
@@ -66,21 +54,14 @@ class Groups:
 
     def load(self) -> None:
         """Read the file, then add the boot groups that it lacks."""
-        content = self.file.load() or {}
-        self.data_version.load(content.get("dataVersion"))
-        table = content.get(_TABLE)
-        for key, value in (table if isinstance(table, dict) else {}).items():
-            if isinstance(value, dict):
-                name = str(key)
-                self._table[name] = replace(group_from_json(value, name), name=name)
-        self._load_forbidden(content.get(_FORBIDDEN))
-        self._unknown = {str(key): value for key, value in content.items() if key not in _FILE_KEYS}
+        forbidden, table = self._read((_FORBIDDEN, _TABLE))
+        self._table = _groups_of(table)
+        self._load_forbidden(forbidden)
         missing = [name for name in names.SYSTEM_GROUPS if name not in self._table]
         for name in missing:
             self._table[name] = GroupConfig(name)
         if missing:
-            self.data_version.next(self._clock.now_ms())
-            self.file.changed(*((_TABLE, name) for name in missing))
+            self.next_version(*((_TABLE, name) for name in missing))
 
     def _load_forbidden(self, table: Any) -> None:
         for group, topics in (table if isinstance(table, dict) else {}).items():
@@ -118,7 +99,7 @@ class Groups:
             return
         known = config.name in self._table
         self._table[config.name] = config
-        self._changed(config.name)
+        self._note(config.name)
         log.info("group changed" if known else "group created", group=config.name)
 
     def delete(self, name: str) -> GroupConfig | None:
@@ -127,7 +108,7 @@ class Groups:
         forbidden = self._forbidden.pop(name, None)
         if config is not None or forbidden is not None:
             self._full_said = False
-            self._changed(name)
+            self._note(name)
             log.info("group deleted", group=name)
         return config
 
@@ -142,7 +123,7 @@ class Groups:
             topics.pop(topic, None)
             if not topics:
                 del self._forbidden[group]
-        self._changed(group)
+        self._note(group)
 
     def take_over(self, content: Mapping[Any, Any]) -> None:
         """A slave: have the groups that its master has, and no others."""
@@ -152,11 +133,7 @@ class Groups:
         if version == self.data_version or not isinstance(table, dict):
             return
         before = self._table
-        self._table = {
-            str(name): replace(group_from_json(value, str(name)), name=str(name))
-            for name, value in table.items()
-            if isinstance(value, dict)
-        }
+        self._table = _groups_of(table)
         forbidden_before, self._forbidden = self._forbidden, {}
         self._load_forbidden(content.get(_FORBIDDEN))
         names = before.keys() | self._table.keys()
@@ -164,21 +141,16 @@ class Groups:
         barred = forbidden_before.keys() | self._forbidden.keys()
         self.data_version = version
         self.file.changed(
-            ("dataVersion",),
+            (VERSION,),
             *((_TABLE, name) for name in changed),
             *((_FORBIDDEN, name) for name in barred),
         )
-        for name in changed:
-            for callback in self.on_change:
-                callback(name)
+        self._tell(changed)
 
     # --- the file
 
-    def _changed(self, name: str) -> None:
-        self.data_version.next(self._clock.now_ms())
-        self.file.changed((_TABLE, name), (_FORBIDDEN, name))
-        for callback in self.on_change:
-            callback(name)
+    def _note(self, name: str) -> None:
+        self._changed(name, (_TABLE, name), (_FORBIDDEN, name))
 
     def table_json(self) -> dict[str, Any]:
         """As the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG have it."""
@@ -189,9 +161,7 @@ class Groups:
         }
 
     def _entries(self) -> Iterator[Change]:
-        yield ("dataVersion",), self.data_version.to_json()
-        for key, value in self._unknown.items():
-            yield (key,), value
+        yield from super()._entries()
         for section, table in ((_FORBIDDEN, self._forbidden), (_TABLE, self._table)):
             if not table:
                 yield (section,), {}
@@ -209,3 +179,11 @@ class Groups:
             return dict(topics) if topics is not None else None
         config = self._table.get(name)
         return config.to_json() if config is not None else None
+
+
+def _groups_of(table: Mapping[Any, Any]) -> dict[str, GroupConfig]:
+    return {
+        str(name): replace(group_from_json(value, str(name)), name=str(name))
+        for name, value in table.items()
+        if isinstance(value, dict)
+    }

@@ -1,8 +1,7 @@
 """The topics of this broker: boot topics, creation by sends, permissions; config/topics.json."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -11,7 +10,8 @@ from aerobee.broker.base import resource_names
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services.config_files.config_file import DataVersion
-from aerobee.broker.services.config_files.table_file import Saved, TableFile
+from aerobee.broker.services.config_files.named_table import VERSION, NamedTable
+from aerobee.broker.services.config_files.table_file import Saved
 from aerobee.broker.services.topics.config import (
     INHERIT,
     READ,
@@ -33,19 +33,13 @@ _ALL: Final = READ | WRITE | INHERIT
 _TABLE: Final = "topicConfigTable"
 
 
-class Topics:
-    """Every topic by name. `on_change` is called with a topic's name after it changed or went."""
+class Topics(NamedTable[TopicConfig]):
+    """Every topic by name."""
 
     def __init__(
         self, path: str, settings: Settings, clock: Clock, disk: Disk | None = None
     ) -> None:
-        self.data_version = DataVersion(clock.now_ms())
-        self.on_change: list[Callable[[str], None]] = []
-        self.file = TableFile(path, clock, self._entries, self._value_of, disk)
-        self._settings = settings
-        self._clock = clock
-        self._table: dict[str, TopicConfig] = {}
-        self._unknown: dict[str, Any] = {}  # other keys of the file, kept
+        super().__init__(path, settings, clock, disk)
         self._unread: dict[str, Any] = {}  # topics whose names would leave their folder, kept
         self._system = names.SYSTEM_TOPICS
         self._new: set[str] = set()  # those that were not saved yet, and some that are by now
@@ -54,10 +48,6 @@ class Topics:
 
     def get(self, name: str) -> TopicConfig | None:
         return self._table.get(name)
-
-    def all(self) -> Mapping[str, TopicConfig]:
-        """A live view of the table."""
-        return MappingProxyType(self._table)
 
     def is_durable(self, name: str) -> bool:
         """Whether the topic outlives a crash. A change of one that does may still be unsaved."""
@@ -85,14 +75,9 @@ class Topics:
 
     def load(self) -> None:
         """Read the file, then add the boot topics that it lacks."""
-        content = self.file.load() or {}
-        self.data_version.load(content.get("dataVersion"))
-        table = content.get(_TABLE)
-        for key, value in (table if isinstance(table, dict) else {}).items():
+        [table] = self._read((_TABLE,))
+        for key, value in table.items():
             self._load_topic(str(key), value)
-        self._unknown = {
-            str(key): value for key, value in content.items() if key not in ("dataVersion", _TABLE)
-        }
         self._add_boot_topics()
 
     def _load_topic(self, name: str, value: Any) -> None:
@@ -112,8 +97,7 @@ class Topics:
         for topic in added:
             self._table[topic.name] = topic
         if added:
-            self.data_version.next(self._clock.now_ms())
-            self.file.changed(*((_TABLE, topic.name) for topic in added))
+            self.next_version(*((_TABLE, topic.name) for topic in added))
 
     def _wanted_template(self) -> TopicConfig | None:
         """The template as it is while sends may create topics, or may not: without INHERIT."""
@@ -142,7 +126,7 @@ class Topics:
                 self._new.clear()
             self._new.add(config.name)
         self._table[config.name] = config
-        self._changed(config.name)
+        self._changed(config.name, (_TABLE, config.name))
         log.info(
             "topic changed" if known else "topic created",
             topic=config.name,
@@ -154,7 +138,7 @@ class Topics:
         """Forget a topic; its messages and offsets are the caller's to remove."""
         config = self._table.pop(name, None)
         if config is not None:
-            self._changed(name)
+            self._changed(name, (_TABLE, name))
             log.info("topic deleted", topic=name)
         return config
 
@@ -276,24 +260,11 @@ class Topics:
             name for name, config in self._table.items() if before.get(name) != config
         ]
         self.data_version = version
-        self.file.changed(("dataVersion",), *((_TABLE, name) for name in changed))
-        for name in changed:
-            for callback in self.on_change:
-                callback(name)
+        self.file.changed((VERSION,), *((_TABLE, name) for name in changed))
+        self._tell(changed)
         return gone
 
     # --- the file
-
-    def next_version(self) -> None:
-        """What others are told of the topics has changed, though not the topics themselves."""
-        self.data_version.next(self._clock.now_ms())
-        self.file.changed(("dataVersion",))
-
-    def _changed(self, name: str) -> None:
-        self.data_version.next(self._clock.now_ms())
-        self.file.changed((_TABLE, name))
-        for callback in self.on_change:
-            callback(name)
 
     def table_json(self) -> dict[str, Any]:
         """dataVersion and topicConfigTable, as the file and GET_ALL_TOPIC_CONFIG have them."""
@@ -303,9 +274,7 @@ class Topics:
         }
 
     def _entries(self) -> Iterator[Change]:
-        yield ("dataVersion",), self.data_version.to_json()
-        for key, value in self._unknown.items():
-            yield (key,), value
+        yield from super()._entries()
         for name in [*self._table, *self._unread]:
             value = self._value_of((_TABLE, name))
             if value is not None:
