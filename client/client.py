@@ -233,17 +233,11 @@ class Client:
         `durable=False` does not wait for the flush that the broker is set to.
         Unconfirmed is raised when it is unknown whether the message was stored.
         """
-        producer = Producer(self._core.sender, topic, timeout=timeout or self._timeout)
-        return await producer.send(
-            body,
-            tag=tag,
-            key=key,
-            order_key=order_key,
-            delay=delay,
-            deliver_at=deliver_at,
-            properties=properties,
-            durable=durable,
+        sender = self._core.sender
+        message = sender.make(
+            topic, body, tag, key, order_key, properties, delay, deliver_at, durable
         )
+        return await sender.send(message, timeout or self._timeout)
 
     async def send_oneway(
         self,
@@ -256,10 +250,10 @@ class Client:
         properties: Mapping[str, str] | None = None,
     ) -> str:
         """Send without waiting for an answer: the message may be lost. Gives its id."""
-        producer = Producer(self._core.sender, topic, timeout=self._timeout)
-        return await producer.send_oneway(
-            body, tag=tag, key=key, order_key=order_key, properties=properties
-        )
+        sender = self._core.sender
+        message = sender.make(topic, body, tag, key, order_key, properties)
+        await sender.send_oneway(message)
+        return message.message_id
 
     @overload
     def producer(

@@ -7,11 +7,11 @@ number stands beside the name. Those of a start that does not come to its end: `
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from crash.planted import Mutants
 from crash.sim_disk import SimDisk
 
 from aerobee.broker.store import opening, parts
@@ -30,13 +30,8 @@ from aerobee.broker.store.recovery.recovery import Recovery
 from aerobee.protocol.files import record_scan as scan
 from aerobee.protocol.json import fastjson
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: dict[str, Plant] = {}
-
-
-def mutant(plant: Plant) -> Plant:
-    MUTANTS[plant.__name__] = plant
-    return plant
+MUTANTS = Mutants()
+mutant = MUTANTS.add
 
 
 @mutant

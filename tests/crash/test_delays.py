@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from crash.delays import run_delay_seed
+from crash.planted import Mutants, search
 
 from aerobee.broker.services.delay import schedule
 from aerobee.broker.services.delay.level_times import LevelTimes
 from aerobee.broker.services.delay.schedule import Schedule
 from aerobee.broker.services.redelivery import origins
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: dict[str, Plant] = {}
+MUTANTS = Mutants()
+mutant = MUTANTS.add
 SEARCH = 400
-
-
-def mutant(plant: Plant) -> Plant:
-    MUTANTS[plant.__name__] = plant
-    return plant
 
 
 @mutant
@@ -73,21 +68,4 @@ def test_delayed_messages_come_once_and_not_early_whatever_ends_a_life(start: in
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulator_catches(name: str) -> None:
-    for seed in range(SEARCH):
-        caught = planted(name, seed)
-        if caught is not None:
-            print(f"{name}: caught by seed {seed}: {caught!r}")
-            run_delay_seed(seed)  # and without the bug nothing is wrong
-            return
-    pytest.fail(f"{name}: no seed below {SEARCH} catches it")
-
-
-def planted(name: str, seed: int) -> Exception | None:
-    """How the seed fails with the bug in place; None when it does not."""
-    with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[name](patch)
-        try:
-            run_delay_seed(seed)
-        except Exception as error:
-            return error
-    return None
+    search(MUTANTS[name], run_delay_seed, 0, SEARCH)

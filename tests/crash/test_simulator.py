@@ -5,6 +5,7 @@ from __future__ import annotations
 import crash.mutants_start  # noqa: F401  (it adds to MUTANTS)
 import pytest
 from crash.mutants import MUTANTS
+from crash.planted import search
 from crash.simulator import run_every_kill, run_seed
 
 # A seed that catches the bug, as long as the store takes the same steps; the search begins there.
@@ -53,22 +54,4 @@ def test_a_start_can_end_at_each_of_its_disk_calls(seed: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulator_catches(name: str) -> None:
-    start = SEEDS.get(name, 0)
-    for seed in range(start, start + SEARCH):
-        caught = planted(name, seed)
-        if caught is not None:
-            print(f"{name}: caught by seed {seed}: {caught!r}")
-            run_seed(seed)  # and without the bug nothing is wrong
-            return
-    pytest.fail(f"{name}: no seed from {start} to {start + SEARCH} catches it")
-
-
-def planted(name: str, seed: int) -> Exception | None:
-    """How the seed fails with the bug in place; None when it does not."""
-    with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[name](patch)
-        try:
-            run_seed(seed)
-        except Exception as error:
-            return error
-    return None
+    search(MUTANTS[name], run_seed, SEEDS.get(name, 0), SEARCH)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from crash.planted import Mutants, search
 from crash.timer_lives import run_timer_seed
 
 from aerobee.broker.services.redelivery import origins
@@ -16,8 +17,8 @@ from aerobee.broker.services.timers.timer_log import TimerLog
 from aerobee.broker.services.timers.wheel import TimerWheel
 from aerobee.broker.store.retention.keepers import Keepers
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: dict[str, Plant] = {}
+MUTANTS = Mutants()
+mutant = MUTANTS.add
 SEARCH = 600
 # A seed that catches the bug, as long as the timers take the same steps; the search begins there.
 SEEDS = {
@@ -26,11 +27,6 @@ SEEDS = {
     "remove_a_file_once_the_units_are_written": 82,
     "remove_a_file_whose_timers_have_fired_but_not_to_disk": 336,
 }
-
-
-def mutant(plant: Plant) -> Plant:
-    MUTANTS[plant.__name__] = plant
-    return plant
 
 
 @mutant
@@ -130,22 +126,4 @@ def test_timers_come_once_and_not_early_whatever_ends_a_life(start: int) -> None
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulator_catches(name: str) -> None:
-    start = SEEDS.get(name, 0)
-    for seed in range(start, start + SEARCH):
-        caught = planted(name, seed)
-        if caught is not None:
-            print(f"{name}: caught by seed {seed}: {caught!r}")
-            run_timer_seed(seed)  # and without the bug nothing is wrong
-            return
-    pytest.fail(f"{name}: no seed from {start} to {start + SEARCH} catches it")
-
-
-def planted(name: str, seed: int) -> Exception | None:
-    """How the seed fails with the bug in place; None when it does not."""
-    with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[name](patch)
-        try:
-            run_timer_seed(seed)
-        except Exception as error:
-            return error
-    return None
+    search(MUTANTS[name], run_timer_seed, SEEDS.get(name, 0), SEARCH)

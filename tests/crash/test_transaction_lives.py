@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from crash.planted import Mutants, search
 from crash.transaction_lives import run_transaction_seed
 
 from aerobee.broker.services.batch_ledger import BatchLedger, Intent
@@ -15,14 +16,9 @@ from aerobee.broker.services.transactions.service import Transactions, _Progress
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol.files.record import Message
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: dict[str, Plant] = {}
+MUTANTS = Mutants()
+mutant = MUTANTS.add
 SEARCH = 300
-
-
-def mutant(plant: Plant) -> Plant:
-    MUTANTS[plant.__name__] = plant
-    return plant
 
 
 @mutant
@@ -102,21 +98,4 @@ def test_every_end_of_a_transaction_and_every_batch_counts_once(start: int) -> N
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulator_catches(name: str) -> None:
-    for seed in range(SEARCH):
-        caught = planted(name, seed)
-        if caught is not None:
-            print(f"{name}: caught by seed {seed}: {caught!r}")
-            run_transaction_seed(seed)  # and without the bug nothing is wrong
-            return
-    pytest.fail(f"{name}: no seed below {SEARCH} catches it")
-
-
-def planted(name: str, seed: int) -> Exception | None:
-    """How the seed fails with the bug in place; None when it does not."""
-    with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[name](patch)
-        try:
-            run_transaction_seed(seed)
-        except Exception as error:
-            return error
-    return None
+    search(MUTANTS[name], run_transaction_seed, 0, SEARCH)
