@@ -25,8 +25,8 @@ class Lifecycle:
         self._queue_worker = Worker("aerobee-flush-queues")
         parts.base.refusals.set(Cause.SHUT_DOWN, "the store is not open")
 
-    def load(self, progress: Progress | None) -> None:
-        self.opening.load(progress)
+    def load(self, progress: Progress | None, cut_to: int | None = None) -> None:
+        self.opening.load(progress, cut_to)
         refusals = self._parts.base.refusals
         refusals.clear(Cause.SHUT_DOWN)
         if self._parts.base.settings.is_slave:

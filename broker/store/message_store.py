@@ -6,7 +6,9 @@ The core is synchronous: a put appends without waiting for anything (`writer`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+from typing import Final
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.durability.waiters import join_outcomes
@@ -26,6 +28,8 @@ from aerobee.broker.store.results import (
 from aerobee.broker.store.retention.keepers import Keeper
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.writer import Writer
+
+FOREVER: Final = 1 << 62
 
 WhenCopied = Callable[[int, DurableCallback], None]
 
@@ -84,9 +88,10 @@ class MessageStore:
 
     # -- opening and closing
 
-    def load(self, progress: Progress | None = None) -> None:
-        """Lock the directory, read what is there and bring it in order; StoreError if it cannot."""
-        self._life.load(progress)
+    def load(self, progress: Progress | None = None, cut_to: int | None = None) -> None:
+        """Lock the directory, read what is there and bring it in order; StoreError if it cannot.
+        `cut_to`: a record's end, where the log ends from now on."""
+        self._life.load(progress, cut_to)
 
     @property
     def was_stopped(self) -> bool:
@@ -213,14 +218,23 @@ class MessageStore:
             self.reput.catch_up()
         return queue
 
-    def last_entry(self) -> tuple[int, int] | None:
-        """Where the newest record stands that is in a queue, and its size."""
-        ends = [queue for queue in self.queue_table if queue.max_offset > queue.min_offset]
-        if not ends:
-            return None
-        newest = max(ends, key=lambda queue: queue.max_physical_offset)
-        entry = newest.entry(newest.max_offset - 1)
-        return entry[:2] if entry is not None else None
+    def last_entry(self, before: int = FOREVER) -> tuple[int, int] | None:
+        """Where the newest record stands that is in a queue and begins before this offset, and its
+        size."""
+        newest: tuple[int, int] | None = None
+        for queue in self.queue_table:
+            low, high = queue.min_offset, queue.max_offset
+            if high > low and queue.max_physical_offset > before:
+                numbers = range(low, high)
+                high = low + bisect_left(numbers, before, key=lambda n: self._place(queue, n))
+            entry = queue.entry(high - 1) if high > low else None
+            if entry is not None and (newest is None or entry[0] > newest[0]):
+                newest = entry[:2]
+        return newest
+
+    def _place(self, queue: ConsumeQueue, number: int) -> int:
+        entry = queue.entry(number)
+        return entry[0] if entry is not None else 0
 
     def read_log(self, physical_offset: int, size: int) -> bytes:
         """Bytes of one file of the log, as far as it has them."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from aerobee.broker.store.errors import StoreError, StoreLocked, is_no_space, remedy_for
 from aerobee.broker.store.files.disk import Disk, DiskLock, make_folder
 from aerobee.broker.store.parts import StoreParts
 from aerobee.broker.store.recovery.plan import Mode
-from aerobee.broker.store.recovery.recovery import Progress, Recovery, gather_facts
+from aerobee.broker.store.recovery.recovery import Progress, Recovery, cut_log, gather_facts
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.files.checkpoint import StoreCheckpoint
 
@@ -31,13 +32,17 @@ class Opening:
         self._owed: list[Callable[[], None]] = []  # parts of the start, for want of room
         self.was_stopped = True  # the last life of the directory ended in order
 
-    def load(self, progress: Progress | None) -> None:
-        """StoreError when it cannot be opened."""
+    def load(self, progress: Progress | None, cut_to: int | None = None) -> None:
+        """StoreError when it cannot be opened. `cut_to`: let the log end here, at a record's end,
+        and all that is derived from it."""
         try:
             make_folder(self._parts.base.disk, self._layout.root)
             self._take_lock()
             self.was_stopped = not self._parts.base.abort.exists
             self._read_files()
+            last = self._parts.files.commit_log.files.last
+            if cut_to is not None and last is not None and cut_to < last.end:
+                self._cut(cut_to)
             self._recover(progress)
         except OSError as error:
             self.let_go()
@@ -73,6 +78,32 @@ class Opening:
             files.commit_log.last_store_timestamp = max(
                 point.physic_msg_timestamp, point.logics_msg_timestamp
             )
+
+    def _cut(self, end: int) -> None:
+        """Have the recovery find a log that ends here. If the power goes in between, the next start
+        finds it cut or not, and what is derived in step with it: the checkpoint is lowered first.
+        """
+        parts, index = self._parts, self._parts.files.index
+        checkpoint = parts.durability.checkpoint
+        point = checkpoint.value
+        if point.dispatched_offset < 0:
+            raise StoreError(
+                f"the log in {self._layout.root} cannot be cut at {end}: its checkpoint is not "
+                f"ours; start and stop this broker once before"
+            )
+        parts.base.abort.mark_running()
+        self.was_stopped = False
+        if point.dispatched_offset > end:
+            kept = [file for file in index.files if file.begin_offset < end] if index else []
+            last = kept[-1] if kept else None
+            checkpoint.value = replace(
+                point,
+                dispatched_offset=end,
+                index_file=last.number if last else 0,
+                index_count=last.count if last else 0,
+            )
+            checkpoint.write()
+        cut_log(parts.files.commit_log, end)
 
     def _recover(self, progress: Progress | None) -> None:
         parts, log, index = self._parts, self._parts.files.commit_log, self._parts.files.index

@@ -289,6 +289,22 @@ class Schedule:
             self._next, self._durable = dict(reached), reached
             self.file.changed_lazily()
 
+    def take_back(self, origins: set[int], cut_to: int) -> None:
+        """The log is about to be cut here, and the copies of these records with it: they wait
+        again. OSError when that cannot be saved."""
+        for physical_offset in origins:
+            record = self._store.record_at(physical_offset)
+            if record is None:
+                continue
+            queue_id, queue_offset = _PLACE.unpack_from(record)
+            entry = self._store.queue_entry(SCHEDULE_TOPIC, queue_id, queue_offset)
+            if entry is not None and entry[0] == physical_offset:
+                before = self._next.get(queue_id + 1, 0)
+                self._next[queue_id + 1] = min(before, queue_offset)
+        self._durable = dict(self._next)
+        self._mark_max = cut_to
+        self.file.save()
+
     def table_json(self) -> dict[str, Any]:
         """As the file and GET_ALL_DELAY_OFFSET have it."""
         self._note_flushed()

@@ -66,7 +66,7 @@ class Checkpoints:
         reached: Callable[[], Reached],
         clock: Clock,
     ) -> None:
-        self._path = path
+        self.path = path
         self._store = store
         self._sync = sync
         self._reached = reached
@@ -83,7 +83,7 @@ class Checkpoints:
 
     def load(self) -> TimerCheckpoint:
         disk = self._store.disk
-        page = disk.read_small(self._path)[:_PAGE] if disk.exists(self._path) else b""
+        page = disk.read_small(self.path)[:_PAGE] if disk.exists(self.path) else b""
         if len(page) >= _FIELDS.size:
             self.point = TimerCheckpoint(*_FIELDS.unpack_from(page))
         if len(page) == _PAGE:
@@ -115,7 +115,7 @@ class Checkpoints:
             "timers cannot be written to disk",
             error,
             call="sync",
-            path=self._path,
+            path=self.path,
             then="tried again with the next round; timers that are set meanwhile are in the log",
         )
         self.dirty.set()
@@ -160,10 +160,10 @@ class Checkpoints:
 
     def _open(self) -> DiskFile:
         if self._file is None:
-            disk, folder = self._store.disk, os.path.dirname(self._path)
+            disk, folder = self._store.disk, os.path.dirname(self.path)
             make_folder(disk, folder)
-            is_there = disk.exists(self._path)
-            file = disk.open(self._path) if is_there else disk.create(self._path, _PAGE)
+            is_there = disk.exists(self.path)
+            file = disk.open(self.path) if is_there else disk.create(self.path, _PAGE)
             if file.size < _PAGE:  # a kill may leave it so
                 file.extend(_PAGE)
             file.allocate(0, _PAGE)

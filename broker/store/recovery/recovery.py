@@ -83,6 +83,29 @@ def rebuild_derived(
     return Recovery(settings, commit_log, index, reput, None).rebuild(facts)
 
 
+def cut_log(commit_log: CommitLog, end: int, *, synced: bool = False) -> OSError | None:
+    """Let the log end here, durably: what is behind reads as zeros and has blocks. The disk's error
+    when it has no room for those."""
+    no_space: OSError | None = None
+    files = commit_log.files
+    files.remove_from(end if files.find(end) is None or end % files.file_size else end + 1)
+    for file in files.files:
+        if file.end <= end:
+            if not synced:
+                file.file.sync()
+            continue
+        file.cut(end - file.start)
+        try:
+            file.allocate_to(file.size, file.size)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            no_space = error
+        file.file.sync()
+    commit_log.flushed_offset = end
+    return no_space
+
+
 def _limit_of(queue: ConsumeQueue, plan: Plan) -> int | None:
     """Where a queue's entries are dropped from. A light queue gets no entries from us: what is
     dropped of it would not come back."""
@@ -284,26 +307,7 @@ class Recovery:
                 file.file.write(position, bytes(piece))
 
     def _cut_log(self, end: int, *, synced: bool) -> None:
-        """Let the log end here, durably: what is behind reads as zeros and has blocks."""
-        files = self._log.files
-        files.remove_from(end if files.find(end) is None or end % files.file_size else end + 1)
-        for file in files.files:
-            if file.end <= end:
-                if not synced:
-                    file.file.sync()
-            else:
-                file.cut(end - file.start)
-                self._allocate_rest(file)
-                file.file.sync()
-        self._log.flushed_offset = end
-
-    def _allocate_rest(self, file: MappedFile) -> None:
-        try:
-            file.allocate_to(file.size, file.size)
-        except OSError as error:
-            if not is_no_space(error):
-                raise
-            self.no_space = error
+        self._note_no_space(cut_log(self._log, end, synced=synced))
 
     # -- queues
 
