@@ -312,6 +312,7 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.GET_BROKER_CONSUME_STATS: _CLUSTER_GET,
     RequestCode.VIEW_BROKER_STATS_DATA: _CLUSTER_GET,
     RequestCode.GET_BROKER_HA_STATUS: _CLUSTER_GET,
+    RequestCode.GET_BROKER_EPOCH_CACHE: _CLUSTER_GET,
     RequestCode.EXCHANGE_BROKER_HA_INFO: _CLUSTER_UPDATE,
     RequestCode.GET_TIMER_CHECK_POINT: _CLUSTER_GET,
     RequestCode.GET_TIMER_METRICS: _CLUSTER_GET,
@@ -357,13 +358,14 @@ ROWS: Final[Mapping[int, Row]] = {
     # POP, which is refused in words
     **dict.fromkeys((200050, 200051, 200052, 200053, 200054, 200055, 200151), _PULL),
     # ours: the Spark sink's SINK_STATE, _PREPARE, _COMMIT, its list of queries and their removal;
-    # LIST_TIMERS
+    # LIST_TIMERS; PROMOTE
     20100: _SIGNED,
     20101: (topic("topic", PUB),),
     20102: (chunks_of_commit,),
     20103: _CLUSTER_GET,
     20104: _CLUSTER_UPDATE,
     20110: (topic_or_cluster("topic", GET),),
+    20120: _CLUSTER_UPDATE,
 }
 
 # Calls that change more than messages and offsets, or show secrets: each leaves a line in the log.

@@ -16,6 +16,8 @@ from aerobee.broker.base.worker import Worker
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.daemon.process import run_daemon
 from aerobee.broker.daemon.replication import Following, start_master
+from aerobee.broker.daemon.role_change import RoleChange
+from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.daemon.service_life import ServiceLife
 from aerobee.broker.daemon.store_settings import store_settings
 from aerobee.broker.daemon.wiring import make_broker, make_front
@@ -25,6 +27,7 @@ from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.addresses import join
 from aerobee.broker.net.connection import Connection, Feed
 from aerobee.broker.net.listening import (
+    StartError,
     limits_of,
     open_broker_sockets,
     open_name_service_socket,
@@ -36,7 +39,7 @@ from aerobee.broker.net.tls import Tls
 from aerobee.broker.services.registration import Registrar
 from aerobee.broker.settings import Settings, load_settings
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.disk import Disk, RealDisk
 
 if TYPE_CHECKING:
     from aerobee.broker.daemon.metrics import Collector
@@ -70,14 +73,27 @@ class AppBroker:
     ) -> None:
         self.settings = settings
         self.clock = clock or Clock()
-        self.progress = "starting"
+        self._disk = disk
         self.broker_port = settings.listen_port
         self.namesrv_port = settings.namesrv_listen_port
         self.metrics_port = -1
-        self.broker: Broker = make_broker(settings, self.clock, disk)
-        self.life = ServiceLife(self.broker)
+        self.roles = Roles(settings, disk or RealDisk())
         self.is_ready = False
         self._given_up = False
+        self._lives = asyncio.Lock()  # a change of role is a stop and a start
+        self._role_change = RoleChange(settings, self.roles, self._restart)
+        self._not_started_again = ""  # why
+        self._metrics: MetricsServer | None = None
+        self._build()
+
+    def _build(self) -> None:
+        """All that has one life, from a start to a stop."""
+        self.progress = "starting"
+        self.broker: Broker = make_broker(
+            self.settings, self.clock, self._disk, self._role_change.superseded
+        )
+        self.life = ServiceLife(self.broker)
+        self._role_change.of(self.broker)
         self._loaded = False
         self._sockets: list[socket.socket] = []
         self._replication_socket: socket.socket | None = None
@@ -85,7 +101,6 @@ class AppBroker:
         self._tls: Tls | None = None
         self._server: Server | None = None
         self._registrar: Registrar | None = None
-        self._metrics: MetricsServer | None = None
         self._collector: Collector | None = None
         self._registering: asyncio.Task[None] | None = None
 
@@ -93,13 +108,22 @@ class AppBroker:
 
     async def start(self) -> None:
         """Open ports and store, recover, listen. StartError or StoreError says what is wrong."""
+        async with self._lives:
+            role = self.settings.broker_role
+            self.roles.choose()
+            if self.settings.broker_role != role:
+                self._build()
+            await self._start()
+
+    async def _start(self, cut_to: int | None = None) -> None:
         try:
             self._tls = tls_of(self.settings)
             self._open_sockets()
             self._start_metrics()
             self.life.make_folder()
             # In a thread: a recovery may take long, and systemd must hear that it goes on.
-            await asyncio.to_thread(self.life.load, self._recovering)
+            opened = partial(self.roles.opened, self.broker.store, cut_to)
+            await asyncio.to_thread(self.life.load, self._recovering, opened, cut_to)
         except StartGivenUp:
             self._close_sockets()
             return
@@ -111,7 +135,7 @@ class AppBroker:
         try:
             await self._run()
         except BaseException:
-            await self.stop()
+            await self._stop()
             raise
         self.is_ready = True
         self.progress = "ready"
@@ -167,6 +191,8 @@ class AppBroker:
 
     def health(self) -> str:
         """What is wrong, "" when nothing is."""
+        if self._not_started_again:
+            return f"it did not start again after a change of role: {self._not_started_again}"
         if self.life.failed:
             return f"a part of the broker has failed: {self.life.failed}"
         if not self.is_ready:
@@ -215,13 +241,20 @@ class AppBroker:
         """Follow our master, or let slaves follow us; and what tells name servers of us."""
         broker, settings, spawn = self.broker, self.settings, self.life.spawn
         ours = (self.broker_port, self.broker_port - 2, self.namesrv_port)
+        broker.replication.epochs = lambda: self.roles.epochs.ends(broker.store.max_physical_offset)
+        broker.replication.promote = self._role_change.promote
         identity = (settings, self.clock, broker.topics, broker.addresses, ours)
         if settings.is_slave:
-            following = Following(broker, spawn)
+            following = Following(broker, spawn, self.roles.epoch_file, self._role_change.cut_log)
+            self._role_change.following = following
             return Registrar(*identity, following.master_told, following.lacks_master)
-        self._slaves = start_master(broker, self._replication_socket, spawn)
+        self._slaves = start_master(broker, self._replication_socket, spawn, self.roles.epoch_file)
         self._replication_socket = None  # its task closes it
-        return Registrar(*identity)
+        version = broker.topics.data_version
+        if version.state_version < self.roles.epoch:
+            version.state_version = self.roles.epoch
+            broker.topics.next_version()
+        return Registrar(*identity, superseded=self._role_change.superseded)
 
     def _settings_changed(self, keys: set[str]) -> None:
         self.broker.store.change_settings(store_settings(self.settings))
@@ -241,6 +274,11 @@ class AppBroker:
 
     async def stop(self) -> None:
         """Take no new requests, send the answers that are due, save and flush everything."""
+        self._given_up = True
+        async with self._lives:
+            await self._stop()
+
+    async def _stop(self) -> None:
         self.is_ready = False
         self._close_sockets()
         await asyncio.to_thread(self._stop_metrics)
@@ -260,6 +298,27 @@ class AppBroker:
         if self._slaves is not None:
             await self._slaves.drain(LAST_COPIES_S)
         await self.life.stop()
+
+    # --- a change of role, while the process lives
+
+    async def _restart(self, cut_to: int | None) -> None:
+        """A stop and a start with the role that is remembered now, at the same ports."""
+        async with self._lives:
+            if self._given_up:
+                return
+            settings = self.settings
+            ports = (self.broker_port, self.namesrv_port, self.broker.addresses.ha_port)
+            await self._stop()
+            settings.listen_port, settings.namesrv_listen_port = ports[:2]
+            if settings.ha_listen_port >= 0:
+                settings.ha_listen_port = ports[2]
+            try:
+                self.roles.choose()
+                self._build()
+                await self._start(cut_to)
+            except (StartError, StoreError) as error:
+                self._not_started_again = str(error)
+                log.error("the broker did not start again: restart it", reason=str(error))
 
     # --- what it says of itself
 

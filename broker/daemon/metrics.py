@@ -290,6 +290,18 @@ class Collector:
         for slave in slaves:
             self._add(behind, (slave["addr"],), slave["diff"])
         yield behind
+        lag = self._gauge(
+            "aerobee_slave_behind_seconds",
+            "Age of the first message that a slave lacks",
+            ("slave",),
+        )
+        for slave in slaves:
+            if slave["behindMs"] is not None:
+                self._add(lag, (slave["addr"],), slave["behindMs"] / 1000)
+        yield lag
+        epochs = replication.epochs()
+        newest = epochs[-1][0][0] if epochs else 0
+        yield self._single("aerobee_replica_epoch", "The newest epoch of the log", newest)
         in_sync = sum(slave["inSync"] for slave in slaves)
         yield self._single("aerobee_slaves_in_sync", "Slaves that are near enough", in_sync)
 

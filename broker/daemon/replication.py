@@ -10,6 +10,7 @@ import structlog
 
 from aerobee.broker.ha.config_sync import ConfigSync
 from aerobee.broker.ha.copies import Copies
+from aerobee.broker.ha.epochs import EpochFile
 from aerobee.broker.ha.master_client import MasterAddress
 from aerobee.broker.ha.master_links import MasterLinks
 from aerobee.broker.ha.slave_link import SlaveLink
@@ -22,7 +23,7 @@ Spawn = Callable[[str, Coroutine[Any, Any, None]], object]
 
 
 def start_master(
-    broker: Broker, listening: socket.socket | None, spawn: Spawn
+    broker: Broker, listening: socket.socket | None, spawn: Spawn, epoch_file: EpochFile
 ) -> MasterLinks | None:
     """Let slaves follow our log; in SYNC_MASTER, let sends wait for them."""
     settings, store = broker.settings, broker.store
@@ -39,7 +40,7 @@ def start_master(
         spawn("copies", copies.waiters.run_expiry())
     if listening is None:
         return None
-    links = MasterLinks(settings, store, broker.clock, copies)
+    links = MasterLinks(settings, store, broker.clock, copies, epoch_file)
     broker.replication.slaves = links.status
     broker.replication.identify = links.identify
     spawn("slaves", links.accept(listening))
@@ -50,7 +51,13 @@ def start_master(
 class Following:
     """A slave: where its master is, and the tasks that follow it."""
 
-    def __init__(self, broker: Broker, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        spawn: Spawn,
+        epoch_file: EpochFile,
+        cut_log: Callable[[int], None],
+    ) -> None:
         settings = broker.settings
         self._found: MasterAddress | None = None
         if settings.ha_master_address:
@@ -58,7 +65,9 @@ class Following:
             main = join(host.strip("[]"), int(port) - 1)  # unless a name server tells another
             self._found = MasterAddress(main, settings.ha_master_address)
         self._fixed_ha = settings.ha_master_address
-        link = self._link = SlaveLink(settings, broker.store, broker.clock, self.find)
+        link = self._link = SlaveLink(
+            settings, broker.store, broker.clock, self.find, epoch_file, cut_log
+        )
         broker.replication.master = link.status
         sync = ConfigSync(
             settings,
@@ -83,6 +92,19 @@ class Following:
         if found != self._found:
             log.info("the master is known", master=found.main, replication=found.ha)
             self._found = found
+
+    @property
+    def follows(self) -> bool:
+        return self._link.is_following
+
+    @property
+    def master_text(self) -> str:
+        return self._link.master.main if self._link.master is not None else "nobody"
+
+    @property
+    def master_role(self) -> str:
+        """brokerRole of the master that we have followed; empty: not known."""
+        return self._link.facts.role if self._link.facts is not None else ""
 
     def lacks_master(self) -> bool:
         return not self._link.is_following

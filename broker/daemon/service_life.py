@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from aerobee.broker.auth.model import AccessError
+from aerobee.broker.ha.cut import forget_timer_log, take_back_progress
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.listening import StartError
 from aerobee.broker.services.config_files.classes import without_class
@@ -55,15 +56,24 @@ class ServiceLife:
                 "that runs the broker, or choose another with --set storePathRootDir=FOLDER"
             )
 
-    def load(self, progress: Callable[[int, int], None]) -> None:
-        """Recover the store and read what the services have kept; may take long."""
+    def load(
+        self,
+        progress: Callable[[int, int], None],
+        opened: Callable[[], None] = lambda: None,
+        cut_to: int | None = None,
+    ) -> None:
+        """Recover the store and read what the services have kept; may take long. `opened` is called
+        in between; `cut_to`: let the log end here."""
         broker = self._broker
         try:
             broker.guard.load()
         except AccessError as error:
             raise StartError(str(error)) from error
         try:
-            broker.store.load(progress)
+            if cut_to is not None:
+                store = broker.store
+                take_back_progress(store.settings, self._settings, broker.clock, store.disk, cut_to)
+            broker.store.load(progress, cut_to)
         except StoreError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
@@ -73,8 +83,9 @@ class ServiceLife:
                 ) from error
             raise
         try:
+            opened()
             self._load_services()
-        except StartError:
+        except (StartError, StoreError):
             broker.store.close()
             raise
         except OSError as error:
@@ -99,6 +110,7 @@ class ServiceLife:
         broker.name_service.kv.load()
         if self._settings.is_slave:  # it delivers nothing, and only knows how far its master is
             broker.timers.checkpoints.load()
+            forget_timer_log(broker.store.disk, self._settings.store_path_root_dir)
             return
         if self._settings.timer_wheel_enable:
             broker.timers.load()

@@ -102,8 +102,14 @@ class Front:
     pulls: Pulls
 
 
-def make_broker(settings: Settings, clock: Clock, disk: Disk | None = None) -> Broker:
-    """All services, none of them loaded or running."""
+def make_broker(
+    settings: Settings,
+    clock: Clock,
+    disk: Disk | None = None,
+    superseded: Callable[[int, str], None] = lambda _epoch, _address: None,
+) -> Broker:
+    """All services, none of them loaded or running. `superseded` is called when a later master of
+    our name registers with our name service."""
     store = MessageStore(store_settings(settings), clock=clock, disk=disk)
     folder, disk = store.settings.layout.config, store.disk
 
@@ -150,7 +156,7 @@ def make_broker(settings: Settings, clock: Clock, disk: Disk | None = None) -> B
         batch_ledger=BatchLedger(
             folder, store, clock, stats.add_put, settings.spark_sink_keep_days
         ),
-        name_service=_name_service(settings, clock, topics, addresses, disk),
+        name_service=_name_service(settings, clock, topics, addresses, disk, superseded),
         guard=Guard(
             settings,
             AccessBook(settings, path(FILE_NAME), clock, disk),
@@ -161,7 +167,12 @@ def make_broker(settings: Settings, clock: Clock, disk: Disk | None = None) -> B
 
 
 def _name_service(
-    settings: Settings, clock: Clock, topics: Topics, addresses: Addresses, disk: Disk
+    settings: Settings,
+    clock: Clock,
+    topics: Topics,
+    addresses: Addresses,
+    disk: Disk,
+    superseded: Callable[[int, str], None],
 ) -> NameService:
     local = Local(
         settings.broker_cluster_name,
@@ -169,6 +180,8 @@ def _name_service(
         topics.all,
         lambda: settings.broker_permission,
         settings.broker_id,
+        lambda: topics.data_version.state_version,
+        superseded,
     )
     return NameService(
         settings,

@@ -36,6 +36,8 @@ class MasterFacts:
     log_start: int
     log_end: int
     is_ours: bool  # no Java broker
+    has_epochs: bool  # it speaks the stream with epochs
+    role: str  # brokerRole
 
 
 class MasterClient:
@@ -56,6 +58,8 @@ class MasterClient:
                 int(figures["commitLogMinOffset"]),
                 int(figures["commitLogMaxOffset"]),
                 "sendsRefused" in figures,
+                "replicaEpoch" in figures,
+                settings.get("brokerRole", ""),
             )
         except (KeyError, ValueError) as error:
             raise LinkError(f"master {self.address} does not tell its {error}") from None

@@ -28,10 +28,16 @@ class Receiver:
 
     __slots__ = ("_file_size", "_frames", "_partial", "_wanted", "received", "whole")
 
-    def __init__(self, log_end: int, file_size: int, known: bytes = b"") -> None:
+    def __init__(
+        self,
+        log_end: int,
+        file_size: int,
+        known: bytes = b"",
+        frames: FrameReader | None = None,
+    ) -> None:
         """`known`: the first bytes behind the log's end, as far as they need not be sent."""
         self._file_size = file_size
-        self._frames = FrameReader(file_size)
+        self._frames = frames or FrameReader(file_size)
         self._partial = bytearray(known)
         self._wanted = BLANK_SIZE  # bytes that the partial record must have to be looked at
         self.whole = log_end

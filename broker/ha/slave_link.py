@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha.epochs import FOREVER, EpochFile, Epochs
 from aerobee.broker.ha.master_client import (
     MasterAddress,
     MasterClient,
@@ -17,11 +18,18 @@ from aerobee.broker.ha.master_client import (
     MasterRefused,
 )
 from aerobee.broker.ha.receiver import Receiver
-from aerobee.broker.ha.wire import REPORT, StreamError
+from aerobee.broker.ha.rejoin import Cut, LogState, plan_rejoin
+from aerobee.broker.ha.stream import READ_BYTES, Stream, epoch_ack
+from aerobee.broker.ha.wire import (
+    FrameHead,
+    FrameReader,
+    StreamError,
+    decode_welcome,
+    encode_hello,
+)
 from aerobee.broker.net.request_link import LinkError
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.log.commitlog import LogFull
-from aerobee.broker.store.results import PutStatus
 from aerobee.protocol.wire.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -31,10 +39,7 @@ log = structlog.get_logger("aerobee.ha")
 
 AGAIN_S: Final = 1.0  # between two tries to follow
 CONNECT_S: Final = 5.0
-WATCH_S: Final = 0.25
-READ_BYTES: Final = 1 << 20  # of one read: the loop has others to serve
-UNDISPATCHED_MAX: Final = 64 << 20  # more than this behind, dispatch goes before reading on
-PAUSE_S: Final = 0.005
+JOIN_S: Final = 20.0
 
 FIRST_BYTE: Final = b"\0"  # of every record, as none takes 16 MiB
 
@@ -48,7 +53,13 @@ class SlaveLink:
         store: MessageStore,
         clock: Clock,
         find_master: Callable[[], MasterAddress | None],
+        epoch_file: EpochFile,
+        on_cut: Callable[[int], None],
     ) -> None:
+        """`on_cut` is called with the offset that our log must end at, before we can follow: more
+        of it is not the master's."""
+        self._epoch_file = epoch_file
+        self._on_cut = on_cut
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -95,31 +106,100 @@ class SlaveLink:
         client = MasterClient(master.main, self._settings)
         try:
             self.facts = facts = await client.facts()
-            receiver = self._receiver(facts)
-            await self._compare(client, facts)
+            self._check_file_size(facts)
             host, _, port = master.ha.rpartition(":")
             async with asyncio.timeout(CONNECT_S):
                 sock = await _connect(host.strip("[]"), int(port))
-            if facts.is_ours:
-                await self._identify(client, sock)
+            try:
+                join = self._join_with_epochs if facts.has_epochs else self._join_plain
+                async with asyncio.timeout(JOIN_S):
+                    joined = await join(client, facts, sock)
+            except BaseException:
+                sock.close()
+                raise
         finally:
             client.close()
-        stream = self._stream = Stream(self._settings, self._store, self._clock, sock, receiver)
-        self._told = ""
-        log.info("the master is followed", master=master.ha, from_offset=receiver.received)
+        if joined is None:  # our log must be cut first
+            sock.close()
+            return
+        stream, first = joined
+        self._stream, self._told = stream, ""
+        log.info(
+            "the master is followed",
+            master=master.ha,
+            from_offset=self._store.max_physical_offset,
+            epoch=self._epoch_file.epochs.last,
+        )
         try:
-            await stream.run()
+            await stream.run(first)
         finally:
             self._stream = None
 
-    def _receiver(self, facts: MasterFacts) -> Receiver:
-        """Where to begin; StreamError when our log cannot go on with the master's."""
+    def _check_file_size(self, facts: MasterFacts) -> None:
         size = self._settings.mapped_file_size_commit_log
         if facts.file_size != size:
             raise StreamError(
                 f"the master's log files have {facts.file_size} bytes, ours {size}: set "
                 f"mappedFileSizeCommitLog={facts.file_size} for an empty folder"
             )
+
+    # -- the stream with epochs
+
+    async def _join_with_epochs(
+        self, client: MasterClient, facts: MasterFacts, sock: socket.socket
+    ) -> tuple[Stream, bytes] | None:
+        """None: our log has to be cut before we can follow, which was asked for."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, encode_hello(self._settings.broker_id))
+        received = b""
+        while (answer := decode_welcome(received)) is None:
+            data = await loop.sock_recv(sock, READ_BYTES)
+            if not data:
+                raise StreamError("the master has closed the connection at our handshake")
+            received += data
+        welcome, rest = answer
+        store, size = self._store, self._settings.mapped_file_size_commit_log
+        start, end = store.min_physical_offset, store.max_physical_offset
+        plan = plan_rejoin(
+            LogState(start, end, self._epoch_file.epochs),
+            LogState(facts.log_start, welcome.log_end, Epochs(welcome.epochs)),
+        )
+        if isinstance(plan, Cut):
+            await self._compare(client, facts, plan.end)
+            self._on_cut(plan.end)
+            return None
+        await self._compare(client, facts)
+        self._epoch_file.save(plan.epochs)
+        frames = FrameReader(size, with_epochs=True, begun=self._frame_begun)
+        receiver = Receiver(facts.log_start if end == start else end, size, frames=frames)
+        stream = Stream(self._settings, store, self._clock, sock, receiver, epoch_ack)
+        return stream, rest
+
+    def _frame_begun(self, head: FrameHead) -> None:
+        """An epoch is on disk before its first byte."""
+        epochs, epoch = self._epoch_file.epochs, head.epoch
+        assert epoch is not None
+        if epoch.number > epochs.last:
+            self._epoch_file.save(epochs.begun(epoch.number, epoch.start))
+        elif epoch != epochs.entries[-1]:
+            raise StreamError(
+                f"the master sends epoch {epoch.number} from {epoch.start}, we are in {epochs!r}"
+            )
+
+    # -- the plain stream
+
+    async def _join_plain(
+        self, client: MasterClient, facts: MasterFacts, sock: socket.socket
+    ) -> tuple[Stream, bytes]:
+        receiver = self._receiver(facts)
+        await self._compare(client, facts)
+        if facts.is_ours:
+            await self._identify(client, sock)
+        return Stream(self._settings, self._store, self._clock, sock, receiver), b""
+
+    def _receiver(self, facts: MasterFacts) -> Receiver:
+        """Where to begin; StreamError when our log cannot go on with the master's."""
+        size = self._settings.mapped_file_size_commit_log
         end = self._store.max_physical_offset
         if not self._store.commit_log.files.files:
             known = b"" if facts.log_start else FIRST_BYTE
@@ -136,10 +216,12 @@ class SlaveLink:
             )
         return Receiver(end, size)
 
-    async def _compare(self, client: MasterClient, facts: MasterFacts) -> None:
-        """Our last message must be the master's too: one that has lost the end of its log, and has
-        gone on since, is no longer ours. StreamError then."""
-        last = self._store.last_entry()
+    async def _compare(
+        self, client: MasterClient, facts: MasterFacts, before: int = FOREVER
+    ) -> None:
+        """Our last message, before this offset, must be the master's too: one that has lost the end
+        of its log, and has gone on since, is no longer ours. StreamError then."""
+        last = self._store.last_entry(before)
         if last is None or last[0] < facts.log_start:
             return
         offset, size = last
@@ -181,123 +263,3 @@ async def _connect(host: str, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-class Stream:
-    """One connection to a master's replication port."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        store: MessageStore,
-        clock: Clock,
-        sock: socket.socket,
-        receiver: Receiver,
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._clock = clock
-        self._sock = sock
-        self._receiver = receiver
-        self._loop = asyncio.get_running_loop()
-        self._buffer = memoryview(bytearray(READ_BYTES))
-        self._first_report = receiver.received
-        self._reported = -1
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._paused = False
-        self._bytes = 0
-        self.rate = 0
-        self.read_ms = self.written_ms = clock.now_ms()
-        self._heard_at = self._reported_at = clock.monotonic()
-
-    async def run(self) -> None:
-        """Follow until the link ends; the exception says why."""
-        self._report()
-        self._loop.add_reader(self._sock, self._readable)
-        watching = self._loop.create_task(self._watch())
-        try:
-            await self._ended
-        finally:
-            watching.cancel()
-            self._ended.cancel()
-            self._loop.remove_reader(self._sock)
-            self._sock.close()
-
-    def _end(self, error: Exception) -> None:
-        if not self._ended.done():
-            self._ended.set_exception(error)
-
-    def _readable(self) -> None:
-        if self._ended.done():
-            return
-        try:
-            count = self._sock.recv_into(self._buffer)
-            if not count:
-                raise ConnectionResetError("the master has closed the connection")
-            self._heard_at = self._clock.monotonic()
-            self.read_ms = self._clock.now_ms()
-            self._bytes += count
-            for offset, data in self._receiver.feed(self._buffer[:count]):
-                self._store.append_copy(offset, data)
-        except BlockingIOError:
-            return
-        except (OSError, StreamError, LogFull) as error:
-            self._end(error)
-            return
-        if self._store.sync_flush:  # an ack says that it is on disk
-            self._store.when_durable(self._receiver.whole, self._durable)
-        elif self._receiver.whole > self._reported:
-            self._report()
-        if self._store.max_physical_offset - self._store.dispatched_offset > UNDISPATCHED_MAX:
-            self._pause()
-
-    def _durable(self, status: PutStatus) -> None:
-        if status is PutStatus.PUT_OK and not self._ended.done():
-            self._report()
-
-    def _report(self) -> None:
-        """Say how much of the log we have; what the socket does not take now is said again."""
-        has = self._store.flushed_offset if self._store.sync_flush else self._receiver.whole
-        has = max(min(has, self._receiver.whole), self._first_report)
-        try:
-            self._sock.send(REPORT.pack(has))
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._end(error)
-            return
-        self._reported = has
-        self._reported_at = self._clock.monotonic()
-        self.written_ms = self._clock.now_ms()
-
-    def _pause(self) -> None:
-        self._paused = True
-        self._loop.remove_reader(self._sock)
-        self._loop.call_later(PAUSE_S, self._resume)
-
-    def _resume(self) -> None:
-        if self._ended.done():
-            return
-        if self._store.max_physical_offset - self._store.dispatched_offset > UNDISPATCHED_MAX // 2:
-            self._loop.call_later(PAUSE_S, self._resume)
-            return
-        self._paused = False
-        self._loop.add_reader(self._sock, self._readable)
-
-    async def _watch(self) -> None:
-        """A word in time, and an end when the master says none."""
-        settings = self._settings
-        second_began, count = self._clock.monotonic(), 0
-        while not self._ended.done():
-            await self._clock.sleep(WATCH_S)
-            now = self._clock.monotonic()
-            if now - second_began >= 1:
-                self.rate = round((self._bytes - count) / (now - second_began))
-                second_began, count = now, self._bytes
-            if self._paused:
-                self._heard_at = now
-            silent_s = now - self._heard_at
-            if silent_s * 1000 > settings.ha_housekeeping_interval:
-                self._end(StreamError(f"the master was silent for {silent_s:.0f} s"))
-            elif (now - self._reported_at) * 1000 >= settings.ha_send_heartbeat_interval:
-                self._report()

@@ -1,21 +1,42 @@
-"""RocketMQ's plain replication stream as bytes: reports go up, frames come down.
+"""RocketMQ's replication streams as bytes: reports go up, frames come down. No sockets here.
+
+The plain stream, that of 4.9, and of 5 without a controller:
 
     slave   8 bytes       int64 end of its log; the last whole one counts
     master  12 + n bytes  int64 offset, int32 n, n bytes of the log as they are; n = 0: heartbeat
 
-Frames cut records anywhere and never cross the end of a log file. No sockets here.
+The stream with epochs, "AutoSwitch" in RocketMQ 5:
+
+    slave   16 bytes, once     int32 1, int16 from the newest file, int16 learner, int64 brokerId
+    master  20 + 12 k, once    int32 1, int32 12 k, int64 end of its log, int32 its epoch,
+                               k times: int32 epoch, int64 its start
+    slave   12 bytes           int32 2, int64 end of its log
+    master  36 + n bytes       int32 2, int32 n, int64 offset, int32 epoch of these bytes, int64 its
+                               start, int64 confirm offset, n bytes of the log
+
+Frames cut records anywhere and never cross the end of a log file, nor that of an epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+from aerobee.protocol.files.epoch_file import Epoch
 
 REPORT: Final = Struct(">q")
 HEAD: Final = Struct(">qi")
+HELLO: Final = Struct(">ihhq")  # a slave's first word on the stream with epochs
+WELCOME: Final = Struct(">iiqi")  # the master's answer ...
+EPOCH: Final = Struct(">iq")  # ... with these
+ACK: Final = Struct(">iq")
+EPOCH_HEAD: Final = Struct(">iiqiqq")
+HANDSHAKE: Final = 1
+TRANSFER: Final = 2
+EPOCHS_MAX: Final = 1000
 # A Java slave collects a frame in a buffer of 4 MiB, head included.
-FRAME_SIZE_MAX: Final = (4 << 20) - HEAD.size
+FRAME_SIZE_MAX: Final = (4 << 20) - EPOCH_HEAD.size
 
 
 class StreamError(Exception):
@@ -25,26 +46,62 @@ class StreamError(Exception):
 class ReportReader:
     """A slave's reports, however they are cut."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_has_state", "_layout", "_rest")
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Struct = REPORT) -> None:
+        self._layout = layout
+        self._has_state = layout is ACK
         self._rest = b""
 
     def feed(self, data: bytes) -> int | None:
         """The last whole report; None while there is none."""
         data = self._rest + data
-        whole = len(data) - len(data) % REPORT.size
+        size = self._layout.size
+        whole = len(data) - len(data) % size
         self._rest = data[whole:]
-        return REPORT.unpack_from(data, whole - REPORT.size)[0] if whole else None
+        if not whole:
+            return None
+        fields: tuple[int, ...] = self._layout.unpack_from(data, whole - size)
+        if self._has_state and fields[0] != TRANSFER:
+            raise StreamError(f"an ack of the kind {fields[0]}")
+        return fields[-1]
+
+
+class FrameHead(NamedTuple):
+    offset: int
+    size: int
+    epoch: Epoch | None = None
+    confirmed: int = 0
+
+
+def plain_head(data: bytes) -> FrameHead:
+    return FrameHead(*HEAD.unpack(data))
+
+
+def epoch_head(data: bytes) -> FrameHead:
+    kind, size, offset, number, start, confirmed = EPOCH_HEAD.unpack(data)
+    if kind != TRANSFER:
+        raise StreamError(f"a frame of the kind {kind}")
+    return FrameHead(offset, size, Epoch(number, start), confirmed)
 
 
 class FrameReader:
     """A master's frames, however they are cut."""
 
-    __slots__ = ("_head", "_left", "_offset", "_size_max")
+    __slots__ = ("_begun", "_decode", "_head", "_head_size", "_left", "_offset", "_size_max")
 
-    def __init__(self, size_max: int) -> None:
-        """`size_max`: of a frame's data; a log file, as no frame crosses the end of one."""
+    def __init__(
+        self,
+        size_max: int,
+        *,
+        with_epochs: bool = False,
+        begun: Callable[[FrameHead], Any] | None = None,
+    ) -> None:
+        """`size_max`: of a frame's data; a log file, as no frame crosses the end of one. `begun` is
+        called with each frame's head, before its data is given out."""
+        self._decode = epoch_head if with_epochs else plain_head
+        self._head_size = EPOCH_HEAD.size if with_epochs else HEAD.size
+        self._begun = begun
         self._size_max = size_max
         self._head = b""
         self._offset = 0  # of the next byte of the frame under way ...
@@ -62,13 +119,66 @@ class FrameReader:
                 position += len(piece)
                 yield offset, piece
                 continue
-            head = data[position : position + HEAD.size - len(self._head)]
-            self._head += head
-            position += len(head)
-            if len(self._head) == HEAD.size:
-                self._offset, self._left = HEAD.unpack(self._head)
+            part = data[position : position + self._head_size - len(self._head)]
+            self._head += part
+            position += len(part)
+            if len(self._head) == self._head_size:
+                head = self._decode(self._head)
                 self._head = b""
+                self._offset, self._left = head.offset, head.size
                 if not 0 <= self._left <= self._size_max:
                     raise StreamError(f"a frame of {self._left} bytes at {self._offset}")
+                if self._begun is not None:
+                    self._begun(head)
                 if not self._left:
                     yield self._offset, data[:0]
+
+
+class Hello(NamedTuple):
+    """A slave's first word."""
+
+    from_newest_file: bool
+    is_learner: bool
+    broker_id: int
+
+
+def encode_hello(broker_id: int) -> bytes:
+    return HELLO.pack(HANDSHAKE, 0, 0, broker_id)
+
+
+def decode_hello(data: bytes) -> Hello | None:
+    """None: this is the plain stream. A report of 4 GiB looks alike, but nobody has a second one to
+    say before it was sent something: 16 bytes at once are a hello."""
+    if len(data) < HELLO.size:
+        return None
+    kind, newest, learner, broker_id = HELLO.unpack_from(data)
+    if kind != HANDSHAKE or newest not in (0, 1) or learner not in (0, 1):
+        return None
+    return Hello(bool(newest), bool(learner), broker_id)
+
+
+class Welcome(NamedTuple):
+    """What a master answers."""
+
+    log_end: int
+    epochs: tuple[Epoch, ...]
+
+
+def encode_welcome(log_end: int, epochs: tuple[Epoch, ...]) -> bytes:
+    last = epochs[-1].number if epochs else 0
+    head = WELCOME.pack(HANDSHAKE, EPOCH.size * len(epochs), log_end, last)
+    return head + b"".join(EPOCH.pack(*epoch) for epoch in epochs)
+
+
+def decode_welcome(data: bytes) -> tuple[Welcome, bytes] | None:
+    """With the bytes that follow it; None: more must come."""
+    if len(data) < WELCOME.size:
+        return None
+    kind, size, log_end, _last = WELCOME.unpack_from(data)
+    if kind != HANDSHAKE or size % EPOCH.size or not 0 <= size <= EPOCH.size * EPOCHS_MAX:
+        raise StreamError(f"no answer to our handshake: kind {kind}, {size} bytes of epochs")
+    end = WELCOME.size + size
+    if len(data) < end:
+        return None
+    epochs = tuple(map(Epoch._make, EPOCH.iter_unpack(data[WELCOME.size : end])))
+    return Welcome(log_end, epochs), data[end:]

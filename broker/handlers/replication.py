@@ -9,6 +9,7 @@ from aerobee.broker.net.dispatch import Handler, Request
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import Header, Int32, decode_ext
+from aerobee.protocol.wire.replica_codes import PROMOTE
 from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE, SINK_STATE
 
 _SENDS: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave: send to its master")
@@ -100,6 +101,43 @@ def get_ha_status(broker: Broker, request: Request) -> Command:
     return success(request, status)
 
 
+def get_broker_epoch(broker: Broker, request: Request) -> Command:
+    """Which part of our log was written under which master."""
+    settings = broker.settings
+    epochs = [
+        {"endOffset": end, "epoch": number, "startOffset": start}
+        for (number, start), end in broker.replication.epochs()
+    ]
+    return success(
+        request,
+        {
+            "brokerId": settings.broker_id,
+            "brokerName": settings.broker_name,
+            "clusterName": settings.broker_cluster_name,
+            "epochList": epochs,
+            "maxOffset": broker.store.max_physical_offset,
+        },
+    )
+
+
+class _Promotion(Header):
+    broker_role: str = ""
+    force: bool = False
+
+
+def promote(broker: Broker, request: Request) -> Command:
+    """A person says that this slave is the master from now on."""
+    header = decode_ext(request.command.ext, _Promotion)
+    if header.broker_role not in ("", "ASYNC_MASTER", "SYNC_MASTER"):
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"brokerRole={header.broker_role} is no master's: ASYNC_MASTER or SYNC_MASTER",
+        )
+    end = broker.store.max_physical_offset
+    epoch = broker.replication.promote(header.broker_role, force=header.force)
+    return success(request, ext={"epoch": str(epoch), "startOffset": str(end)})
+
+
 def get_timer_check_point(broker: Broker, request: Request) -> Command:
     """config/timercheck, for a replica; with the mark that stands beside it."""
     points = broker.timers.checkpoints
@@ -119,6 +157,8 @@ def handlers(broker: Broker) -> dict[int, Handler]:
         {
             RequestCode.EXCHANGE_BROKER_HA_INFO: exchange_ha_info,
             RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
+            RequestCode.GET_BROKER_EPOCH_CACHE: get_broker_epoch,
+            PROMOTE: promote,
             RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,
             RequestCode.GET_TIMER_METRICS: get_timer_metrics,
         },

@@ -48,11 +48,14 @@ class Registrar:
         own_ports: Collection[int] = (),
         master_told: Callable[[str, str], None] | None = None,
         lacks_master: Callable[[], bool] | None = None,
+        superseded: Callable[[int, str], None] | None = None,
     ) -> None:
         """`own_ports`: where this process is a name server itself, which needs no registration.
 
         A slave: `master_told` is called with the addresses of its master, for requests and for
-        replication; while it `lacks_master` it asks more often."""
+        replication; while it `lacks_master` it asks more often. A master: `superseded` is called
+        with the epoch of a later master that a name server knows, and the reason it gives."""
+        self._superseded = superseded
         self._settings = settings
         self._clock = clock
         self._topics = topics
@@ -148,6 +151,8 @@ class Registrar:
             body = await asyncio.shield(self._body)
             answer = await link.request(self._registration(link, body), timeout)
             if answer.code != ResponseCode.SUCCESS:
+                if self._superseded is not None and answer.ext.get("masterEpoch"):
+                    self._superseded(int(answer.ext["masterEpoch"]), str(answer.remark))
                 raise LinkError(
                     f"name server {link.address} refused our registration: {answer.remark}"
                 )

@@ -1,8 +1,8 @@
 """What handlers ask of replication. The daemon fills it in; a broker without has these defaults."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 def _no_slaves() -> list[dict[str, Any]]:
@@ -17,8 +17,22 @@ def _nobody(_endpoint: tuple[str, int], _broker_id: int) -> None:
     """There is no link that could be identified."""
 
 
+def _no_epochs() -> list[tuple[tuple[int, int], int]]:
+    return []
+
+
+def _never(role: str, *, force: bool) -> int:
+    raise NotImplementedError(role, force)
+
+
+class Promote(Protocol):
+    def __call__(self, role: str, *, force: bool) -> int: ...
+
+
 @dataclass(slots=True)
 class Replication:
     slaves: Callable[[], list[dict[str, Any]]] = _no_slaves  # each one's connection
     master: Callable[[], dict[str, Any]] = _no_master  # of a slave: how it follows
     identify: Callable[[tuple[str, int], int], None] = _nobody  # a slave's connection, its brokerId
+    epochs: Callable[[], Sequence[tuple[tuple[int, int], int]]] = _no_epochs  # number, start; end
+    promote: Promote = _never  # let a slave be the master; the new epoch

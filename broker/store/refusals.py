@@ -22,6 +22,7 @@ class Cause(IntEnum):
     DISPATCH_FAILED = 5
     DISK_FULL = 6
     COMMIT_FAILED = 7
+    SUPERSEDED = 8
 
 
 class Refusals:

@@ -25,6 +25,7 @@ from aerobee.protocol.names import (
 )
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.replica_codes import PROMOTE
 
 LIST_TIMERS: Final = 20110  # a request of ours
 Moment = Literal["first", "last"] | datetime | float
@@ -80,6 +81,18 @@ class Admin:
             {},
             body,
         )
+
+    async def replication(self, address: str) -> dict[str, Any]:
+        """Who copies a broker's log, or whose log it copies, in its own words."""
+        answer = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS, "the replicas")
+        return dict(fastjson.loads(answer.body))
+
+    async def promote(self, address: str, *, role: str = "", force: bool = False) -> int:
+        """Let a slave be the master from now on; the epoch that begins. `force`: also if its master
+        is up."""
+        ext = {"brokerRole": role, "force": "true" if force else "false"}
+        answer = await self._ask(address, PROMOTE, f"the promotion of {address}", ext)
+        return int(answer.ext["epoch"])
 
     # -- topics
 

@@ -29,6 +29,8 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "user": ("users", "user", "Add, list, change and remove users."),
     "acl": ("users", "acl", "Grant, revoke, show and test the rights of users."),
     "cluster": ("cluster", "cluster", "Show the brokers, their state and their settings."),
+    "replicas": ("replicas", "replicas", "Show who has a copy of whose log, and how far behind."),
+    "promote": ("replicas", "promote", "Make a slave the master."),
     "ping": ("cluster", "ping", "Measure how fast name servers and brokers answer."),
     "worker": ("worker", "worker", "Run the handlers of an application."),
     "bench": ("benchmark", "bench", "Send and consume at full speed, and say how fast that was."),

@@ -54,6 +54,7 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
                 await core.presence.beat()
             else:
                 log.log(loudness(error), "%s; next try in %.1f s", error, pause)
+                core.routes.refresh_soon(queue.topic)  # another broker may be the master by now
             broker_number = 0
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX, pause * 2)

@@ -45,6 +45,7 @@ STORED_CODES: Final = frozenset((0, 10, 11, 12))
 RETRY_CODES: Final = frozenset((1, 2, 14, 17, 204, 205, 1500))
 ATTEMPTS: Final = 3
 SICK_SECONDS: Final = 2.0
+PAUSE_MAX: Final = 0.25  # a new master is found this late at most
 
 
 class Sender:
@@ -230,8 +231,9 @@ class Sender:
         message_id: str,
         timeout: float,
     ) -> Stored:
-        """Try up to three brokers or queues; a failed connect costs no try. `timeout` counts until
-        one is reached, and anew from the first request on: a busy caller is not a lost answer."""
+        """Try up to three brokers or queues; a failed connect costs no try, nor does a broker that
+        is not the master. `timeout` counts until one is reached, and anew from the first request
+        on: a busy caller is not a lost answer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         failed: set[str] = set()
@@ -263,13 +265,17 @@ class Sender:
                 if answer.code in STORED_CODES:
                     return Stored(queue, answer, connection)
                 last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
+                if _is_no_master(answer):
+                    tries -= (
+                        1  # it has not looked at the message: the master is elsewhere, or will be
+                    )
                 if answer.code not in RETRY_CODES and not _is_drained(answer):
                     break
                 self._avoid(queue.broker_name, failed)
             if tries >= ATTEMPTS:
                 break
             await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
-            pause *= 2
+            pause = min(2 * pause, PAUSE_MAX)
             await self._renew(topic, deadline)
         if unknown is not None:
             text = f"nobody knows whether message {message_id} for {topic!r} was stored: {unknown}"
@@ -350,6 +356,14 @@ def _as_bytes(body: Body, serializer: Serializer | None) -> bytes:
         return serializer.dumps(body)
     except (TypeError, ValueError) as error:
         raise Misuse(f"the serializer does not take this body: {error}") from error
+
+
+def _is_no_master(answer: Command) -> bool:
+    """Whether the broker refuses because another one is, or will be, its group's master."""
+    remark = answer.remark or ""
+    return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and (
+        "is a slave" in remark or "another broker is the master" in remark
+    )
 
 
 def _is_drained(answer: Command) -> bool:

@@ -220,9 +220,14 @@ def _capacity(broker: Broker, key: str) -> str:
 
 
 def _ours(broker: Broker) -> dict[str, str]:
-    """What RocketMQ has not: why sends are refused, groups whose members subscribe differently."""
+    """What RocketMQ has not: why sends are refused, groups whose members subscribe differently, the
+    newest epoch of our log (0: no replica has asked yet)."""
     refusal = broker.store.refusals.current
-    info = {"sendsRefused": refusal.reason if refusal else ""}
+    epochs = broker.replication.epochs()
+    info = {
+        "replicaEpoch": str(epochs[-1][0][0] if epochs else 0),
+        "sendsRefused": refusal.reason if refusal else "",
+    }
     groups = sorted(group.name for group in broker.clients.consumer_groups() if group.conflicts)
     return info | ({"subscriptionConflicts": ",".join(groups)} if groups else {})
 

@@ -10,7 +10,12 @@ from aerobee.broker.net.dispatch import Handler, Request, failed
 from aerobee.broker.services.config_files.config_file import as_int
 from aerobee.broker.services.name_service.kv_config import ORDER_TOPIC_CONFIG
 from aerobee.broker.services.name_service.registration_body import decode_slices
-from aerobee.broker.services.name_service.routes import EXPIRY_MS, MASTER_ID, Registration
+from aerobee.broker.services.name_service.routes import (
+    EXPIRY_MS,
+    MASTER_ID,
+    NewerMaster,
+    Registration,
+)
 from aerobee.broker.services.name_service.service import (
     STANDARD_JSON_VERSION,
     NameService,
@@ -111,6 +116,10 @@ def _register(
             ),
             request.connection,
         )
+    except NewerMaster as error:
+        ext = {"masterEpoch": str(error.epoch)}
+        request.reply(command.answer(ResponseCode.SYSTEM_ERROR, ext, remark=str(error)))
+        return
     except ValueError as error:
         request.reply(command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error)))
         return

@@ -22,6 +22,7 @@ CLASSES: Final = {
     "consumerOffset.json": Kept.REPLICATED,
     "delayOffset.json": Kept.REPLICATED,
     "timercheck": Kept.REPLICATED,
+    "brokerRole.json": Kept.LOCAL,
     "timerMoves": Kept.LOCAL,  # of the timer log, which a slave has not
     "consumerFilter.json": Kept.LOCAL,  # from heartbeats, which clients send to slaves too
     "consumerMembers.json": Kept.LOCAL,  # who was online here

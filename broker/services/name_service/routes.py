@@ -72,6 +72,11 @@ class Registration:
     filter_servers: list[str] = field(default_factory=list)
     timeout_ms: int = EXPIRY_MS
 
+    @property
+    def epoch(self) -> int:
+        """Of a master, where it says that; RocketMQ 5 calls it the version of its state."""
+        return self.data_version.get("stateVersion", 0)
+
 
 @dataclass(slots=True)
 class _Live:
@@ -80,6 +85,25 @@ class _Live:
     registration: Registration
     heard_at: float
     connection: object  # its closing ends the registration
+
+
+class NewerMaster(ValueError):
+    """A registration is refused: the broker was followed by another master since."""
+
+    def __init__(self, name: str, address: str, epoch: int, known: int) -> None:
+        super().__init__(
+            f"register broker failed: {address} is the master of {name} in epoch {known}, later "
+            f"than {epoch}; start this broker as its slave"
+        )
+        self.epoch = known
+
+
+def _no_epoch() -> int:
+    return 0
+
+
+def _nobody_cares(_epoch: int, _address: str) -> None:
+    """There is no local master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +115,8 @@ class Local:
     topics: Callable[[], Mapping[str, TopicConfig]]
     permission: Callable[[], int]
     broker_id: int = MASTER_ID
+    epoch: Callable[[], int] = _no_epoch
+    superseded: Callable[[int, str], None] = _nobody_cares  # a master of a later epoch, its address
 
 
 class Routes:
@@ -191,6 +217,8 @@ class Routes:
             raise ValueError(
                 "register broker failed: the first registration must carry all topics, not one"
             )
+        if new.broker_id == MASTER_ID:
+            self._refuse_smaller_epoch(new)
         local = self.local
         if local is not None and (new.name, new.broker_id) == (local.name, local.broker_id):
             raise ValueError(
@@ -216,6 +244,20 @@ class Routes:
                     if self._live.get(key) is not live:
                         return
                 self._queues.setdefault(topic, {})[new.name] = queue_data(new.name, config)
+
+    def _refuse_smaller_epoch(self, new: Registration) -> None:
+        """Of two masters of a name the one that began later is right; NewerMaster for the other."""
+        known = self.master_of(new.name)
+        if known is not None and known.address != new.address and known.epoch > new.epoch:
+            self._live.pop((new.cluster, new.address), None)
+            raise NewerMaster(new.name, known.address, new.epoch, known.epoch)
+        local = self.local
+        if local is None or (local.name, local.broker_id) != (new.name, MASTER_ID):
+            return
+        if local.epoch() > new.epoch:
+            raise NewerMaster(new.name, "the broker of this process", new.epoch, local.epoch())
+        if local.epoch() < new.epoch:
+            local.superseded(new.epoch, new.address)
 
     def _forget_old_selves(self, new: Registration) -> bool:
         """Drop what the broker was before it was configured anew; whether it was at this key.

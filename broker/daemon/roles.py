@@ -1,0 +1,99 @@
+"""A broker's role over its life: remembered in config/, bound to the epochs of its log."""
+
+from __future__ import annotations
+
+import os
+
+import structlog
+
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.ha.epochs import EpochFile, Epochs
+from aerobee.broker.ha.role import FILE_NAME, Role, RoleFile, decide_role
+from aerobee.broker.services.config_files.classes import config_path
+from aerobee.broker.settings import Settings
+from aerobee.broker.settings.replication import SLAVE
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.protocol.files import epoch_file
+from aerobee.protocol.wire.codes import ResponseCode
+
+log = structlog.get_logger("aerobee.app")
+
+
+class Roles:
+    """One broker's role; `settings` say the role that it has now."""
+
+    def __init__(self, settings: Settings, disk: Disk) -> None:
+        root = settings.store_path_root_dir
+        self._settings = settings
+        self._configured = settings.broker_role
+        self._broker_id = settings.broker_id  # as a slave
+        self._epoch_to_begin = 0
+        self._role_file = RoleFile(config_path(os.path.join(root, "config"), FILE_NAME), disk)
+        self.epoch_file = EpochFile(os.path.join(root, epoch_file.FILE_NAME), disk)
+
+    def choose(self) -> None:
+        """Before a start: let the settings say our role."""
+        self._role_file.load()
+        self.epoch_file.load()
+        saved = self._role_file.saved
+        chosen = decide_role(self._configured, saved, self.epoch_file.epochs.last)
+        self._epoch_to_begin = chosen.epoch
+        settings = self._settings
+        settings.broker_role = chosen.role
+        settings.broker_id = self._broker_id if settings.is_slave else 0
+        if chosen.role != self._configured:
+            log.info(
+                "the role is that of an earlier decision, not that of the settings",
+                role=chosen.role,
+                configured=self._configured,
+            )
+
+    def opened(self, store: MessageStore, cut_to: int | None) -> None:
+        """The log is in order and nobody writes it yet: bring the epochs in step with it, and begin
+        ours if we have become the master. OSError when the disk refuses."""
+        file, end = self.epoch_file, store.max_physical_offset
+        epochs = file.epochs.within(end) if cut_to is None else file.epochs.cut(cut_to)
+        if self._epoch_to_begin and not self._settings.is_slave:
+            if not epochs and end > store.min_physical_offset:
+                epochs = epochs.begun(1, store.min_physical_offset)
+            epochs = epochs.begun(self._epoch_to_begin, end)
+            log.info("this broker is the master from here on", epoch=epochs.last, offset=end)
+        if epochs != file.epochs:
+            file.save(epochs)
+        if self._settings.is_slave or self._role_file.saved is not None:
+            known = epochs.last if not self._settings.is_slave else max(self._heard, epochs.last)
+            self._role_file.save(Role(self._configured, self._settings.broker_role, known))
+
+    def promote(self, role: str) -> int:
+        """Remember that this slave is to be the master after its next start; its epoch."""
+        if not self._settings.is_slave:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker is {self._settings.broker_role} already, in epoch {self.epoch}",
+            )
+        epoch = max(self.epoch, self._heard, 1) + 1
+        self._role_file.save(Role(self._configured, role, epoch))
+        return epoch
+
+    def demote(self, epoch: int) -> bool:
+        """Remember that another one is the master since; False: by our settings we are it, and a
+        person has to change them."""
+        if self._configured != SLAVE:
+            return False
+        self._role_file.save(Role(self._configured, SLAVE, epoch))
+        return True
+
+    @property
+    def _heard(self) -> int:
+        """A power cut may have taken the newest epoch from our log: its number was used all the
+        same."""
+        return self._role_file.saved.epoch if self._role_file.saved is not None else 0
+
+    @property
+    def epoch(self) -> int:
+        return self.epoch_file.epochs.last
+
+    @property
+    def epochs(self) -> Epochs:
+        return self.epoch_file.epochs

@@ -1,0 +1,282 @@
+"""One slave's connection, at the master: what it says, what it is sent, and how fast."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha.copies import Copies, Who
+from aerobee.broker.ha.epochs import Epochs
+from aerobee.broker.ha.framing import EpochFraming, Framing, PlainFraming
+from aerobee.broker.ha.sender import Pace, Sender
+from aerobee.broker.ha.wire import (
+    FRAME_SIZE_MAX,
+    HELLO,
+    StreamError,
+    decode_hello,
+    encode_welcome,
+)
+from aerobee.broker.settings import Settings
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.files.mapped_file import MappedFile
+    from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.ha")
+
+TAIL_BYTES: Final = 1 << 20  # at most this far behind, a slave is served from the loop
+JOB_BYTES: Final = 32 << 20  # sent by a thread before the loop looks again
+MORE_FOLLOWS: Final = getattr(socket, "MSG_MORE", 0)  # Linux
+_POLL_MS: Final = 500
+_REPORTS_SIZE: Final = 4096
+
+
+class Links(Protocol):
+    """Whom a link belongs to."""
+
+    settings: Settings
+    store: MessageStore
+    clock: Clock
+    copies: Copies
+
+    def epochs(self) -> Epochs: ...
+    def who_is(self, endpoint: tuple[str, int]) -> Who: ...
+    def dropped(self, link: Link) -> None: ...
+
+
+class Link:
+    """One slave's connection."""
+
+    def __init__(self, master: Links, sock: socket.socket, peer: tuple[str, int]) -> None:
+        settings = master.settings
+        self.peer = peer
+        self.rate = 0  # bytes in the last second
+        self._master = master
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._framing: Framing | None = None  # until the slave has spoken
+        self.broker_id: int | None = None
+        batch = min(settings.ha_transfer_batch_size, FRAME_SIZE_MAX)
+        self._batch = batch
+        self.sender = Sender(batch, master.store.settings.mapped_file_size_commit_log)
+        limited = settings.ha_flow_control_enable
+        self._pace = Pace(settings.max_ha_transfer_byte_in_second if limited else 0)
+        self._unsent = memoryview(b"")
+        self._job: asyncio.Task[None] | None = None
+        self._closed = False
+        self._sent_in_second = 0
+        self._second_began = self._heard_at = self._sent_at = master.clock.monotonic()
+        self._loop.add_reader(sock, self._readable)
+
+    def identified(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        if self.sender.is_open:
+            self._master.copies.acked(self, broker_id, self.sender.acked)
+
+    # -- what comes
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(_REPORTS_SIZE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            return self.close(str(error))
+        if not data:
+            return self.close("it has closed the connection")
+        self._heard_at = self._master.clock.monotonic()
+        try:
+            if self._framing is None:
+                data = self._greet(data)
+            assert self._framing is not None
+            end = self._framing.feed(data)
+            if end is not None:
+                self._reported(end)
+        except (StreamError, OSError) as error:
+            self.close(str(error))
+        return None
+
+    def _greet(self, data: bytes) -> bytes:
+        """The slave's first bytes: which stream it speaks; what follows its hello."""
+        hello = decode_hello(data)
+        if hello is None:
+            self._framing = PlainFraming()
+            return data
+        store, epochs = self._master.store, self._master.epochs()
+        self._framing = EpochFraming(epochs, lambda: store.committed_offset)
+        self.broker_id = hello.broker_id
+        self._sock.send(encode_welcome(store.committed_offset, epochs.entries))
+        return data[HELLO.size :]
+
+    def _reported(self, end: int) -> None:
+        """The slave's log ends here."""
+        store = self._master.store
+        was_open = self.sender.is_open
+        self.sender.report(end, store.min_physical_offset, store.committed_offset)
+        known = self.broker_id
+        who = self._master.who_is(self.peer) if known is None else known
+        self._master.copies.acked(self, who, self.sender.acked)
+        if not was_open:
+            log.info(
+                "a slave follows", slave=self.peer[0], has=end, from_offset=self.sender.position
+            )
+            self.push()
+
+    # -- what goes
+
+    def push(self) -> None:
+        """Send what the log has beyond what was sent, as far as the socket takes it now."""
+        if self._closed or self._job is not None or self._unsent or not self.sender.is_open:
+            return
+        store = self._master.store
+        log_end = store.committed_offset
+        while (frame := self._next_frame(log_end)) is not None:
+            offset, size = frame
+            if log_end - offset > TAIL_BYTES:
+                self._job = self._loop.create_task(self._catch_up())
+                return
+            if self._pace.take(size, self._master.clock.monotonic()):
+                return  # `watch` goes on with it
+            try:
+                data = store.read_log(offset, size)
+            except OSError as error:
+                return self.close(f"the log cannot be read: {error}")
+            if len(data) < size:
+                return self.close("the part of the log that it lacks was removed meanwhile")
+            self.sender.claim(size)
+            if not self._write(self._head(offset, size), data):
+                return
+
+    def _next_frame(self, log_end: int) -> tuple[int, int] | None:
+        """Offset and size of what to send now; None when there is nothing up to `log_end`."""
+        assert self._framing is not None
+        return self.sender.next_frame(min(log_end, self._framing.limit(self.sender.position)))
+
+    def _head(self, offset: int, size: int) -> bytes:
+        assert self._framing is not None
+        return self._framing.head(offset, size)
+
+    def _write(self, head: bytes, data: bytes) -> bool:
+        """Send a frame; False when the socket has not taken all of it, or is broken."""
+        self._sent_in_second += len(data)
+        self._sent_at = self._master.clock.monotonic()
+        try:
+            sent = self._sock.sendmsg((head, data))
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.close(str(error))
+            return False
+        if sent == len(head) + len(data):
+            return True
+        self._unsent = memoryview(head + data)[sent:]
+        self._loop.add_writer(self._sock, self._writable)
+        return False
+
+    def _writable(self) -> None:
+        try:
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(str(error))
+            return
+        if not self._unsent:
+            self._loop.remove_writer(self._sock)
+            self.push()
+
+    # -- a slave that is far behind
+
+    async def _catch_up(self) -> None:
+        """Have a thread send until the slave is near the log's end."""
+        store, sender = self._master.store, self.sender
+        try:
+            while not self._closed:
+                log_end = store.committed_offset
+                if log_end - sender.position <= TAIL_BYTES:
+                    break
+                file = store.commit_log.files.find(sender.position)
+                if file is None or not file.hold():
+                    self.close("the part of the log that it lacks was removed meanwhile")
+                    break
+                try:
+                    until = min(log_end, file.end, sender.position + JOB_BYTES)
+                    await asyncio.to_thread(self._send_range, file, until)
+                finally:
+                    file.release()
+        except OSError as error:
+            self.close(str(error))
+        finally:
+            self._job = None
+            if self._closed:
+                self._sock.close()
+        self.push()
+
+    def _send_range(self, file: MappedFile, until: int) -> None:
+        """In the thread: the log from the sender's position to `until`, which is in this file."""
+        sender, clock = self.sender, self._master.clock
+        while not self._closed and (frame := self._next_frame(until)) is not None:
+            offset, size = frame
+            if wait_s := self._pace.take(size, clock.monotonic()):
+                time.sleep(min(wait_s, 0.1))
+                continue
+            sender.claim(size)
+            self._send_head(self._head(offset, size))
+            position, end = offset - file.start, offset - file.start + size
+            while position < end and not self._closed:
+                try:
+                    position += file.file.send_to(self._sock.fileno(), position, end - position)
+                except BlockingIOError:
+                    self._wait_writable(_POLL_MS)
+            self._sent_in_second += size
+            self._sent_at = clock.monotonic()
+
+    def _send_head(self, head: bytes) -> None:
+        left = memoryview(head)
+        while left and not self._closed:
+            try:
+                left = left[self._sock.send(left, MORE_FOLLOWS) :]
+            except BlockingIOError:
+                self._wait_writable(_POLL_MS)
+
+    def _wait_writable(self, timeout_ms: int) -> None:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLOUT)
+        poll.poll(timeout_ms)
+
+    # -- the end, and before
+
+    def watch(self, now: float) -> None:
+        settings = self._master.settings
+        if (now - self._heard_at) * 1000 > settings.ha_housekeeping_interval:
+            return self.close(f"silent for {now - self._heard_at:.0f} s (haHousekeepingInterval)")
+        if now - self._second_began >= 1:
+            self.rate = round(self._sent_in_second / (now - self._second_began))
+            self._sent_in_second, self._second_began = 0, now
+        if self._job is not None or self._unsent or not self.sender.is_open:
+            return None
+        self.push()  # what the pace has held back
+        if (now - self._sent_at) * 1000 >= settings.ha_send_heartbeat_interval:
+            self._write(self._head(self.sender.position, 0), b"")
+        return None
+
+    def close(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        log.warning("a slave's connection is closed", slave=self.peer[0], reason=reason)
+        self._loop.remove_reader(self._sock)
+        if self._unsent:
+            self._loop.remove_writer(self._sock)
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        if self._job is None:  # else the thread still has the socket
+            self._sock.close()
+        self._master.dropped(self)

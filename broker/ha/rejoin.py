@@ -1,0 +1,96 @@
+"""What a replica does with its own log before it follows a master: a table, without I/O.
+
+    our log            epochs                               what we do
+    -----------------  -----------------------------------  ------------------------------------
+    empty              any                                  follow from the master's first byte
+    no epochs          any                                  follow if ours is no longer than its
+    ends in its log    its last >= ours                     follow
+    has more           its last > ours                      cut back to the end of what is common
+    has more           its last = ours                      refuse: it has lost the end of its log
+    any                its last < ours                      refuse: it is an older master
+    any                none in common                       refuse: these are different logs
+    ends before, or would be cut before, the master's or our own first byte    refuse
+
+"Common" is what `epochs.common_end` finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aerobee.broker.ha.epochs import Epochs, common_end
+from aerobee.broker.ha.wire import StreamError
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """One side's log."""
+
+    start: int
+    end: int
+    epochs: Epochs
+
+    @property
+    def is_empty(self) -> bool:
+        return self.end == self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Go on at our end; these are the epochs of what we have."""
+
+    epochs: Epochs
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Let our log end here, then look again."""
+
+    end: int
+
+
+_BEGIN_ANEW = "keep this folder if it holds what you miss, and begin with an empty one"
+
+
+def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
+    """StreamError says why we cannot follow."""
+    if ours.is_empty:
+        return Follow(Epochs())
+    if master.epochs.last < ours.epochs.last:
+        raise StreamError(
+            f"the master is in epoch {master.epochs.last}, we have one of epoch "
+            f"{ours.epochs.last}: it was a master before; promote this broker, or the one that "
+            f"was master last"
+        )
+    common = _common(ours, master)
+    if common < max(master.start, ours.start):
+        raise StreamError(
+            f"our log is the master's up to {common} only, and the logs begin at {ours.start} "
+            f"and {master.start} by now: {_BEGIN_ANEW}"
+        )
+    if common == ours.end:
+        return Follow(master.epochs.cut(ours.end))
+    if master.epochs.last == ours.epochs.last:
+        raise StreamError(
+            f"our log ends at {ours.end}, the master's at {master.end} in the same epoch "
+            f"{master.epochs.last}: it has lost the end of its log; promote this broker to keep "
+            f"what is here, or begin with an empty folder"
+        )
+    return Cut(common)
+
+
+def _common(ours: LogState, master: LogState) -> int:
+    if not ours.epochs:  # copied from a master that had none
+        if ours.end > master.end:
+            raise StreamError(
+                f"our log ends at {ours.end}, the master's at {master.end}: this is no copy of "
+                f"it; send to this broker as a master, or begin with an empty folder"
+            )
+        return ours.end
+    common = common_end(ours.epochs, ours.end, master.epochs, master.end)
+    if common is None:
+        raise StreamError(
+            f"no epoch of our log ({ours.epochs!r}) is in the master's ({master.epochs!r}): these "
+            f"are different logs; {_BEGIN_ANEW}"
+        )
+    return common

@@ -1,0 +1,163 @@
+"""One connection to a master: what comes goes to the log, and is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha.receiver import Receiver
+from aerobee.broker.ha.wire import ACK, REPORT, TRANSFER, StreamError
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.log.commitlog import LogFull
+from aerobee.broker.store.results import PutStatus
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+WATCH_S: Final = 0.25
+READ_BYTES: Final = 1 << 20  # of one read: the loop has others to serve
+UNDISPATCHED_MAX: Final = 64 << 20  # more than this behind, dispatch goes before reading on
+PAUSE_S: Final = 0.005
+
+
+def plain_report(end: int) -> bytes:
+    return REPORT.pack(end)
+
+
+def epoch_ack(end: int) -> bytes:
+    return ACK.pack(TRANSFER, end)
+
+
+class Stream:
+    """One connection to a master's replication port."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: MessageStore,
+        clock: Clock,
+        sock: socket.socket,
+        receiver: Receiver,
+        encode_report: Callable[[int], bytes] = plain_report,
+    ) -> None:
+        self._encode_report = encode_report
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._sock = sock
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._first_report = receiver.received
+        self._reported = -1
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._paused = False
+        self._bytes = 0
+        self.rate = 0
+        self.read_ms = self.written_ms = clock.now_ms()
+        self._heard_at = self._reported_at = clock.monotonic()
+
+    async def run(self, first: bytes = b"") -> None:
+        """Follow until the link ends; the exception says why. `first` has come already."""
+        self._report()
+        if first:
+            self._take(memoryview(first))
+        self._loop.add_reader(self._sock, self._readable)
+        watching = self._loop.create_task(self._watch())
+        try:
+            await self._ended
+        finally:
+            watching.cancel()
+            self._ended.cancel()
+            self._loop.remove_reader(self._sock)
+            self._sock.close()
+
+    def _end(self, error: Exception) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _readable(self) -> None:
+        if self._ended.done():
+            return
+        try:
+            count = self._sock.recv_into(self._buffer)
+            if not count:
+                raise ConnectionResetError("the master has closed the connection")
+            self._heard_at = self._clock.monotonic()
+            self.read_ms = self._clock.now_ms()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        self._take(self._buffer[:count])
+
+    def _take(self, data: memoryview) -> None:
+        """Append what is whole of it, and say so."""
+        self._bytes += len(data)
+        try:
+            for offset, lot in self._receiver.feed(data):
+                self._store.append_copy(offset, lot)
+        except (OSError, StreamError, LogFull) as error:
+            self._end(error)
+            return
+        if self._store.sync_flush:  # an ack says that it is on disk
+            self._store.when_durable(self._receiver.whole, self._durable)
+        elif self._receiver.whole > self._reported:
+            self._report()
+        if self._store.max_physical_offset - self._store.dispatched_offset > UNDISPATCHED_MAX:
+            self._pause()
+
+    def _durable(self, status: PutStatus) -> None:
+        if status is PutStatus.PUT_OK and not self._ended.done():
+            self._report()
+
+    def _report(self) -> None:
+        """Say how much of the log we have; what the socket does not take now is said again."""
+        has = self._store.flushed_offset if self._store.sync_flush else self._receiver.whole
+        has = max(min(has, self._receiver.whole), self._first_report)
+        try:
+            self._sock.send(self._encode_report(has))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        self._reported = has
+        self._reported_at = self._clock.monotonic()
+        self.written_ms = self._clock.now_ms()
+
+    def _pause(self) -> None:
+        self._paused = True
+        self._loop.remove_reader(self._sock)
+        self._loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._ended.done():
+            return
+        if self._store.max_physical_offset - self._store.dispatched_offset > UNDISPATCHED_MAX // 2:
+            self._loop.call_later(PAUSE_S, self._resume)
+            return
+        self._paused = False
+        self._loop.add_reader(self._sock, self._readable)
+
+    async def _watch(self) -> None:
+        """A word in time, and an end when the master says none."""
+        settings = self._settings
+        second_began, count = self._clock.monotonic(), 0
+        while not self._ended.done():
+            await self._clock.sleep(WATCH_S)
+            now = self._clock.monotonic()
+            if now - second_began >= 1:
+                self.rate = round((self._bytes - count) / (now - second_began))
+                second_began, count = now, self._bytes
+            if self._paused:
+                self._heard_at = now
+            silent_s = now - self._heard_at
+            if silent_s * 1000 > settings.ha_housekeeping_interval:
+                self._end(StreamError(f"the master was silent for {silent_s:.0f} s"))
+            elif (now - self._reported_at) * 1000 >= settings.ha_send_heartbeat_interval:
+                self._report()

@@ -1,0 +1,150 @@
+"""`aerobee replicas` and `aerobee promote`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from aerobee.client.admin.types import Broker
+from aerobee.client.cli.base import Failure
+from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.output import print_done, print_rows
+from aerobee.client.client import Client
+from aerobee.client.errors import AerobeeError, BrokerError, ConnectFailed, ConnectionLost, NotFound
+
+_SURE = "no send that was answered with SEND_OK is lost with this machine"
+_LOOK_S = 0.2
+
+
+@click.command()
+@click.option("--broker", "name", help="Which broker, by name; else all.")
+@connected
+async def replicas(asked: Asked, mq: Client, name: str | None) -> None:
+    """Who has a copy of whose log, and how far behind it is.
+
+    A slave is in sync when the master waits for it, or would: it is linked, and lacks less than
+    haSlaveFallbehindMax. The time is the age of the first message that it lacks.
+    """
+    brokers = [row for row in await mq.admin.brokers() if name in (None, row.name)]
+    if not brokers and name is not None:
+        raise NotFound(f"no broker {name!r} is known to the name servers")
+    told = {row.address: await _told(mq, row.address) for row in brokers}
+    rows = [
+        _row(row, told, [other for other in brokers if other.name == row.name]) for row in brokers
+    ]
+    print_rows(rows, as_json=asked.json, empty="the name servers know no broker")
+
+
+async def _told(mq: Client, address: str) -> dict[str, Any]:
+    """What a broker says of itself; `error` when it does not."""
+    try:
+        status = await mq.admin.replication(address)
+        runtime = await mq.admin.runtime(address)
+        settings = await mq.admin.settings(address)
+    except AerobeeError as error:
+        return {"error": str(error)}
+    return status | {
+        "end": int(runtime["commitLogMaxOffset"]),
+        "epoch": runtime.get("replicaEpoch"),
+        "role": settings.get("brokerRole"),
+    }
+
+
+def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) -> dict[str, Any]:
+    state = told[broker.address]
+    row: dict[str, Any] = {
+        "broker": broker.name,
+        "id": broker.number,
+        "address": broker.address,
+        "role": state.get("role"),
+        "epoch": state.get("epoch"),
+        "log_end": state.get("end"),
+        "behind_bytes": None,
+        "behind_s": None,
+        "in_sync": None,
+    }
+    if "error" in state:
+        return row | {"note": f"unreachable: {state['error']}"}
+    master = next((told[other.address] for other in same if other.number == 0), {})
+    if broker.number == 0:
+        return row | {"note": _loss(state)}
+    if "end" not in master:
+        return row | {"in_sync": "no", "note": "no master is known; see `aerobee promote`"}
+    links = master.get("haConnectionInfo") or []
+    link = next((link for link in links if _is_of(link, broker)), None)
+    if link is None:
+        behind = master["end"] - state["end"]
+        note = "its master does not know it: see the log of this broker for the reason"
+        return row | {"behind_bytes": behind, "in_sync": "no", "note": note}
+    late = link.get("behindMs")
+    return row | {
+        "behind_bytes": link["diff"],
+        "behind_s": late / 1000 if late is not None else None,
+        "in_sync": "yes" if link["inSync"] else "no",
+        "note": None,
+    }
+
+
+def _is_of(link: dict[str, Any], broker: Broker) -> bool:
+    """Our masters say which broker is at the end of a link, Java's its address only."""
+    if link.get("brokerId") is not None:
+        return bool(link["brokerId"] == broker.number)
+    return str(link["addr"]).rpartition(":")[0] == broker.address.rpartition(":")[0]
+
+
+def _loss(master: dict[str, Any]) -> str:
+    links = master.get("haConnectionInfo") or []
+    if not links:
+        return "the only copy: all is lost with this machine"
+    if master["role"] == "SYNC_MASTER":
+        return _SURE
+    least = min(link["diff"] for link in links)
+    return f"answers before the copy: {least} bytes would be lost with this machine now"
+
+
+@click.command()
+@click.argument("address")
+@click.option(
+    "--role",
+    type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
+    help="brokerRole from now on; else that of the master that it followed.",
+)
+@click.option("--force", is_flag=True, help="Also if its master is up.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+async def promote(
+    asked: Asked, mq: Client, address: str, role: str | None, force: bool, yes: bool
+) -> None:
+    """Make the slave at ADDRESS (host:port) the master, in a new epoch.
+
+    Its old master must be down. When it comes back, start it with brokerRole=SLAVE and a brokerId
+    of its own: what it has taken and nobody copied is cut from its log.
+    """
+    if not yes:
+        click.confirm(
+            f"{address} becomes the master; what only the old one has is given up. Go on?",
+            abort=True,
+        )
+    try:
+        epoch = await mq.admin.promote(address, role=role or "", force=force)
+    except BrokerError as error:
+        raise Failure(str(error.remark)) from None
+    await _until_master(mq, address, asked.timeout + 30)
+    told = {"address": address, "epoch": epoch}
+    print_done(f"{address} is the master, in epoch {epoch}", told, as_json=asked.json)
+
+
+async def _until_master(mq: Client, address: str, seconds: float) -> None:
+    """It closes its connections, opens its log anew and listens again."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while loop.time() < deadline:
+        try:
+            if (await mq.admin.runtime(address))["brokerActive"] == "true":
+                return
+        except (ConnectFailed, ConnectionLost):
+            pass
+        await asyncio.sleep(_LOOK_S)
+    raise Failure(f"{address} was promoted, but is not the master yet: look at its log")

@@ -1,0 +1,5 @@
+"""Request codes about replicas that are ours; docs/protocol-extensions.md has them."""
+
+from typing import Final
+
+PROMOTE: Final = 20120

@@ -1,0 +1,176 @@
+"""Everybody finds the new master: name service, SDK; the old one takes no more messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peers.in_process import Client
+from waiting import until
+
+from aerobee import connect
+from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.daemon.namesrv import AppNameServer
+from aerobee.broker.services.name_service.routes import Local, NewerMaster, Registration, Routes
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.broker.settings import Settings
+from ha.pairs import in_step, running_master, running_slave, send, send_many
+from ha.test_promotion import promote, until_master
+
+NO_NAMES = {"namesrv_listen_port": -1}
+
+
+@asynccontextmanager
+async def names(folder: Path) -> AsyncIterator[AppNameServer]:
+    """A name server that no failure concerns."""
+    settings = Settings(namesrv_listen_port=0, store_path_root_dir=str(folder / "names"))
+    app = AppNameServer(settings)
+    await app.start()
+    try:
+        yield app
+    finally:
+        await app.stop()
+
+
+def slave_of(folder: Path, served: AppNameServer, broker_id: int = 1) -> Any:
+    where = f"127.0.0.1:{served.namesrv_port}"
+    return running_slave(folder, None, broker_id, namesrv_addr=where)
+
+
+def address_of(app: AppNameServer, number: int = 0) -> str | None:
+    broker = app.name_service.routes.broker("broker-a", "")
+    return broker.addresses.get(number) if broker else None
+
+
+def registration(address: str, epoch: int, name: str = "a", broker_id: int = 0) -> Registration:
+    version = {"counter": 1, "stateVersion": epoch, "timestamp": 1}
+    topics = {topic: TopicConfig(topic, 1, 1) for topic in ("one", "two")}
+    return Registration("c", name, address, broker_id, "", version, topics)
+
+
+def test_a_name_service_refuses_a_master_of_a_smaller_epoch() -> None:
+    routes = Routes(VirtualClock())
+    routes.register(registration("new:1", 3), "link")
+    with pytest.raises(NewerMaster, match=r"new:1 is the master of a in epoch 3, later than 2"):
+        routes.register(registration("old:1", 2), "other link")
+    assert routes.broker("a", "").addresses == {0: "new:1"}  # type: ignore[union-attr]
+    routes.register(registration("old:1", 2, broker_id=1), "other link")
+    routes.register(registration("newest:1", 4), "third link")
+    assert routes.broker("a", "").addresses == {  # type: ignore[union-attr]
+        0: "newest:1",
+        1: "old:1",
+    }
+
+
+def test_masters_without_epochs_replace_each_other_as_in_4_9() -> None:
+    routes = Routes(VirtualClock())
+    routes.register(registration("one:1", 0), "link")
+    routes.register(registration("two:1", 0), "other link")
+    assert routes.broker("a", "").addresses == {0: "two:1"}  # type: ignore[union-attr]
+
+
+def test_a_master_beside_its_own_name_service_hears_of_a_later_one() -> None:
+    heard: list[tuple[int, str]] = []
+    local = Local("c", "a", dict, lambda: 6, 0, lambda: 2, lambda *told: heard.append(told))
+    routes = Routes(VirtualClock(), local)
+    with pytest.raises(ValueError, match="the broker of this process is called a too"):
+        routes.register(registration("new:1", 3), "link")
+    assert heard == [(3, "new:1")]
+    with pytest.raises(NewerMaster, match="the broker of this process is the master of a"):
+        routes.register(registration("old:1", 1), "link")
+
+
+async def test_an_old_master_that_comes_back_takes_no_messages(tmp_path: Path) -> None:
+    async with names(tmp_path) as served:
+        where = {"namesrv_addr": f"127.0.0.1:{served.namesrv_port}"} | NO_NAMES
+        async with slave_of(tmp_path, served) as slave:
+            async with running_master(tmp_path, **where) as master:
+                client = await Client.connect(master)
+                await send_many(client, "orders", 5)
+                await client.close()
+                await in_step(slave, master)
+                await until(lambda: slave.broker.topics.get("orders"))
+            await promote(slave)
+            await until_master(slave)
+            await until(lambda: address_of(served) == f"127.0.0.1:{slave.broker_port}", 30)
+            async with running_master(tmp_path, **where) as master:
+                await until(lambda: master.broker.store.refusals.current, 30)
+                client = await Client.connect(master)
+                assert await send(client, "orders", b"x") == 14
+                await client.close()
+                reason = master.health()
+                assert "another broker is the master in epoch 2" in reason
+                assert "start it with brokerRole=SLAVE and a brokerId of its own" in reason
+                assert address_of(served) == f"127.0.0.1:{slave.broker_port}"
+
+
+async def test_a_promoted_slave_that_was_away_is_a_slave_again(tmp_path: Path) -> None:
+    """One is promoted, dies; two is promoted; one comes back, with the same settings."""
+    async with names(tmp_path) as served:
+        async with slave_of(tmp_path, served, 1) as one:
+            await promote(one)
+            await until_master(one)
+            client = await Client.connect(one)
+            await send_many(client, "orders", 20)
+            async with slave_of(tmp_path, served, 2) as two:
+                await in_step(two, one, 30)
+                await until(lambda: two.broker.topics.get("orders"))
+            await send_many(client, "orders", 7)  # which nobody copies
+            await client.close()
+        async with slave_of(tmp_path, served, 2) as two:
+            await promote(two)
+            await until_master(two)
+            await until(lambda: address_of(served) == f"127.0.0.1:{two.broker_port}", 30)
+            async with slave_of(tmp_path, served, 1) as one:
+                await until(lambda: one.settings.is_slave and one.is_ready, 30)
+                await in_step(one, two, 30)
+                await until(lambda: address_of(served, 1) == f"127.0.0.1:{one.broker_port}", 30)
+                assert one.settings.broker_id == 1
+
+
+async def test_the_sdk_sends_and_consumes_through_a_change_of_masters(tmp_path: Path) -> None:
+    async with names(tmp_path) as served:
+        where = {"namesrv_addr": f"127.0.0.1:{served.namesrv_port}"} | NO_NAMES
+        async with slave_of(tmp_path, served) as slave:
+            master_runs = running_master(tmp_path, broker_role="SYNC_MASTER", **where)
+            await master_runs.__aenter__()
+            await until(lambda: address_of(served, 0), 30)
+            await until(lambda: slave.broker.replication.master()["masterAddr"], 30)
+            async with connect(f"mq://127.0.0.1:{served.namesrv_port}") as mq:
+                got: set[bytes] = set()
+                sent: set[bytes] = set()
+
+                async def consume() -> None:
+                    async with mq.consumer("orders", group="billing", start="first") as inbox:
+                        async for message in inbox:
+                            got.add(message.body)
+                            await message.ack()
+
+                async def produce() -> None:
+                    for number in range(1 << 30):
+                        body = b"%d" % number
+                        await mq.send("orders", body, timeout=60)
+                        sent.add(body)
+
+                await mq.send("orders", b"first")
+                sent.add(b"first")
+                tasks: list[asyncio.Task[Any]] = [
+                    asyncio.create_task(consume()),
+                    asyncio.create_task(produce()),
+                ]
+                await until(lambda: len(sent) > 50, 30)
+                await until(lambda: slave.broker.topics.get("orders"))
+                await master_runs.__aexit__(None, None, None)
+                assert (await promote(slave, brokerRole="ASYNC_MASTER")).code == 0
+                before = len(sent)
+                await until(lambda: len(sent) > before + 50, 60)
+                tasks[1].cancel()
+                await asyncio.gather(tasks[1], return_exceptions=True)
+                await until(lambda: sent <= got, 60)
+                tasks[0].cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            assert slave.settings.broker_role == "ASYNC_MASTER"
