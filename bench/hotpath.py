@@ -36,7 +36,7 @@ TOPIC = "HotPath"
 ROUND_MESSAGES = 1024
 
 
-class _NoServer:
+class NoServer:
     """Stands where the server would: there is no socket here."""
 
     limits = Limits()
@@ -55,7 +55,7 @@ class _NoServer:
         raise AssertionError("the hot path is made by hand here")
 
 
-class _Unwritten(Connection):
+class Unwritten(Connection):
     """A pull that is no plain one writes its answer itself: it goes no further than here."""
 
     answer: Sequence[Part] = ()
@@ -64,7 +64,13 @@ class _Unwritten(Connection):
         self.answer = parts
 
 
-def reads(codec: int, body: bytes, window: int, count: int) -> list[bytes]:
+def reads(
+    codec: int,
+    body: bytes,
+    window: int,
+    count: int,
+    sign: Callable[[Command], object] = lambda _command: None,
+) -> list[bytes]:
     """What arrives in each read: `window` sends, as Java's client writes them."""
     made = []
     for start in range(0, count, window):
@@ -92,9 +98,9 @@ def reads(codec: int, body: bytes, window: int, count: int) -> list[bytes]:
                 "k": "false",
                 "m": "false",
             }
-            frames.append(
-                encode_frame(Command(310, ext, body, number, language="JAVA", codec=codec))
-            )
+            command = Command(310, ext, body, number, language="JAVA", codec=codec)
+            sign(command)
+            frames.append(encode_frame(command))
         made.append(b"".join(frames))
     return made
 
@@ -146,7 +152,7 @@ def sends(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
 
 def pulls(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
     connection = hot.connection
-    assert isinstance(connection, _Unwritten)
+    assert isinstance(connection, Unwritten)
     for (name, codec), count in itertools.product(CODECS.items(), (32, 1000)):
         ext = {
             "consumerGroup": "g",
@@ -193,7 +199,7 @@ async def main(arguments: argparse.Namespace) -> None:
         broker.topics.load()
         broker.groups.load()
         front = make_front(broker)
-        connection = _Unwritten(_NoServer())
+        connection = Unwritten(NoServer())
         connection.peer = connection.local = ("127.0.0.1", 10911)
         hot = HotPath(connection, front.dispatcher, 16 << 20, front.sends, front.pulls)
         sends(broker, hot, arguments)

@@ -25,3 +25,8 @@ flood: $(OK) ## clients that could stop the others, beside one that works (ARGS=
 .PHONY: bench-hotpath
 bench-hotpath: $(OK) ## CPU per message inside the process, in each codec (ARGS="--profile")
 	$(V)/bin/python -m bench.hotpath $(ARGS)
+
+.PHONY: bench-signed
+bench-signed: $(OK) ## CPU per send signed against unsigned, and under TLS against plain, by turns
+	$(V)/bin/python -m bench.signed $(ARGS)
+	$(V)/bin/python -m bench.tls_cost $(ARGS)

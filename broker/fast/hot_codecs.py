@@ -6,7 +6,7 @@ refused here.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
@@ -36,7 +36,7 @@ class SendFields(msgspec.Struct, gc=False):
     m: bool = False  # batch
 
 
-class _LongSendFields(msgspec.Struct, gc=False):
+class LongSendFields(msgspec.Struct, gc=False):
     """The same for SEND_MESSAGE."""
 
     b: str = msgspec.field(name="topic")
@@ -61,7 +61,7 @@ class SendFrame(msgspec.Struct, gc=False):
 
 class _LongSendFrame(msgspec.Struct, gc=False):
     opaque: Int32
-    extFields: _LongSendFields
+    extFields: LongSendFields
     flag: Int32 = 0
 
 
@@ -125,7 +125,7 @@ class BinarySends:
         if layouts is not None:
             for layout in layouts:
                 start, opaque, one, queue, two, born, three, properties, end = layout.unpack(header)
-                queue_id = _QUEUE_IDS.get(queue)
+                queue_id = QUEUE_IDS.get(queue)
                 if (
                     (start, one, two, three, end) == layout.same
                     and queue_id is not None
@@ -190,45 +190,53 @@ class _Layout:
         self.frame_flag = frame_flag
 
 
-_QUEUE_IDS: Final = {b"%d" % number: number for number in range(4096)}
+QUEUE_IDS: Final = {b"%d" % number: number for number in range(4096)}
 _REMARK_AT: Final = 13
 _CHANGING: Final = (b"e", b"g", b"i")  # in Java's order, the alphabet's; each once
 _DIGITS_MAX: Final = 18  # so many are always less than 2**63
 
 
-def _layout(header: bytes, fields: SendFields, frame_flag: int) -> _Layout | None:
-    """The layout of a header that is known to be sound; None when it is an unusual one."""
+def changing_spans(header: bytes, changing: Collection[bytes]) -> list[tuple[bytes, int, int]]:
+    """Name, place and length of each changing field in a header that is known to be sound."""
     (remark_length,) = struct.unpack_from(">i", header, _REMARK_AT)
-    position = _REMARK_AT + 4 + remark_length + 4
-    names: list[bytes] = []
-    spans: list[tuple[int, int]] = []
+    position = _REMARK_AT + 4 + remark_length
+    (ext_length,) = struct.unpack_from(">i", header, position)
+    position += 4
+    spans: list[tuple[bytes, int, int]] = []
+    if position + ext_length != len(header):
+        return spans  # what follows is no field
     while position < len(header):
         (name_length,) = struct.unpack_from(">h", header, position)
         name = header[position + 2 : position + 2 + name_length]
         position += 2 + name_length
         (length,) = struct.unpack_from(">i", header, position)
         position += 4
-        if name in _CHANGING:
-            names.append(name)
-            spans.append((position, length))
+        if name in changing:
+            spans.append((name, position, length))
         position += length
-    if tuple(names) != _CHANGING or position != len(header) or spans[1][1] > _DIGITS_MAX:
+    return spans
+
+
+def _layout(header: bytes, fields: SendFields, frame_flag: int) -> _Layout | None:
+    """The layout of a header that is known to be sound; None when it is an unusual one."""
+    spans = changing_spans(header, _CHANGING)
+    if tuple(name for name, _, _ in spans) != _CHANGING or spans[1][2] > _DIGITS_MAX:
         return None
     form, at = ">5si", 9
-    for start, length in spans:
+    for _, start, length in spans:
         form += f"{start - at}s{length}s"
         at = start + length
     return _Layout(f"{form}{len(header) - at}s", header, fields, frame_flag)
 
 
 # Codec -> how many bytes of a header tell a send or a pull; what these are -> kind, decoder, code.
-_JSON_HEADS: Final = {
+JSON_HEADS: Final = {
     b'{"code":310,': (SEND, _json(SendFrame), 310),
     b'{"code":10,"': (SEND, _json(_LongSendFrame), 10),
     b'{"code":11,"': (PULL, _json(PullFrame), 11),
     b'{"code":361,': (PULL, _json(PullFrame), 361),
 }
-_PACKED_HEADS: Final = {
+PACKED_HEADS: Final = {
     b"\x97\xcd\x01\x36": (SEND, _packed(_PackedSend), 310),
     b"\x97\xcd\x01\x69": (PULL, _packed(_PackedPull), 361),
 }
@@ -241,8 +249,8 @@ Heads = tuple[int, dict[bytes, Head]]
 def heads_by_codec() -> tuple[Heads, Heads, Heads]:
     """For each codec the table of one connection: head of the header -> kind, decoder, code."""
     tables: dict[int, Heads] = {
-        JSON: (12, _JSON_HEADS),
+        JSON: (12, JSON_HEADS),
         ROCKETMQ: (2, {BINARY_SEND_HEAD: (SEND, BinarySends().decode, 310)}),
-        MSGPACK: (4, _PACKED_HEADS),
+        MSGPACK: (4, PACKED_HEADS),
     }
     return tables[JSON], tables[ROCKETMQ], tables[MSGPACK]

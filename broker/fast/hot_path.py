@@ -14,6 +14,7 @@ from typing import Final
 
 from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.fast.hot_codecs import PULL, SEND, UNUSUAL, Head, heads_by_codec
+from aerobee.broker.fast.signed_codecs import signed_heads_by_codec
 from aerobee.broker.handlers.pull.pull import Pulls, PutOff
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import (
@@ -69,7 +70,7 @@ class HotPath(GeneralFeed):
         self._store = broker.store
         self._stats = broker.stats
         self._sends = sends
-        self._heads = heads_by_codec()
+        self._heads = signed_heads_by_codec() if broker.guard.is_on else heads_by_codec()
         self._born_host = encode_host(*connection.peer)
         self._store_host = broker.addresses.store_host(connection.peer, connection.local)
         self._id_head = self._store_host.hex().upper().encode()
@@ -77,6 +78,7 @@ class HotPath(GeneralFeed):
         self._is_plain_host = len(self._born_host) == len(self._store_host) == 8
         self._latencies = dispatcher.latencies
         self._guard = broker.guard if broker.guard.is_on else None
+        self._admits = self._guard.send_check(connection.peer[0]) if self._guard else None
 
     def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
         out: list[Part] = []
@@ -111,7 +113,7 @@ class HotPath(GeneralFeed):
         added_to_open = PAIR_END + added  # to a text whose last pair is not ended
         born_host, store_host = self._born_host, self._store_host
         puts_wait = self._store.puts_wait
-        guard, address = self._guard, self.connection.peer[0]
+        admits = self._admits
         region, trace_on, cluster, pop_ck, delay, timer, half = UNUSUAL_NAMES
         rows: list[Row] = []
         marks: list[Mark] = []
@@ -156,6 +158,8 @@ class HotPath(GeneralFeed):
                 )
             ):
                 break
+            if admits is not None and not admits(fields, hot.content, body):
+                break
             if has_key:
                 key = key.partition(PAIR_END)[0]
                 if not key or (before and before[-1] != PAIR_END):
@@ -163,8 +167,6 @@ class HotPath(GeneralFeed):
             else:
                 key = self._sends.unique_ids.next()
                 text = properties.put(text, properties.UNIQ_KEY, key)
-            if guard is not None and guard.admits(frame, fields.b, "", address) is None:
-                break
             rows.append(
                 (
                     queue,

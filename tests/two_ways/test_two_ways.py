@@ -11,8 +11,10 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aerobee.broker.auth import guard
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
 from two_ways.requests import Asked, bursts, each_odd_request, usual_sends
+from two_ways.signed import USERS, all_signed
 from two_ways.twins import stored, twins
 
 MODES = st.fixed_dictionaries(
@@ -49,7 +51,7 @@ def steps(modes: dict[str, object], script: list[list[Asked]]) -> Iterator[list[
     """Under SYNC_FLUSH a pull that comes with sends shows what the disk has by then, which no
     two runs have alike: there the pulls of a burst go by themselves."""
     for burst in script:
-        if modes["flush_disk_type"] == "SYNC_FLUSH":
+        if modes.get("flush_disk_type") == "SYNC_FLUSH":
             for _, same in groupby(
                 burst, key=lambda asked: asked.shown.startswith(("11 ", "361 "))
             ):
@@ -58,9 +60,41 @@ def steps(modes: dict[str, object], script: list[list[Asked]]) -> Iterator[list[
             yield burst
 
 
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(st.lists(bursts(), min_size=3, max_size=10))
+def test_signed_requests_are_admitted_and_refused_alike_on_both_ways(
+    script: list[list[Asked]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        uvloop.run(compare(Path(folder), guarded(Path(folder)), all_signed(script)))
+        assert stored(Path(folder) / "fast") == stored(Path(folder) / "general")
+
+
+@pytest.mark.parametrize("codec", [JSON, ROCKETMQ, MSGPACK])
+async def test_every_odd_field_is_checked_stored_and_refused_alike_when_it_is_signed(
+    tmp_path: Path, codec: int
+) -> None:
+    await compare(tmp_path, guarded(tmp_path), all_signed(each_odd_request(codec)))
+    assert stored(tmp_path / "fast") == stored(tmp_path / "general")
+
+
+def guarded(folder: Path) -> dict[str, object]:
+    path = folder / "access.yml"
+    path.write_text(USERS)
+    path.chmod(0o600)
+    return {"acl_enable": True, "acl_file": str(path)}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many wrong signatures do not close the connection, which would end the comparison."""
+    monkeypatch.setattr(guard, "GUESSES_MAX", -1)
+
+
 async def compare(folder: Path, modes: dict[str, object], script: list[list[Asked]]) -> None:
     async with twins(folder, **modes) as (fast, general, clock):
-        for step, burst in enumerate(steps(modes, [usual_sends(), *script])):
+        first = all_signed([usual_sends()])[0] if "acl_enable" in modes else usual_sends()
+        for step, burst in enumerate(steps(modes, [first, *script])):
             clock.ms += step
             random.seed(step)  # queue ids that the broker chooses
             found = await fast.answers(burst)
