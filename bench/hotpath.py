@@ -48,6 +48,9 @@ class NoServer:
     def opened(self, connection: Connection) -> bool:
         return True
 
+    def refusal(self, connection: Connection) -> Feed | None:
+        return None
+
     def lost(self, connection: Connection) -> None:
         return None
 

@@ -111,7 +111,7 @@ class Principal:
         return self.user.secrets if self.user is not None else ()
 
 
-class SignedFields(Protocol):
+class ProvenFields(Protocol):
     """Those of a send, as the hot path decodes them."""
 
     AccessKey: str
@@ -119,7 +119,7 @@ class SignedFields(Protocol):
     Signature: str
 
 
-SendCheck = Callable[[SignedFields, bytes, bytes], bool]  # fields, what is signed before, body
+SendCheck = Callable[[ProvenFields, bytes, bytes], bool]  # fields, what is signed before, body
 
 
 class Denied(Refused):
@@ -230,6 +230,7 @@ class Guard:
         try:
             principal = self.authenticate(command.code, command.ext, command.body, address)
             request.principal = principal
+            request.connection.user = _proven(principal)
             self.authorize(principal, command)
         except Denied as denied:
             self.audit.denied(
@@ -303,7 +304,9 @@ class Guard:
 
     # --- the hot path
 
-    def admits(self, frame: RawFrame, topic: str, group: str, address: str) -> Principal | None:
+    def admits(
+        self, frame: RawFrame, topic: str, group: str, connection: Connection
+    ) -> Principal | None:
         """Who sends to the topic, or pulls from it by a group, if that may go the short way.
 
         The right is looked up once for each generation of users, the signature always checked."""
@@ -312,6 +315,7 @@ class Guard:
             memory.clear()
             self._memory_of = self.book.generation
         codec, header, body = frame
+        address = connection.peer[0]
         try:
             ext = _EXT_OF[codec](header)
             key = (ext.get(ACCESS_KEY, ""), topic, group, address)
@@ -324,15 +328,16 @@ class Guard:
                 return None
         except (*_UNREADABLE, Denied):
             return None
+        connection.user = _proven(principal)
         return principal
 
-    def send_check(self, address: str) -> "SendCheck":
+    def send_check(self, connection: Connection) -> "SendCheck":
         """What tells whether sends of one connection may go the short way."""
-        book = self.book
+        book, address = self.book, connection.peer[0]
         last = ("", "", -1)  # access key, topic, generation of users
         makers: tuple[Keyed, ...] = ()  # of this user's signatures; none: it need not sign
 
-        def admits(fields: SignedFields, content: bytes, body: bytes) -> bool:
+        def admits(fields: ProvenFields, content: bytes, body: bytes) -> bool:
             nonlocal last, makers
             name, topic, generation = last
             if fields.AccessKey != name or fields.b != topic or book.generation != generation:
@@ -341,6 +346,7 @@ class Guard:
                 if principal is None:
                     return False
                 last = name, topic, principal.generation
+                connection.user = _proven(principal)
                 makers = tuple(map(keyed, principal.secrets))
                 return True
             given = fields.Signature.encode()
@@ -385,6 +391,11 @@ class Guard:
         if principal.user is not None or not user.is_white(principal.address):
             now = Principal(principal.name, principal.address, user, self.book.generation)
             self._check(now, _pull_asks(topic, group))
+
+
+def _proven(principal: Principal) -> str:
+    """Its name; none when it only comes from a white address."""
+    return principal.name if principal.user is not None else ""
 
 
 def _count_guess(connection: Connection) -> None:

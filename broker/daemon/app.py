@@ -32,6 +32,7 @@ from aerobee.broker.net.listening import (
     open_broker_sockets,
     open_name_service_socket,
     open_replication_socket,
+    quotas_of,
     tls_of,
 )
 from aerobee.broker.net.server import Server
@@ -209,11 +210,14 @@ class AppBroker:
         broker, settings = self.broker, self.settings
         front = make_front(broker)
         limits = limits_of(settings)
+        holds = broker.long_polling
+        quotas = quotas_of(settings, self.clock, lambda each: each.waiting + holds.held_by(each))
 
         def feed(connection: Connection) -> Feed:
-            return HotPath(
+            made = HotPath(
                 connection, front.dispatcher, limits.frame_size_max, front.sends, front.pulls
             )
+            return made if quotas is None else quotas.apply(made)
 
         self._server = Server(
             feed,

@@ -78,7 +78,7 @@ class HotPath(GeneralFeed):
         self._is_plain_host = len(self._born_host) == len(self._store_host) == 8
         self._latencies = dispatcher.latencies
         self._guard = broker.guard if broker.guard.is_on else None
-        self._admits = self._guard.send_check(connection.peer[0]) if self._guard else None
+        self._admits = self._guard.send_check(connection) if self._guard else None
 
     def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
         out: list[Part] = []
@@ -349,9 +349,8 @@ class HotPath(GeneralFeed):
                     return PUT_OFF
                 principal, fields = None, hot.extFields
                 if self._guard is not None:
-                    address = self.connection.peer[0]
                     principal = self._guard.admits(
-                        frame, fields.topic, fields.consumer_group, address
+                        frame, fields.topic, fields.consumer_group, self.connection
                     )
                     if principal is None:
                         return self._general(frame, out, claim)

@@ -71,7 +71,7 @@ class SignedSend(msgspec.Struct, gc=False):
     content: bytes = b""  # that is signed before the body
 
 
-class _PackedSend(msgspec.Struct, gc=False, array_like=True):
+class _PackedSignedSend(msgspec.Struct, gc=False, array_like=True):
     code: Int32
     flag: Int32
     opaque: Int32
@@ -92,8 +92,8 @@ _L_SIGNED_AT: Final = 13
 
 
 def _signed(
-    codec: int, decode: Callable[[bytes], SignedSend | _PackedSend]
-) -> Callable[[bytes], SignedSend | _PackedSend]:
+    codec: int, decode: Callable[[bytes], SignedSend | _PackedSignedSend]
+) -> Callable[[bytes], SignedSend | _PackedSignedSend]:
     """A decoder of one connection that first tries `decode`."""
     # Most sends of a read were made in the same millisecond, most of a producer's are alike.
     last_born, last_born_ms = "0", 0
@@ -101,7 +101,7 @@ def _signed(
     last_tail: tuple[Any, ...] = ()
     rest: _Rest = (0, 0, 0, False)
 
-    def decoded(header: bytes) -> SignedSend | _PackedSend:
+    def decoded(header: bytes) -> SignedSend | _PackedSignedSend:
         nonlocal last_born, last_born_ms, last_head, last_tail, rest
         try:
             send = decode(header)
@@ -280,7 +280,7 @@ def _long(codec: int) -> Callable[[bytes], SignedSend]:
 
 Decode = Callable[[bytes], Any]
 _texts_of_json: Final = msgspec.json.Decoder(SignedSend).decode
-_texts_of_msgpack: Final = msgspec.msgpack.Decoder(_PackedSend).decode
+_texts_of_msgpack: Final = msgspec.msgpack.Decoder(_PackedSignedSend).decode
 
 
 def signed_heads_by_codec() -> tuple[Heads, Heads, Heads]:

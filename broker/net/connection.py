@@ -77,6 +77,9 @@ class Owner(Protocol):
     def opened(self, connection: "Connection") -> bool:
         """Take the connection in; False refuses it."""
 
+    def refusal(self, connection: "Connection") -> Feed | None:
+        """What tells a client why its connection is not taken in; None: nothing does."""
+
     def lost(self, connection: "Connection") -> None: ...
 
     def make_feed(self, connection: "Connection") -> Feed: ...
@@ -99,6 +102,7 @@ class Connection(asyncio.Protocol):
         self.refusal_said_at = float("-inf")  # kept by `dispatch`, which logs so many a second
         self.refusals_unsaid = 0
         self.bad_signatures = 0  # kept by `auth`
+        self.user = ""  # kept by `auth`: who has signed its last request, if that was looked at
         self.waiting = 0  # requests whose answers wait for the disk
         self.fetching = 0  # bytes of answers that are being read from it
         self.outbox = Outbox()
@@ -130,7 +134,9 @@ class Connection(asyncio.Protocol):
         if self._owner.opened(self):
             self._feed = self._owner.make_feed(self)
         else:
-            transport.abort()
+            self._feed = self._owner.refusal(self)
+            if self._feed is None:
+                transport.abort()
 
     def use_transport(self, transport: asyncio.Transport) -> None:
         """From the first bytes on another transport stands before the socket's: TLS."""

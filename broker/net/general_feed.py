@@ -6,7 +6,7 @@ through `feed`: a check that all requests have to pass belongs there.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aerobee.broker.net.connection import Connection
@@ -43,7 +43,7 @@ _MESSAGES: Final = frozenset(
 _JSON_CODE: Final = re.compile(rb'"code"\s*:\s*"?(\d+)')
 
 
-def _carries_messages(frame: RawFrame) -> bool:
+def carries_messages(frame: RawFrame) -> bool:
     """By a look at the request's code: whoever has to wait shall not cost much before."""
     codec, header, _ = frame
     if codec == JSON:
@@ -57,6 +57,10 @@ def _carries_messages(frame: RawFrame) -> bool:
         return False
 
 
+# Of the requests of a read: answers to those that are over a limit, and the others.
+Gate = Callable[[Sequence[RawFrame]], tuple[Sequence[Part], Sequence[RawFrame]]]
+
+
 class GeneralFeed:
     """The feed of a connection."""
 
@@ -66,6 +70,7 @@ class GeneralFeed:
         self.completed = 0
         self.kept_back: Sequence[RawFrame] = ()
         self.partial = False
+        self.gate: Gate | None = None
         self._broken = False  # by a header that cannot be read: nothing after it is answered
         self._decoder = FrameDecoder(frame_size_max)
         self._dispatch = dispatcher.dispatch
@@ -77,7 +82,7 @@ class GeneralFeed:
 
     def feed(self, data: bytes) -> Sequence[Part]:
         decoder = self._decoder
-        frames = decoder.feed(data)
+        frames: Sequence[RawFrame] = decoder.feed(data)
         self.partial = decoder.pending > 0
         if decoder.error is not None:
             self.error = decoder.error  # the frames before it are answered all the same
@@ -85,6 +90,10 @@ class GeneralFeed:
             self.kept_back = [*self.kept_back, *frames]
             return ()
         self.completed += len(frames)
+        if self.gate is not None and frames:
+            refused, frames = self.gate(frames)
+            if refused:
+                return [*refused, *self._answer(frames, A_MESSAGE)]
         return self._answer(frames, A_MESSAGE) if frames else ()
 
     def resume(self) -> Sequence[Part]:
@@ -113,7 +122,7 @@ class GeneralFeed:
         if (
             claim != ANYTHING
             and self._turns.is_over()
-            and (claim == NOTHING or not _carries_messages(frame))
+            and (claim == NOTHING or not carries_messages(frame))
         ):
             return PUT_OFF
         try:

@@ -7,7 +7,9 @@ import socket
 
 import structlog
 
+from aerobee.broker.base.clock import Clock
 from aerobee.broker.net.connection import Limits
+from aerobee.broker.net.quotas import InFlight, Most, Quotas
 from aerobee.broker.net.server import bind, bind_pair
 from aerobee.broker.net.tls import DISABLED, ENFORCING, Tls, TlsError, TlsFiles
 from aerobee.broker.settings import Settings
@@ -29,6 +31,18 @@ def limits_of(settings: Settings) -> Limits:
         header_seconds=min(defaults.header_seconds, settings.frame_timeout_seconds),
         frame_seconds=settings.frame_timeout_seconds,
     )
+
+
+def quotas_of(settings: Settings, clock: Clock, in_flight: InFlight) -> Quotas | None:
+    """What one address and one user may take; None: no limit is set."""
+    # Connections of an address are counted when they open, by the server.
+    address = Most(0, settings.max_requests_per_address, settings.max_bytes_per_second_per_address)
+    user = Most(
+        settings.max_connections_per_user,
+        settings.max_requests_per_user,
+        settings.max_bytes_per_second_per_user,
+    )
+    return None if address == user == Most() else Quotas(address, user, clock, in_flight)
 
 
 def tls_of(settings: Settings) -> Tls | None:

@@ -13,6 +13,7 @@ import structlog
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.net.busy_poll import BusyPoll
 from aerobee.broker.net.connection import Connection, Feed, Limits
+from aerobee.broker.net.quotas import RefusingFeed
 from aerobee.broker.net.tls import Tls, protocol_factory
 
 log = structlog.get_logger("aerobee.server")
@@ -22,6 +23,8 @@ SWEEP_AT_ONCE: Final = 8  # before the clock is read
 FILES_RESERVED: Final = 256  # open files that connections leave to the store, at least;
 FILES_RESERVED_SHARE: Final = 0.2  # many queues are many files
 REFUSALS_LOGGED_EVERY: Final = 5.0
+REFUSING_MAX: Final = 64  # connections that are not taken in, and wait to be told why
+REFUSING_S: Final = 5.0  # for their first request
 
 
 class Server:
@@ -46,6 +49,7 @@ class Server:
         self.connections_max = connections_max or _connections_allowed()
         self.per_address_max = per_address_max or self.connections_max
         self._by_address: Counter[str] = Counter()
+        self._refusing: set[Connection] = set()  # not taken in, to be told why
         self.on_open: list[Callable[[Connection], None]] = []
         self._listeners: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -84,7 +88,23 @@ class Server:
             callback(connection)
         return True
 
+    def refusal(self, connection: Connection) -> Feed | None:
+        """A few clients that are too many are told so; more would be as many as those taken in."""
+        if self._stopping or len(self._refusing) >= REFUSING_MAX:
+            return None
+        address = connection.peer[0]
+        if self._by_address[address] < self.per_address_max:
+            reason = f"the broker has {self.connections_max} connections, the most it may have"
+            reason += " (maxConnections)"
+        else:
+            reason = f"Address:{address} has {self.per_address_max} connections, at most so many "
+            reason += "are allowed (maxConnectionsPerAddress)"
+        self._refusing.add(connection)
+        asyncio.get_running_loop().call_later(REFUSING_S, connection.abort)
+        return RefusingFeed(connection, self.limits.frame_size_max, reason)
+
     def lost(self, connection: Connection) -> None:
+        self._refusing.discard(connection)
         if connection in self.connections:
             self.connections.discard(connection)
             address = connection.peer[0]
@@ -118,7 +138,7 @@ class Server:
 
     async def _close_all(self) -> None:
         self._emptied.clear()
-        for connection in list(self.connections):
+        for connection in (*self.connections, *self._refusing):
             connection.close()
         if self.connections:
             try:

@@ -64,6 +64,10 @@ class LongPolling:
         """How many pulls wait at this queue."""
         return len(self._by_queue.get((topic, queue_id), ()))
 
+    def held_by(self, owner: Hashable) -> int:
+        """How many pulls of this client wait."""
+        return len(self._by_owner.get(owner, ()))
+
     def waits_at(self, topic: str, queue_id: int) -> bool:
         """Whether a pull waits at this queue."""
         return (topic, queue_id) in self._by_queue

@@ -103,6 +103,25 @@ class AccessSettings:
         0, "Most connections at a time from one address; 0: no limit.", low=0, ours=True
     )
 
+    max_connections_per_user: int = setting(
+        0, "Most connections at a time of one user; 0: no limit.", low=0, ours=True
+    )
+    max_requests_per_address: int = setting(
+        0,
+        "Most requests of one address that wait for an answer (the disk, a message); 0: no limit.",
+        low=0,
+        ours=True,
+    )
+    max_requests_per_user: int = setting(
+        0, "The same for one user, whatever its addresses; 0: no limit.", low=0, ours=True
+    )
+    max_bytes_per_second_per_address: int = setting(
+        0, "Most bytes a second from and to one address; 0: no limit.", low=0, ours=True
+    )
+    max_bytes_per_second_per_user: int = setting(
+        0, "Most bytes a second from and to one user; 0: no limit.", low=0, ours=True
+    )
+
     # --- TLS
     tls_server_mode: str = setting(
         "permissive",

@@ -1,0 +1,214 @@
+"""What one address and one user may take: connections, requests in flight, bytes a second.
+
+Only a broker with such a limit makes these. A connection counts for its address, and for the user
+of its last request that was proven to be that user's. Over a limit, requests that carry messages
+are answered with SYSTEM_BUSY and a sentence; heartbeats, offsets and administration go on, so that
+a client stays what it is while it waits.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.dispatch import Dispatcher
+from aerobee.broker.net.general_feed import GeneralFeed, carries_messages
+from aerobee.broker.net.outbox import Part
+from aerobee.protocol.wire.codecs import ProtocolError, decode_command
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import RESPONSE_FLAG
+from aerobee.protocol.wire.frame import RawFrame, encode_frame
+
+log = structlog.get_logger("aerobee.quotas")
+
+LOG_EVERY_S: Final = 1.0
+COUNTED_FOR_S: Final = 0.01  # many connections' requests in flight are not counted more often
+KEPT_MAX: Final = 10_000  # shares without a connection, kept for the bytes that they have used
+
+InFlight = Callable[[Connection], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """Limits of one address, or of one user; 0: none."""
+
+    connections: int = 0
+    requests: int = 0
+    bytes_per_second: int = 0
+
+
+class Share:
+    """What one address or one user has taken."""
+
+    __slots__ = ("_counted", "_counted_at", "_left", "_left_at", "connections", "name")
+
+    def __init__(self, name: str, most: Most, now: float) -> None:
+        self.name = name
+        self.connections: set[Connection] = set()
+        self._left = float(most.bytes_per_second)  # of a second's worth; less than 0: in debt
+        self._left_at = now
+        self._counted = 0
+        self._counted_at = float("-inf")
+
+    def take(self, size: int, most: Most, now: float) -> float:
+        """Seconds until its bytes are paid for; 0.0: these are within the limit. One read may be
+        larger than what is left: then what comes next has to wait."""
+        per_second = most.bytes_per_second
+        self._left = min(per_second, self._left + (now - self._left_at) * per_second)
+        self._left_at = now
+        if self._left <= 0:
+            return max(0.001, -self._left / per_second)
+        self._left -= size
+        return 0.0
+
+    def in_flight(self, count: InFlight, now: float) -> int:
+        if now - self._counted_at > COUNTED_FOR_S or len(self.connections) < 16:
+            self._counted = sum(map(count, self.connections))
+            self._counted_at = now
+        return self._counted
+
+
+class Shares:
+    """All addresses, or all users."""
+
+    def __init__(self, kind: str, most: Most, clock: Clock, in_flight: InFlight) -> None:
+        self.kind = kind  # Address, User: also the end of the settings' names
+        self.most = most
+        self._clock = clock
+        self._in_flight = in_flight
+        self._by_name: dict[str, Share] = {}
+
+    def join(self, name: str, connection: Connection) -> Share:
+        share = self._by_name.get(name)
+        if share is None:
+            if len(self._by_name) > KEPT_MAX:
+                self._by_name = {
+                    key: each for key, each in self._by_name.items() if each.connections
+                }
+            share = self._by_name[name] = Share(name, self.most, self._clock.monotonic())
+        share.connections.add(connection)
+        return share
+
+    def has_too_many(self, share: Share) -> bool:
+        return 0 < self.most.connections < len(share.connections)
+
+    def why_over(self, share: Share, size: int) -> str:
+        """What limit is reached, in words; "" when none is."""
+        most, now = self.most, self._clock.monotonic()
+        whose = f"{self.kind}:{share.name}"
+        if self.has_too_many(share):
+            return (
+                f"{whose} has {len(share.connections)} connections, at most {most.connections} "
+                f"are allowed (maxConnectionsPer{self.kind})"
+            )
+        if most.requests and share.in_flight(self._in_flight, now) >= most.requests:
+            return (
+                f"{whose} has {most.requests} requests in flight, more are not allowed "
+                f"(maxRequestsPer{self.kind}); await answers first"
+            )
+        if most.bytes_per_second and (wait := share.take(size, most, now)):
+            return (
+                f"{whose} is over {most.bytes_per_second} bytes a second "
+                f"(maxBytesPerSecondPer{self.kind}); try again in {wait:.3f} s"
+            )
+        return ""
+
+
+class Quota:
+    """One connection's part of its address's share and of its user's."""
+
+    def __init__(self, connection: Connection, addresses: Shares, users: Shares) -> None:
+        self._connection = connection
+        self._addresses = addresses
+        self._users = users
+        self._address = addresses.join(connection.peer[0], connection)
+        self._user: Share | None = None
+        self._written = 0
+        self._logged_at = float("-inf")
+        connection.on_close.append(self._closed)
+
+    def gate(self, frames: Sequence[RawFrame]) -> tuple[Sequence[Part], Sequence[RawFrame]]:
+        """Answers to those that may not be, and the others."""
+        reason = self._why_over(frames)
+        if not reason:
+            return (), frames
+        refused = [frame for frame in frames if carries_messages(frame)]
+        others = [frame for frame in frames if not carries_messages(frame)]
+        return refusals(refused, reason), others
+
+    def _why_over(self, frames: Sequence[RawFrame]) -> str:
+        """What was answered since the last requests counts with these."""
+        connection = self._connection
+        written = connection.outbox.written
+        size = sum(len(header) + len(body) for _, header, body in frames) + written - self._written
+        self._written = written
+        self._follow_user()
+        reason = self._addresses.why_over(self._address, size)
+        if not reason and self._user is not None:
+            reason = self._users.why_over(self._user, size)
+            if reason and self._users.has_too_many(self._user):
+                _close_soon(connection, reason)
+        if reason and connection.active_at - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = connection.active_at
+            log.warning("over a limit: requests refused", peer=connection.name, reason=reason)
+        return reason
+
+    def _follow_user(self) -> None:
+        name = self._connection.user
+        if name != (self._user.name if self._user is not None else ""):
+            if self._user is not None:
+                self._user.connections.discard(self._connection)
+            self._user = self._users.join(name, self._connection) if name else None
+
+    def _closed(self, connection: Any) -> None:
+        self._address.connections.discard(connection)
+        if self._user is not None:
+            self._user.connections.discard(connection)
+
+
+class RefusingFeed(GeneralFeed):
+    """Of a connection that is one too many: whatever it asks, it is told so."""
+
+    def __init__(self, connection: Connection, frame_size_max: int, reason: str) -> None:
+        super().__init__(connection, Dispatcher({}), frame_size_max)
+        self._reason = reason
+
+    def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
+        _close_soon(self.connection, self._reason)
+        return refusals(frames, self._reason)
+
+
+def _close_soon(connection: Connection, reason: str) -> None:
+    """Once the answer is written."""
+    asyncio.get_running_loop().call_soon(connection.close, reason)
+
+
+def refusals(frames: Collection[RawFrame], reason: str) -> list[Part]:
+    """SYSTEM_BUSY to each that wants an answer."""
+    out: list[Part] = []
+    for frame in frames:
+        try:
+            command = decode_command(*frame)
+        except ProtocolError:
+            continue
+        if not command.is_oneway and not command.flag & RESPONSE_FLAG:
+            out.append(encode_frame(command.answer(ResponseCode.SYSTEM_BUSY, remark=reason)))
+    return out
+
+
+class Quotas:
+    """The limits of a broker."""
+
+    def __init__(self, address: Most, user: Most, clock: Clock, in_flight: InFlight) -> None:
+        # How many connections an address has is looked at when one opens: `Server`.
+        self._addresses = Shares("Address", address, clock, in_flight)
+        self._users = Shares("User", user, clock, in_flight)
+
+    def apply(self, feed: GeneralFeed) -> GeneralFeed:
+        """The feed of a connection, with the limits before it."""
+        feed.gate = Quota(feed.connection, self._addresses, self._users).gate
+        return feed

@@ -1,0 +1,96 @@
+"""What one address and one user may take; over it a client is told so, in words."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from peers.in_process import running_broker
+from waiting import until
+
+from access.guarded import Asker, guarded_broker, make_topics, pull_fields, send_fields
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
+
+BUSY = ResponseCode.SYSTEM_BUSY
+
+
+async def test_a_connection_too_many_is_told_why_and_closed(tmp_path: Path) -> None:
+    async with (
+        running_broker(tmp_path, max_connections_per_address=1) as app,
+        Asker.connected(app.broker_port) as first,
+    ):
+        assert (await first.ask("", 28)).code == 0
+        async with Asker.connected(app.broker_port) as second:
+            answer = await second.ask("", 28)
+            assert answer.code == BUSY
+            assert "127.0.0.1 has 1 connections" in (answer.remark or "")
+            assert "maxConnectionsPerAddress" in (answer.remark or "")
+            await asyncio.wait_for(second._reading, 10)  # the broker closes it
+        assert (await first.ask("", 28)).code == 0
+
+
+async def test_a_user_s_connection_too_many_is_told_why_and_closed(tmp_path: Path) -> None:
+    async with (
+        guarded_broker(tmp_path, max_connections_per_user=1) as app,
+        AsyncExitStack() as all_,
+    ):
+        first, second, third = [
+            await all_.enter_async_context(Asker.connected(app.broker_port)) for _ in range(3)
+        ]
+        assert (await first.ask("root", 310, send_fields("t"), b"x")).code == 0
+        assert (await first.ask("root", 310, send_fields("t"), b"x")).code == 0
+        assert (await second.ask("root", 28)).code == 0  # only now it is known whose it is
+        answer = await second.ask("root", 310, send_fields("t"), b"x")
+        assert (answer.code, "User:root has 2 connections" in (answer.remark or "")) == (BUSY, True)
+        await asyncio.wait_for(second._reading, 10)
+        for _ in range(2):  # another user's are another's
+            assert (await third.ask("pub", 310, send_fields("t"), b"x")).code == 0
+
+
+@pytest.mark.parametrize("codec", [JSON, ROCKETMQ, MSGPACK])
+async def test_pulls_that_wait_are_in_flight_and_more_of_them_are_refused(
+    tmp_path: Path, codec: int
+) -> None:
+    async with guarded_broker(tmp_path, max_requests_per_user=2) as app:
+        await make_topics(app, "t")
+        waiting = pull_fields("t", "g", queueOffset=1, sysFlag=6, suspendTimeoutMillis=60000)
+        async with Asker.connected(app.broker_port) as one, Asker.connected(app.broker_port) as two:
+            assert (await one.ask("sub", 30, {"topic": "t", "queueId": 0})).code == 0
+            assert (await two.ask("sub", 30, {"topic": "t", "queueId": 0})).code == 0
+            held = [one.start("sub", 11, waiting, codec=codec) for _ in range(2)]
+            await until(lambda: len(app.broker.long_polling) == 2)
+            refused = await two.ask("sub", 11, waiting, codec=codec)
+            assert refused.code == BUSY
+            assert "maxRequestsPerUser" in (refused.remark or "")
+            # What carries no message goes on; so does another user.
+            assert (await two.ask("sub", 30, {"topic": "t", "queueId": 0})).code == 0
+            async with Asker.connected(app.broker_port) as other:
+                assert (await other.ask("root", 310, send_fields("t"), b"wakes them")).code == 0
+            assert [(await each).code for each in held] == [0, 0]
+            assert (await two.ask("sub", 11, waiting, codec=codec)).code == 0
+
+
+@pytest.mark.parametrize("setting", ["address", "user"])
+async def test_bytes_over_a_second_s_worth_are_refused_until_they_are_paid_for(
+    tmp_path: Path, setting: str
+) -> None:
+    limit = {f"max_bytes_per_second_per_{setting}": 20_000}
+    async with guarded_broker(tmp_path, **limit) as app:
+        await make_topics(app, "t")
+        async with Asker.connected(app.broker_port) as asker:
+            sent = [await asker.ask("pub", 310, send_fields("t"), bytes(10_000)) for _ in range(8)]
+            stored = [answer for answer in sent if answer.code == 0]
+            over = [answer for answer in sent if answer.code]
+            assert stored, "the first ones fit"
+            assert {answer.code for answer in over} == {BUSY}
+            assert "is over 20000 bytes a second" in (over[0].remark or "")
+            assert "try again in" in (over[0].remark or "")
+
+            async with asyncio.timeout(20):
+                while (await asker.ask("pub", 310, send_fields("t"), b"x")).code:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        counted = app.broker.stats.broker_put.nums
+        assert counted == 2 + len(stored)  # the topic's first one; what was refused is not stored
