@@ -2,7 +2,7 @@
 
 accessKey: billing            secretKey: ... or secretFile: ...
 admin, whiteRemoteAddress, defaultTopicPerm, defaultGroupPerm, topicPerms, groupPerms: as Apache's
-type: Super | Normal          status: enable | disable
+type: Super | Normal          status: enable | disable     fresh: true (no copies of requests)
 policies:                     oldSecretKey, oldSecretUntil: the one before, until then (ms)
   - allow Topic:orders* Pub,Sub from 10.0.0.0/8
 """
@@ -33,7 +33,7 @@ KEYS: Final = frozenset(
     {
         *("accessKey", "secretKey", "secretFile", "whiteRemoteAddress", "admin"),
         *("defaultTopicPerm", "defaultGroupPerm", "topicPerms", "groupPerms"),
-        *("type", "status", "policies", "oldSecretKey", "oldSecretUntil"),
+        *("type", "status", "policies", "oldSecretKey", "oldSecretUntil", "fresh"),
     }
 )
 # What a perm of plain_acl.yml allows. Get comes with it: Apache asks no permission for that.
@@ -79,6 +79,7 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
         rules=rules,
         lists_bind=is_admin and bool(account.get("topicPerms") or account.get("groupPerms")),
         is_white=is_white,
+        is_fresh=text_of(account, "fresh").lower() == "true",
         origin=origin,
     )
 

@@ -17,6 +17,7 @@ import structlog
 
 from aerobee.broker.auth.audit import Audit
 from aerobee.broker.auth.book import SHIPPED_SECRET, AccessBook
+from aerobee.broker.auth.freshness import Freshness
 from aerobee.broker.auth.model import (
     ANONYMOUS,
     PUB,
@@ -53,7 +54,7 @@ from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
 from aerobee.protocol.wire.frame import RawFrame
-from aerobee.protocol.wire.signing import ACCESS_KEY
+from aerobee.protocol.wire.signing import ACCESS_KEY, FRESH_CODE, FRESH_NUMBER, FRESH_TIME
 
 log = structlog.get_logger("aerobee.access")
 
@@ -64,6 +65,7 @@ UNSIGNED: Final = "unsigned"
 BAD_SIGNATURE: Final = "bad signature"
 DISABLED: Final = "disabled"
 NO_RIGHT: Final = "no right"
+STALE: Final = "stale"
 
 
 class _Header(msgspec.Struct):
@@ -117,9 +119,12 @@ class ProvenFields(Protocol):
     AccessKey: str
     b: str
     Signature: str
+    fresh_code: str
+    fresh_number: str
+    fresh_time: str
 
 
-SendCheck = Callable[[ProvenFields, bytes, bytes], bool]  # fields, what is signed before, body
+SendCheck = Callable[[int, ProvenFields, bytes, bytes], bool]  # code, fields, signed text, body
 
 
 class Denied(Refused):
@@ -146,6 +151,7 @@ class Guard:
         self.audit = Audit(clock)
         self._settings = settings
         self._topic_of_record = topic_of_record
+        self._freshness = Freshness(clock, settings.request_freshness_millis)
         self._rows = _rows(settings)
         # Whom the hot path let pass, by access key, topic, group and address.
         self._memory: dict[tuple[str, str, str, str], Principal] = {}
@@ -231,6 +237,10 @@ class Guard:
             principal = self.authenticate(command.code, command.ext, command.body, address)
             request.principal = principal
             request.connection.user = _proven(principal)
+            if self._must_be_fresh(principal) and (
+                why := self._why_stale(principal, command.code, command.ext)
+            ):
+                raise Denied(STALE, why)
             self.authorize(principal, command)
         except Denied as denied:
             self.audit.denied(
@@ -302,10 +312,22 @@ class Guard:
             if not verdict.allowed:
                 _deny(principal, f"{'/'.join(sorted(ask.actions))} {ask.resource}", verdict)
 
+    # --- requests that cannot be sent again
+
+    def _must_be_fresh(self, principal: Principal) -> bool:
+        user = principal.user
+        if user is None or not user.secrets:
+            return False
+        return user.is_fresh or self._settings.requests_must_be_fresh
+
+    def _why_stale(self, principal: Principal, code: int, ext: Mapping[str, str]) -> str:
+        said, number, made = (ext.get(name, "") for name in (FRESH_CODE, FRESH_NUMBER, FRESH_TIME))
+        return self._freshness.why_stale(principal.name, code, said, number, made)
+
     # --- the hot path
 
     def admits(
-        self, frame: RawFrame, topic: str, group: str, connection: Connection
+        self, code: int, frame: RawFrame, topic: str, group: str, connection: Connection
     ) -> Principal | None:
         """Who sends to the topic, or pulls from it by a group, if that may go the short way.
 
@@ -326,6 +348,8 @@ class Guard:
                 memory[key] = principal
             elif principal.secrets and not is_signed_by(principal.secrets, _SENDS, ext, body):
                 return None
+            if self._must_be_fresh(principal) and self._why_stale(principal, code, ext):
+                return None
         except (*_UNREADABLE, Denied):
             return None
         connection.user = _proven(principal)
@@ -334,11 +358,13 @@ class Guard:
     def send_check(self, connection: Connection) -> "SendCheck":
         """What tells whether sends of one connection may go the short way."""
         book, address = self.book, connection.peer[0]
+        why_stale = self._freshness.why_stale
         last = ("", "", -1)  # access key, topic, generation of users
         makers: tuple[Keyed, ...] = ()  # of this user's signatures; none: it need not sign
+        must_be_fresh = False
 
-        def admits(fields: ProvenFields, content: bytes, body: bytes) -> bool:
-            nonlocal last, makers
+        def admits(code: int, fields: ProvenFields, content: bytes, body: bytes) -> bool:
+            nonlocal last, makers, must_be_fresh
             name, topic, generation = last
             if fields.AccessKey != name or fields.b != topic or book.generation != generation:
                 name, topic = fields.AccessKey, fields.b
@@ -348,16 +374,22 @@ class Guard:
                 last = name, topic, principal.generation
                 connection.user = _proven(principal)
                 makers = tuple(map(keyed, principal.secrets))
+                must_be_fresh = self._must_be_fresh(principal)
+            elif makers:
+                given = fields.Signature.encode()
+                for inner_copy, outer_copy in makers:
+                    inner, outer = inner_copy(), outer_copy()
+                    inner.update(content)
+                    inner.update(body)
+                    outer.update(inner.digest())
+                    if compare_digest(b2a_base64(outer.digest(), newline=False), given):
+                        break
+                else:
+                    return False
+            if not must_be_fresh:
                 return True
-            given = fields.Signature.encode()
-            for inner_copy, outer_copy in makers:
-                inner, outer = inner_copy(), outer_copy()
-                inner.update(content)
-                inner.update(body)
-                outer.update(inner.digest())
-                if compare_digest(b2a_base64(outer.digest(), newline=False), given):
-                    return True
-            return not makers
+            said, number, made = fields.fresh_code, fields.fresh_number, fields.fresh_time
+            return not why_stale(name, code, said, number, made)
 
         return admits
 

@@ -194,6 +194,7 @@ class User:
     rules: tuple[Rule, ...] = ()
     lists_bind: bool = False  # a super user of plain_acl.yml with lists: they bind what it sends
     is_white: Callable[[str], bool] = nobody  # addresses from which it need not sign
+    is_fresh: bool = False  # its requests must be such as cannot be sent again
     origin: str = ""  # the file, and the line in it
 
 

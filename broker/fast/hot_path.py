@@ -12,6 +12,7 @@ from operator import itemgetter, length_hint
 from time import perf_counter
 from typing import Final
 
+from aerobee.broker.auth.guard import Principal
 from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.fast.hot_codecs import PULL, SEND, UNUSUAL, Head, heads_by_codec
 from aerobee.broker.fast.signed_codecs import signed_heads_by_codec
@@ -78,6 +79,7 @@ class HotPath(GeneralFeed):
         self._is_plain_host = len(self._born_host) == len(self._store_host) == 8
         self._latencies = dispatcher.latencies
         self._guard = broker.guard if broker.guard.is_on else None
+        self._put_off: tuple[RawFrame, Principal] | None = None  # a pull, and who asked
         self._admits = self._guard.send_check(connection) if self._guard else None
 
     def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
@@ -158,13 +160,14 @@ class HotPath(GeneralFeed):
                 )
             ):
                 break
-            if admits is not None and not admits(fields, hot.content, body):
-                break
             if has_key:
                 key = key.partition(PAIR_END)[0]
                 if not key or (before and before[-1] != PAIR_END):
                     break  # an empty one, or another's name ends so
-            else:
+            # The last look: what is admitted here must not be asked about again.
+            if admits is not None and not admits(code, fields, hot.content, body):
+                break
+            if not has_key:
                 key = self._sends.unique_ids.next()
                 text = properties.put(text, properties.UNIQ_KEY, key)
             rows.append(
@@ -349,9 +352,14 @@ class HotPath(GeneralFeed):
                     return PUT_OFF
                 principal, fields = None, hot.extFields
                 if self._guard is not None:
-                    principal = self._guard.admits(
-                        frame, fields.topic, fields.consumer_group, self.connection
-                    )
+                    if self._put_off is not None and self._put_off[0] is frame:
+                        principal = self._put_off[1]  # it was admitted when it came
+                    else:
+                        group = fields.consumer_group
+                        principal = self._guard.admits(
+                            hot.code, frame, fields.topic, group, self.connection
+                        )
+                    self._put_off = None
                     if principal is None:
                         return self._general(frame, out, claim)
                 started = perf_counter()
@@ -367,6 +375,8 @@ class HotPath(GeneralFeed):
                         principal=principal,
                     )
                 except PutOff:
+                    if principal is not None:
+                        self._put_off = frame, principal
                     return PUT_OFF
                 out += parts
                 self._latencies[hot.code].add(perf_counter() - started)

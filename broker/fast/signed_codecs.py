@@ -29,7 +29,13 @@ from aerobee.broker.fast.hot_codecs import (
 from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
 from aerobee.protocol.wire.headers import Int32
-from aerobee.protocol.wire.signing import ACCESS_KEY, SIGNATURE
+from aerobee.protocol.wire.signing import (
+    ACCESS_KEY,
+    FRESH_CODE,
+    FRESH_NUMBER,
+    FRESH_TIME,
+    SIGNATURE,
+)
 
 DIGITS_MAX: Final = 18  # so many are always less than 2**63
 
@@ -45,6 +51,9 @@ class SignedFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
     AccessKey: str = ""
     SecurityToken: str = ""
+    fresh_code: str = msgspec.field(default="", name=FRESH_CODE)
+    fresh_number: str = msgspec.field(default="", name=FRESH_NUMBER)
+    fresh_time: str = msgspec.field(default="", name=FRESH_TIME)
     a: str = ""
     b: str = ""
     c: str = ""
@@ -85,10 +94,10 @@ class _PackedSignedSend(msgspec.Struct, gc=False, array_like=True):
 _QUEUE_TEXTS: Final = {text.decode(): number for text, number in QUEUE_IDS.items()}
 _Rest = tuple[int, int, int, bool]  # f, h, j, m
 _values: Final = msgspec.structs.astuple
-_D_F_H_J: Final = slice(5, 12, 2)  # places of fields
-_M_N_L: Final = slice(13, 16)
-_L_AT: Final = 15
-_L_SIGNED_AT: Final = 13
+_D_F_H_J: Final = slice(8, 15, 2)  # places of fields
+_M_N_L: Final = slice(16, 19)
+_L_AT: Final = 18
+_L_SIGNED_AT: Final = 16
 
 
 def _signed(
@@ -149,6 +158,9 @@ def _in_full(codec: int, header: bytes, kind: type[SendFields | LongSendFields])
     numbers: Any = msgspec.convert(ext, kind, strict=False)
     fields = SignedFields(
         AccessKey=ext.get(ACCESS_KEY, ""),
+        fresh_code=ext.get(FRESH_CODE, ""),
+        fresh_number=ext.get(FRESH_NUMBER, ""),
+        fresh_time=ext.get(FRESH_TIME, ""),
         b=numbers.b,
         e=numbers.e,
         f=numbers.f,

@@ -92,7 +92,19 @@ class AccessSettings:
     routes_need_signature: bool = setting(
         False, "Requests for a topic's route must be signed; some clients cannot.", ours=True
     )
-
+    requests_must_be_fresh: bool = setting(
+        False,
+        "Signed requests must say when they were made, their number and their code, as our SDK's "
+        "do, and are taken once. Other clients cannot; `fresh: true` asks it of one account.",
+        ours=True,
+    )
+    request_freshness_millis: int = setting(
+        60_000,
+        "How old such a request may be, and how wrong the clocks.",
+        unit="ms",
+        low=1,
+        ours=True,
+    )
     allow_anonymous: bool = setting(
         False,
         "Listen beyond this machine without access control: whoever reaches the ports may read "

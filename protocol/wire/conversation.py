@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.command import JSON, MSGPACK, ONEWAY_FLAG, Command
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame_head
-from aerobee.protocol.wire.signing import Credentials
+from aerobee.protocol.wire.signing import Credentials, Signer
 
 OPAQUE_MAX: Final = 0x7FFFFFFF
 TIMER_GRAIN_S: Final = 0.001  # event loops count in milliseconds and may call that much too early
@@ -48,7 +48,7 @@ class Conversation(Generic[W]):
         self.peer_version = 0  # by its first answer
         self.error: ProtocolError | None = None  # bytes that were no frame: nothing can follow
         self.next_deadline = math.inf  # `expire` finds nothing before
-        self._credentials = credentials
+        self._signer = None if credentials is None else Signer(credentials)
         self._upgrade = upgrade
         self._decoder = FrameDecoder()
         self._opaques = itertools.count(1)
@@ -85,8 +85,8 @@ class Conversation(Generic[W]):
     def _ask(self, command: Command) -> Parts:
         command.opaque = next(self._opaques) & OPAQUE_MAX
         command.codec = self.codec
-        if self._credentials is not None:
-            self._credentials.sign(command)
+        if self._signer is not None:
+            self._signer.sign(command)
         return frame_parts(command)
 
     def receive(self, data: bytes) -> list[Command]:

@@ -1,7 +1,14 @@
-"""RocketMQ's ACL 1.0: an access key and a signature among the ext fields of a request."""
+"""RocketMQ's ACL 1.0: an access key and a signature among the ext fields of a request.
+
+Ours adds three fields, which RocketMQ signs with the others and does not read: when the request was
+made, its number among those of a connection, and its code, which is not signed otherwise.
+"""
 
 import base64
 import hmac
+import itertools
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,6 +17,9 @@ from aerobee.protocol.wire.command import Command
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
+FRESH_CODE: Final = "_c"
+FRESH_NUMBER: Final = "_n"
+FRESH_TIME: Final = "_t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,25 @@ class Credentials:
         if self.security_token:
             ext["SecurityToken"] = self.security_token
         ext[SIGNATURE] = signature(ext, command.body, self.secret_key)
+
+
+class Signer:
+    """Signs the requests of one connection, in the order in which they are sent."""
+
+    __slots__ = ("_credentials", "_numbers", "_session")
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._session = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+
+    def sign(self, command: Command) -> None:
+        """So that nobody can send the same request again, where the broker looks at it."""
+        ext = command.ext
+        ext[FRESH_CODE] = str(command.code)
+        ext[FRESH_NUMBER] = f"{self._session}.{next(self._numbers)}"
+        ext[FRESH_TIME] = str(time.time_ns() // 1_000_000)
+        self._credentials.sign(command)
 
 
 def signed_content(ext: Mapping[str, str]) -> bytes:

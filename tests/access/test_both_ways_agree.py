@@ -87,7 +87,7 @@ def admits_send(admits: SendCheck, command: Command, header: bytes) -> bool:
     [decode] = [decode for _, decode, code in heads.values() if code == 310]
     try:
         send = decode(header)
-        return admits(send.extFields, send.content, bytes(command.body))
+        return admits(310, send.extFields, send.content, bytes(command.body))
     except UNUSUAL:
         return False
 

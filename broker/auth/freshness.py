@@ -1,0 +1,85 @@
+"""Requests that cannot be sent again: each says, signed, when it was made, its number and its code.
+
+A connection of our SDK has a session and counts its requests; the broker takes each number once, in
+order. It forgets a session when all its requests are too old to be taken, so the memory is bounded
+by the sessions of some minutes, and by a most for each user.
+"""
+
+from collections import Counter
+from typing import Final
+
+from aerobee.broker.base.clock import Clock
+from aerobee.protocol.wire.signing import FRESH_CODE, FRESH_NUMBER, FRESH_TIME
+
+SESSIONS_MAX: Final = 100_000  # of all users
+SESSIONS_PER_USER_MAX: Final = 10_000
+NUMBER_SIZE_MAX: Final = 80
+
+
+class Freshness:
+    """What sessions have sent."""
+
+    def __init__(self, clock: Clock, window_ms: int) -> None:
+        self._clock = clock
+        self._window_ms = window_ms
+        self._started_ms = clock.now_ms()
+        self._sessions: dict[tuple[str, str], tuple[int, int]] = {}  # last number, when it came
+        self._of_user: Counter[str] = Counter()
+        self._swept_ms = self._started_ms
+
+    def why_stale(self, user: str, code: int, said: str, number: str, made: str) -> str:
+        """Why the request is not taken, in words; "": it is, and will not be again."""
+        if not (said and number and made.isascii() and made.isdigit() and len(made) < 18):
+            return (
+                f"User:{user} must send requests that cannot be repeated: they say when they were "
+                f"made ({FRESH_TIME}), their number ({FRESH_NUMBER}) and their code "
+                f"({FRESH_CODE}), as Aerobee's SDK does"
+            )
+        if said != str(code):
+            return f"the request was signed for code {said:.12} and not for {code}"
+        now_ms = self._clock.now_ms()
+        ahead_ms = int(made) - now_ms
+        if abs(ahead_ms) > self._window_ms:
+            where = "ahead of" if ahead_ms > 0 else "behind"
+            return (
+                f"the request was made {abs(ahead_ms) / 1000:.1f} s {where} the broker's clock, at "
+                f"most {self._window_ms / 1000:g} s are allowed (requestFreshnessMillis): it is a "
+                "copy, or the clocks must be set right"
+            )
+        if int(made) < self._started_ms:
+            return (
+                f"the request was made before the broker has started, {-ahead_ms / 1000:.1f} s "
+                "behind its clock: it may be a copy; send a new one"
+            )
+        return self._take(user, number, now_ms)
+
+    def _take(self, user: str, number: str, now_ms: int) -> str:
+        session, _, counted = number.partition(".")
+        if not (counted.isascii() and counted.isdigit()) or len(number) > NUMBER_SIZE_MAX:
+            return f"{FRESH_NUMBER} must be a session and a number with a point between"
+        key = (user, session)
+        last = self._sessions.get(key)
+        if last is None:
+            self._sweep(now_ms)
+            if len(self._sessions) >= SESSIONS_MAX or self._of_user[user] >= SESSIONS_PER_USER_MAX:
+                return (
+                    f"User:{user} has begun too many sessions (at most {SESSIONS_PER_USER_MAX} in "
+                    f"{2 * self._window_ms / 1000:g} s, {SESSIONS_MAX} of all users); keep "
+                    "connections open"
+                )
+            self._of_user[user] += 1
+        elif int(counted) <= last[0]:
+            return f"the request {number} was here already: a copy is not taken"
+        self._sessions[key] = int(counted), now_ms
+        return ""
+
+    def _sweep(self, now_ms: int) -> None:
+        """Forget sessions of which every request is too old by now."""
+        if now_ms - self._swept_ms < self._window_ms and len(self._sessions) < SESSIONS_MAX:
+            return
+        self._swept_ms = now_ms
+        oldest_ms = now_ms - 2 * self._window_ms  # a client's clock may be ahead by one
+        self._sessions = {
+            key: value for key, value in self._sessions.items() if value[1] >= oldest_ms
+        }
+        self._of_user = Counter(user for user, _ in self._sessions)

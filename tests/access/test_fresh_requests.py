@@ -1,0 +1,154 @@
+"""A request that somebody has copied from the wire is not taken again, where the broker asks so."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from access.guarded import Asker, guarded_broker, make_topics, pull_fields, send_fields
+from aerobee import NoPermission, connect
+from aerobee.broker.auth import freshness
+from aerobee.broker.auth.freshness import Freshness
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.protocol.wire import signing
+from aerobee.protocol.wire.codecs import decode_command
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
+from aerobee.protocol.wire.signing import Credentials, Signer
+
+ROOT = Credentials("root", "a-secret-of-root")
+
+
+def frame_of(signer: Signer, code: int, ext: dict[str, Any], body: bytes, codec: int) -> bytes:
+    texts = {name: str(value) for name, value in ext.items()}
+    command = Command(code, texts, body, 1, codec=codec)
+    signer.sign(command)
+    return encode_frame(command)
+
+
+async def answer_to(app: AppBroker, frame: bytes) -> Command:
+    """Over a connection of its own, as one who has copied it would."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", app.broker_port)
+    decoder = FrameDecoder()
+    try:
+        writer.write(frame)
+        while True:
+            data = await asyncio.wait_for(reader.read(1 << 16), 10)
+            assert data
+            for found in decoder.feed(data):
+                return decode_command(*found)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+TOPIC = {"perm": 6, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false"}
+REQUESTS = {
+    "send": (310, send_fields("t"), b"once"),
+    "pull": (11, pull_fields("t", "g"), b""),
+    "administration": (17, {"topic": "made", "readQueueNums": 1, "writeQueueNums": 1} | TOPIC, b""),
+}
+
+
+@pytest.mark.parametrize("codec", [JSON, ROCKETMQ, MSGPACK])
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_a_copy_is_refused_and_the_next_request_is_not(
+    tmp_path: Path, kind: str, codec: int
+) -> None:
+    code, ext, body = REQUESTS[kind]
+    async with guarded_broker(tmp_path) as app:
+        await make_topics(app, "t")
+        app.settings.requests_must_be_fresh = True
+        app.broker.guard.book.generation += 1
+        signer = Signer(ROOT)
+        for _ in range(2):
+            frame = frame_of(signer, code, ext, body, codec)
+            assert (await answer_to(app, frame)).code in (0, 19)
+            copy = await answer_to(app, frame)
+            assert copy.code == 16
+            assert "was here already" in (copy.remark or "")
+        # Another code under the same signature, where that is not signed by RocketMQ's rules.
+        frame = frame_of(signer, 30, {"topic": "t", "queueId": 0}, b"", JSON)
+        changed = await answer_to(app, frame.replace(b'"code":30,', b'"code":31,'))
+        assert "signed for code 30 and not for 31" in (changed.remark or "")
+
+
+async def test_our_client_is_served_and_others_are_told_what_is_missing(tmp_path: Path) -> None:
+    async with guarded_broker(tmp_path, requests_must_be_fresh=True) as app:
+        url = f"mq://root:a-secret-of-root@127.0.0.1:{app.broker_port}"
+        async with connect(url) as mq:
+            for number in range(100):
+                await mq.send("t", b"%d" % number)
+            async with mq.consumer("t", group="g", start="first") as inbox:
+                found = set()
+                async for message in inbox:
+                    found.add(message.body)
+                    await message.ack()
+                    if len(found) == 100:
+                        break
+        async with Asker.connected(app.broker_port) as asker:
+            answer = await asker.ask("root", 28)
+            assert answer.code == 16
+            assert "_t" in (answer.remark or "")
+            assert "Aerobee's SDK" in (answer.remark or "")
+
+
+async def test_one_account_may_be_asked_for_it_alone(tmp_path: Path) -> None:
+    users = """accounts:
+  - {accessKey: root, secretKey: a-secret-of-root, type: Super}
+  - {accessKey: careful, secretKey: a-secret-of-careful, type: Super, fresh: true}
+"""
+    async with guarded_broker(tmp_path, users) as app, Asker.connected(app.broker_port) as asker:
+        assert (await asker.ask("root", 310, send_fields("t"), b"x")).code == 0
+        assert (await asker.ask("careful", 310, send_fields("t"), b"x")).code == 16
+
+
+async def test_wrong_clocks_are_told_with_their_difference(tmp_path: Path) -> None:
+    async with guarded_broker(tmp_path, requests_must_be_fresh=True) as app:
+        wrong = time.time_ns() + 90 * 10**9
+        with mock.patch.object(signing, "time", SimpleNamespace(time_ns=lambda: wrong)):
+            async with connect(f"mq://root:a-secret-of-root@127.0.0.1:{app.broker_port}") as mq:
+                with pytest.raises(
+                    NoPermission, match=r"(89|90)\.\d s ahead of the broker's clock"
+                ):
+                    await mq.send("t", b"x")
+
+
+def test_what_was_made_before_the_start_may_be_a_copy() -> None:
+    fresh = Freshness(Clock(), 60_000)
+    before = str(Clock().now_ms() - 5000)
+    assert "before the broker has started" in fresh.why_stale("u", 310, "310", "s.1", before)
+
+
+def test_memory_is_bounded_by_sessions_of_two_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hands(Clock):
+        ms = 1_000_000
+
+        def now_ms(self) -> int:
+            return self.ms
+
+    monkeypatch.setattr(freshness, "SESSIONS_MAX", 20)
+    monkeypatch.setattr(freshness, "SESSIONS_PER_USER_MAX", 8)
+    clock = Hands()
+    fresh = Freshness(clock, 1000)
+    numbers = itertools.count()
+
+    def begin(user: str) -> str:
+        return fresh.why_stale(user, 310, "310", f"{next(numbers)}.1", str(clock.ms))
+
+    for _ in range(8):
+        assert begin("u") == ""
+    assert "too many sessions" in begin("u")
+    assert begin("other") == ""
+    clock.ms += 2001  # nothing of these can come again
+    for _ in range(8):
+        assert begin("u") == ""
+    assert len(fresh._sessions) == 8
