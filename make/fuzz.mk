@@ -3,13 +3,19 @@ FUZZ_SECONDS ?= 3600
 FUZZ_OK := $(V)/.fuzz-installed
 
 .PHONY: fuzz-quick fuzz fuzz-coverage
-fuzz-quick: $(OK) ## decoders and a live server, 30 s each
+fuzz-quick: $(OK) ## decoders, a live server, signatures and TLS records, up to 30 s each
 	$(V)/bin/python tests/fuzz/fuzz_decoder.py --seconds 30 $(ARGS)
 	$(V)/bin/python tests/fuzz/fuzz_server.py --seconds 30 $(ARGS)
+	$(V)/bin/python tests/fuzz/fuzz_access.py --seconds 20 $(ARGS)
 
 fuzz: $(OK) ## the same for an hour each (FUZZ_SECONDS)
 	$(V)/bin/python tests/fuzz/fuzz_decoder.py --seconds $(FUZZ_SECONDS) $(ARGS)
 	$(V)/bin/python tests/fuzz/fuzz_server.py --seconds $(FUZZ_SECONDS) $(ARGS)
+	$(V)/bin/python tests/fuzz/fuzz_access.py --seconds $(FUZZ_SECONDS) $(ARGS)
+
+.PHONY: reloads
+reloads: $(OK) ## 1,000 reloads of users and certificates under load, which drop no connection
+	AEROBEE_RELOADS=1000 $(V)/bin/pytest -q tests/tls/test_tls.py -k reloads_under_load
 
 $(FUZZ_OK): $(OK)
 	@$(V)/bin/pip install -q --disable-pip-version-check 'atheris>=3.0'

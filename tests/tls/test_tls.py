@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -20,6 +21,8 @@ from aerobee.broker.net.listening import StartError
 from aerobee.broker.net.tls import TlsTransport
 from aerobee.pipeline.wire import Access, Link
 from tls.certificates import Authority, Pair
+
+RELOADS = int(os.environ.get("AEROBEE_RELOADS", "200"))
 
 
 @pytest.fixture(scope="module")
@@ -238,22 +241,42 @@ async def test_reloads_under_load_drop_no_connection(
             Path(target).write_bytes(Path(source).read_bytes())
 
     swap(first)
-    async with running_broker(tmp_path, **tls_settings(path)) as app:
+    async with guarded_broker(tmp_path, **tls_settings(path)) as app:
         context = client_context(authority)
-        async with Asker.connected(app.broker_port, ssl=context) as asker:
-            for number in range(200):
+        async with (
+            Asker.connected(app.broker_port, ssl=context) as asker,
+            Asker.connected(app.broker_port) as plain,
+        ):
+            enough = asyncio.Event()
+            sends = [asyncio.create_task(_keep_sending(each, enough)) for each in (asker, plain)]
+            generation = app.broker.guard.book.generation
+            for number in range(RELOADS):
                 swap(first if number % 2 else second)
                 app.reload()
-                answer = await asker.ask("", 310, send_fields("t"), b"x")
+                answer = await asker.ask("root", 310, send_fields("t"), b"x")
                 assert answer.code == 0
+            assert app.broker.guard.book.generation == generation + RELOADS
             async with Asker.connected(app.broker_port, ssl=context) as newcomer:
                 names = newcomer.writer.get_extra_info("peercert")["subject"]
                 assert names == ((("commonName", "first"),),)
             swap(Pair(path.key, path.key))  # no certificate at all
             app.reload()
             async with Asker.connected(app.broker_port, ssl=context) as newcomer:
-                assert (await newcomer.ask("", 310, send_fields("t"), b"x")).code == 0
-            assert (await asker.ask("", 310, send_fields("t"), b"x")).code == 0
+                assert (await newcomer.ask("root", 310, send_fields("t"), b"x")).code == 0
+            enough.set()
+            assert min(await asyncio.gather(*sends)) > 0
+            assert (await asker.ask("root", 310, send_fields("t"), b"x")).code == 0
+
+
+async def _keep_sending(asker: Asker, enough: asyncio.Event) -> int:
+    """How many messages were sent; all were taken."""
+    sent = 0
+    while not enough.is_set():
+        window = [asker.start("pub", 310, send_fields("t"), b"x") for _ in range(8)]
+        answers = await asyncio.wait_for(asyncio.gather(*window), 30)
+        assert {answer.code for answer in answers} == {0}
+        sent += len(answers)
+    return sent
 
 
 async def test_a_handshake_that_does_not_end_is_given_up(
