@@ -1,13 +1,13 @@
 """A small blocking client: Spark's workers are processes that pull or push and do nothing else."""
 
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from aerobee.pipeline.outage import Outage, Unreachable
 from aerobee.protocol.json import fastjson
+from aerobee.protocol.tls import client_context
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
@@ -92,9 +92,7 @@ class Link:
         self._socket = socket.create_connection((host.strip("[]"), int(port)), access.timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if access.tls:
-            context = ssl.create_default_context(cafile=access.ca_file)
-            # As Java and Python before 3.13: authorities of a house seldom have all extensions.
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            context = client_context(access.ca_file)
             self._socket = context.wrap_socket(self._socket, server_hostname=host.strip("[]"))
         self._file = self._socket.makefile("rb", 1 << 16)
 

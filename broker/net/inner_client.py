@@ -6,6 +6,7 @@ import msgspec
 
 from aerobee.broker.settings import Settings
 from aerobee.broker.settings.access import InnerCredentials
+from aerobee.protocol.tls import client_context
 from aerobee.protocol.wire.signing import Credentials
 
 
@@ -20,11 +21,6 @@ def inner_credentials(settings: Settings) -> Credentials | None:
 def inner_tls(settings: Settings) -> ssl.SSLContext | None:
     if not settings.tls_enable:
         return None
-    context = ssl.create_default_context(cafile=settings.tls_client_trust_cert_path or None)
-    # As Java and Python before 3.13: authorities of a house seldom have all extensions.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if not settings.tls_client_auth_server:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    return client_context(
+        settings.tls_client_trust_cert_path, verify=settings.tls_client_auth_server
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aerobee.client.errors import Misuse
+from aerobee.protocol.tls import client_context
 
 FULL: Final = "full"  # the certificate is trusted and names the host
 CA: Final = "ca"  # it is trusted
@@ -25,20 +26,16 @@ class TlsOptions:
     def context(self) -> ssl.SSLContext:
         """Misuse says which file cannot be used."""
         try:
-            context = ssl.create_default_context(cafile=self.ca)
-            # As Java and Python before 3.13: authorities of a house seldom have all extensions.
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-            if self.cert:
-                # Without any password OpenSSL would ask for one on the terminal.
-                context.load_cert_chain(self.cert, self.key, password="")
+            return client_context(
+                self.ca,
+                verify=self.verify != NONE,
+                check_name=self.verify == FULL,
+                certificate=self.cert,
+                key=self.key,
+            )
         except (OSError, ValueError) as error:  # of ssl, too
             reason = getattr(error, "reason", None) or error
             raise Misuse(f"TLS cannot be set up with {self}: {reason}") from None
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.check_hostname = self.verify == FULL
-        if self.verify == NONE:
-            context.verify_mode = ssl.CERT_NONE
-        return context
 
 
 def failure_text(error: ssl.SSLError) -> tuple[str, str]:
