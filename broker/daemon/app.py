@@ -252,7 +252,9 @@ class AppBroker:
             following = Following(broker, spawn, self.roles.epoch_file, self._role_change.cut_log)
             self._role_change.following = following
             return Registrar(*identity, following.master_told, following.lacks_master)
-        self._slaves = start_master(broker, self._replication_socket, spawn, self.roles.epoch_file)
+        self._slaves = start_master(
+            broker, self._replication_socket, spawn, self.roles.epoch_file, self._tls
+        )
         self._replication_socket = None  # its task closes it
         version = broker.topics.data_version
         if version.state_version < self.roles.epoch:

@@ -16,6 +16,7 @@ from aerobee.broker.ha.master_links import MasterLinks
 from aerobee.broker.ha.slave_link import SlaveLink
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.addresses import join
+from aerobee.broker.net.tls import Tls
 
 log = structlog.get_logger("aerobee.app")
 
@@ -23,7 +24,11 @@ Spawn = Callable[[str, Coroutine[Any, Any, None]], object]
 
 
 def start_master(
-    broker: Broker, listening: socket.socket | None, spawn: Spawn, epoch_file: EpochFile
+    broker: Broker,
+    listening: socket.socket | None,
+    spawn: Spawn,
+    epoch_file: EpochFile,
+    tls: Tls | None = None,
 ) -> MasterLinks | None:
     """Let slaves follow our log; in SYNC_MASTER, let sends wait for them."""
     settings, store = broker.settings, broker.store
@@ -41,6 +46,8 @@ def start_master(
     if listening is None:
         return None
     links = MasterLinks(settings, store, broker.clock, copies, epoch_file)
+    links.must_sign_in = broker.guard.is_on and settings.slaves_need_signature
+    links.tls = tls
     broker.replication.slaves = links.status
     broker.replication.identify = links.identify
     spawn("slaves", links.accept(listening))

@@ -16,9 +16,11 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.wake import Wake
 from aerobee.broker.ha.copies import Copies, Who
+from aerobee.broker.ha.doors import NotAdmitted, admitted
 from aerobee.broker.ha.epochs import EpochFile, Epochs
 from aerobee.broker.ha.lag import behind_ms
 from aerobee.broker.ha.link import Link
+from aerobee.broker.net.tls import Tls
 from aerobee.broker.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ class MasterLinks:
         self.clock = clock
         self.copies = copies
         self.links: list[Link] = []
+        self.must_sign_in = False  # by a signed request on another port
+        self.tls: Tls | None = None
+        self._at_door: set[asyncio.Task[None]] = set()
         self._broker_ids: dict[tuple[str, int], int] = {}  # by the slave's end of the connection
         self._push_is_due = False
         self._came = Wake()  # a first slave
@@ -104,14 +109,36 @@ class MasterLinks:
                 sock, peer = await self._loop.sock_accept(listening)
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.links.append(Link(self, sock, (str(peer[0]), int(peer[1]))))
-                self.store.on_append(self.appended)
-                self._came.set()
-                log.info("a slave has connected", slave=f"{peer[0]}:{peer[1]}")
+                task = self._loop.create_task(self._admit(sock, (str(peer[0]), int(peer[1]))))
+                self._at_door.add(task)
+                task.add_done_callback(self._at_door.discard)
         finally:
             listening.close()
+            for task in self._at_door:
+                task.cancel()
             for link in list(self.links):
                 link.close("this broker stops")
+
+    async def _admit(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        tls = self.tls
+        try:
+            admitted_sock = await admitted(
+                sock,
+                is_known=(lambda: peer in self._broker_ids) if self.must_sign_in else None,
+                context=tls.context if tls is not None else None,
+                tls_only=tls is not None and tls.is_enforced,
+            )
+        except NotAdmitted as reason:
+            sock.close()
+            log.warning("a slave is refused", slave=f"{peer[0]}:{peer[1]}", reason=str(reason))
+            return
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        self.links.append(Link(self, admitted_sock, peer))
+        self.store.on_append(self.appended)
+        self._came.set()
+        log.info("a slave has connected", slave=f"{peer[0]}:{peer[1]}")
 
     async def drain(self, seconds: float) -> None:
         """Before a stop: let the slaves get what they lack, for so long at most."""

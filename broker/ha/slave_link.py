@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha.doors import under_tls
 from aerobee.broker.ha.epochs import FOREVER, EpochFile, Epochs
 from aerobee.broker.ha.master_client import (
     MasterAddress,
@@ -27,6 +28,7 @@ from aerobee.broker.ha.wire import (
     decode_welcome,
     encode_hello,
 )
+from aerobee.broker.net.inner_client import inner_tls
 from aerobee.broker.net.request_link import LinkError
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.log.commitlog import LogFull
@@ -111,6 +113,10 @@ class SlaveLink:
             async with asyncio.timeout(CONNECT_S):
                 sock = await _connect(host.strip("[]"), int(port))
             try:
+                if facts.is_ours:
+                    await self._identify(client, sock)
+                    if (context := inner_tls(self._settings)) is not None:
+                        sock = await under_tls(sock, context, host.strip("[]"))
                 join = self._join_with_epochs if facts.has_epochs else self._join_plain
                 async with asyncio.timeout(JOIN_S):
                     joined = await join(client, facts, sock)
@@ -193,8 +199,6 @@ class SlaveLink:
     ) -> tuple[Stream, bytes]:
         receiver = self._receiver(facts)
         await self._compare(client, facts)
-        if facts.is_ours:
-            await self._identify(client, sock)
         return Stream(self._settings, self._store, self._clock, sock, receiver), b""
 
     def _receiver(self, facts: MasterFacts) -> Receiver:

@@ -92,6 +92,12 @@ class AccessSettings:
     routes_need_signature: bool = setting(
         False, "Requests for a topic's route must be signed; some clients cannot.", ours=True
     )
+    slaves_need_signature: bool = setting(
+        True,
+        "With access control, a slave must sign in before it is sent the log, by its "
+        "innerClientAuthenticationCredentials. Apache's slaves cannot; nor can one behind a NAT.",
+        ours=True,
+    )
     requests_must_be_fresh: bool = setting(
         False,
         "Signed requests must say when they were made, their number and their code, as our SDK's "
@@ -170,7 +176,9 @@ class AccessSettings:
         choices=("none", "optional", "require"),
     )
     tls_enable: bool = setting(
-        False, "Speak TLS with the name servers of namesrvAddr.", key="tls.enable"
+        False,
+        "Speak TLS with name servers and with our master.",
+        key="tls.enable",
     )
     tls_client_auth_server: bool = setting(
         True,

@@ -1,0 +1,108 @@
+"""The replication port's door: who may follow, and TLS around the stream.
+
+The stream itself knows plain sockets only: the kernel copies files into them. Under TLS it gets one
+end of a socket pair, and two tasks carry its bytes from the other end through the cipher.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+log = structlog.get_logger("aerobee.ha")
+
+SIGN_IN_S: Final = 10.0  # for a slave to say who it is, by a signed request
+LOOK_EVERY_S: Final = 0.01
+HANDSHAKE_BYTE: Final = 0x16  # no report of a slave begins so
+PIECE: Final = 256 << 10
+
+
+class NotAdmitted(Exception):
+    """A slave that may not follow: why."""
+
+
+async def admitted(
+    sock: socket.socket,
+    *,
+    is_known: Callable[[], bool] | None,
+    context: ssl.SSLContext | None,
+    tls_only: bool,
+) -> socket.socket:
+    """The socket to stream to. NotAdmitted when the slave has not signed in (`is_known`, None: it
+    need not), or does not speak TLS where it must."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(SIGN_IN_S):
+            while is_known is not None and not is_known():  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_EVERY_S)
+            if context is None:
+                return sock
+            if await _first_byte(loop, sock) != HANDSHAKE_BYTE:
+                if tls_only:
+                    raise NotAdmitted("it speaks without TLS, and tls.server.mode is enforcing")
+                return sock
+            return await _behind(_accepted(sock, context))
+    except TimeoutError:
+        raise NotAdmitted(
+            "it has not signed in: a slave needs innerClientAuthenticationCredentials of a user "
+            "here, or slavesNeedSignature=false"
+        ) from None
+    except (OSError, ValueError) as error:  # of ssl, too
+        raise NotAdmitted(f"TLS: {error}") from None
+
+
+async def under_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
+    """What a slave streams from: its connection to a master, under TLS."""
+    return await _behind(asyncio.open_connection(sock=sock, ssl=context, server_hostname=host))
+
+
+async def _first_byte(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> int:
+    """Look at it without taking it; -1: the connection has ended."""
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)
+    return (sock.recv(1, socket.MSG_PEEK) or b"\0")[0]
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _accepted(sock: socket.socket, context: ssl.SSLContext) -> Streams:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=context)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+_carrying: set[asyncio.Task[None]] = set()
+
+
+async def _behind(opening: Coroutine[Any, Any, Streams]) -> socket.socket:
+    """A plain socket whose bytes go through the opened streams, both ways."""
+    outer = await opening
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    inner = await asyncio.open_connection(sock=theirs)
+    for source, target in ((outer[0], inner[1]), (inner[0], outer[1])):
+        task = asyncio.create_task(_carry(source, target), name="replication under TLS")
+        _carrying.add(task)
+        task.add_done_callback(_carrying.discard)
+    return ours
+
+
+async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(PIECE):
+            target.write(data)
+            await target.drain()
+    except (OSError, ssl.SSLError):
+        pass  # the other end sees that the stream has ended
+    finally:
+        target.close()
