@@ -47,6 +47,9 @@ def create(kind: str, options: Options) -> capi.Handle:
     name = options["name"]
     handle: capi.Handle = getattr(api, f"Create{kind}")(options.get("group", f"g-{name}").encode())
     check(getattr(api, f"Set{kind}NameServerAddress")(handle, options["namesrv"].encode()))
+    if "accessKey" in options:
+        words = (options["accessKey"].encode(), options["secretKey"].encode(), b"ALIYUN")
+        check(getattr(api, f"Set{kind}SessionCredentials")(handle, *words))
 
     def end() -> None:
         check(getattr(api, f"Shutdown{kind}")(handle))

@@ -58,6 +58,7 @@ func startConsumer(o options) (options, error) {
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumerOrder(o.is("orderly")),
 		consumer.WithMaxReconsumeTimes(int32(o.number("maxTimes", 16))),
+		consumer.WithCredentials(credentials(o)),
 	)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,10 @@ var (
 	transactions = map[string]rocketmq.TransactionProducer{}
 )
 
+func credentials(o options) primitive.Credentials {
+	return primitive.Credentials{AccessKey: o.text("accessKey", ""), SecretKey: o.text("secretKey", "")}
+}
+
 func startProducer(o options) (options, error) {
 	name := o.text("name", "")
 	settings := []producer.Option{
@@ -26,6 +30,7 @@ func startProducer(o options) (options, error) {
 		producer.WithInstanceName(name),
 		producer.WithRetry(2),
 		producer.WithQueueSelector(producer.NewRoundRobinQueueSelector()),
+		producer.WithCredentials(credentials(o)),
 	}
 	if o.is("transactions") {
 		made, err := rocketmq.NewTransactionProducer(decisions{name}, settings...)

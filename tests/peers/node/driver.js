@@ -22,6 +22,7 @@ function emit(event) {
 function settings(options) {
   return {
     nameSrv: options.namesrv,
+    ...(options.accessKey ? { accessKey: options.accessKey, secretKey: options.secretKey } : {}),
     instanceName: options.name,
     clientIP: '127.0.0.1',
     httpclient: {}, // demanded, though only used to ask Aliyun for addresses

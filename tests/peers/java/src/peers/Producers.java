@@ -49,11 +49,11 @@ final class Producers {
         String group = options.get("group", "p-" + name);
         DefaultMQProducer producer;
         if (options.is("transactions")) {
-            TransactionMQProducer transactional = new TransactionMQProducer(group);
+            TransactionMQProducer transactional = new TransactionMQProducer(group, Clients.hook(options));
             transactional.setTransactionListener(new Decisions(name));
             producer = transactional;
         } else {
-            producer = new DefaultMQProducer(group, options.is("trace"), null);
+            producer = new DefaultMQProducer(group, Clients.hook(options), options.is("trace"), null);
         }
         Clients.configure(producer, options);
         producer.setSendMsgTimeout(options.number("timeout", 5000));

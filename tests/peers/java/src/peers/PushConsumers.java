@@ -28,7 +28,7 @@ final class PushConsumers {
     private static Map<String, Object> start(Options options) throws Exception {
         String name = options.need("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            options.need("group"), null, new AllocateMessageQueueAveragely(), options.is("trace"), null);
+            options.need("group"), Clients.hook(options), new AllocateMessageQueueAveragely(), options.is("trace"), null);
         Clients.configure(consumer, options);
         PushSettings.apply(consumer, options);
         for (String topic : options.need("topic").split(",")) {
