@@ -3,6 +3,7 @@
 accessKey: billing            secretKey: ... or secretFile: ...
 admin, whiteRemoteAddress, defaultTopicPerm, defaultGroupPerm, topicPerms, groupPerms: as Apache's
 type: Super | Normal          status: enable | disable     fresh: true (no copies of requests)
+certificates:                 names in a client's certificate, by which it is this user
 policies:                     oldSecretKey, oldSecretUntil: the one before, until then (ms)
   - allow Topic:orders* Pub,Sub from 10.0.0.0/8
 """
@@ -34,6 +35,7 @@ KEYS: Final = frozenset(
         *("accessKey", "secretKey", "secretFile", "whiteRemoteAddress", "admin"),
         *("defaultTopicPerm", "defaultGroupPerm", "topicPerms", "groupPerms"),
         *("type", "status", "policies", "oldSecretKey", "oldSecretUntil", "fresh"),
+        "certificates",
     }
 )
 # What a perm of plain_acl.yml allows. Get comes with it: Apache asks no permission for that.
@@ -58,7 +60,8 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
             f"{', '.join(sorted(KEYS))}"
         )
     secret = text_of(account, "secretKey")
-    if not secret and name != ANONYMOUS:
+    certificates = frozenset(texts_of(account, "certificates"))
+    if not secret and not certificates and name != ANONYMOUS:
         raise AccessError(f"{origin}: the account {name} has no secretKey; give it one")
     kind, status = text_of(account, "type").lower(), text_of(account, "status").lower()
     if kind not in ("", "super", "normal") or status not in ("", "enable", "disable"):
@@ -79,6 +82,7 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
         rules=rules,
         lists_bind=is_admin and bool(account.get("topicPerms") or account.get("groupPerms")),
         is_white=is_white,
+        certificates=certificates,
         is_fresh=text_of(account, "fresh").lower() == "true",
         origin=origin,
     )

@@ -102,7 +102,15 @@ class AccessBook:
             users.setdefault(user.name, user)
         tests = [white_addresses(text) for text in white]
         is_white = (lambda address: any(test(address) for test in tests)) if tests else nobody
-        return Access(users, is_white)
+        by_certificate: dict[str, str] = {}
+        for user in users.values():
+            for certificate in user.certificates:
+                if by_certificate.setdefault(certificate, user.name) != user.name:
+                    raise AccessError(
+                        f"{user.origin}: the certificate {certificate} stands for "
+                        f"User:{by_certificate[certificate]} already; name it once"
+                    )
+        return Access(users, is_white, by_certificate)
 
     def _put_in_force(self, own: list[Account], white: list[str], access: Access) -> None:
         self.accounts = {str(account.get("accessKey")): account for account in own}

@@ -23,6 +23,7 @@ from aerobee.broker.auth.model import (
     PUB,
     SUB,
     TOPIC,
+    Access,
     AccessError,
     Resource,
     User,
@@ -106,11 +107,12 @@ class Principal:
     address: str
     user: User | None
     generation: int  # of the users, when that was looked at
+    certificate: str = ""  # by which it is known, without a signature
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """With one of which its requests are signed; none: it need not sign."""
-        return self.user.secrets if self.user is not None else ()
+        return self.user.secrets if self.user is not None and not self.certificate else ()
 
 
 class ProvenFields(Protocol):
@@ -153,8 +155,8 @@ class Guard:
         self._topic_of_record = topic_of_record
         self._freshness = Freshness(clock, settings.request_freshness_millis)
         self._rows = _rows(settings)
-        # Whom the hot path let pass, by access key, topic, group and address.
-        self._memory: dict[tuple[str, str, str, str], Principal] = {}
+        # Whom the hot path let pass, by access key, topic, group, address and certificate.
+        self._memory: dict[tuple[str, str, str, str, frozenset[str]], Principal] = {}
         self._memory_of = -1  # the generation of users
 
     def load(self) -> None:
@@ -233,8 +235,11 @@ class Guard:
     def admit(self, request: Request) -> None:
         """Let the request pass, with its principal, or raise Denied."""
         command, address = request.command, request.connection.peer[0]
+        certified = request.connection.certified
         try:
-            principal = self.authenticate(command.code, command.ext, command.body, address)
+            principal = self.authenticate(
+                command.code, command.ext, command.body, address, certified
+            )
             request.principal = principal
             request.connection.user = _proven(principal)
             if self._must_be_fresh(principal) and (
@@ -256,21 +261,30 @@ class Guard:
             raise
 
     def authenticate(
-        self, code: int, ext: Mapping[str, str], body: bytes | memoryview, address: str
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes | memoryview,
+        address: str,
+        certified: frozenset[str] = frozenset(),
     ) -> Principal:
         """Who has asked; Denied when that is not proven."""
 
         def is_signed(known: Collection[str] | None) -> bool:
             return is_signed_by(known, code, ext, body)
 
-        return self._identify(code, ext.get(ACCESS_KEY, ""), is_signed, address)
+        return self._identify(code, ext.get(ACCESS_KEY, ""), is_signed, address, certified)
 
-    def _identify(self, code: int, name: str, is_signed: SignedBy, address: str) -> Principal:
+    def _identify(
+        self, code: int, name: str, is_signed: SignedBy, address: str, certified: frozenset[str]
+    ) -> Principal:
         access, generation = self.book.current, self.book.generation
         user = access.users.get(name or ANONYMOUS)
         if access.is_white(address) or (user is not None and user.is_white(address)):
             return Principal(name or ANONYMOUS, address, None, generation)
         if not name:
+            if certified and (known_by := access.by_certificate.keys() & certified):
+                return self._certified(access, min(known_by), address, generation)
             if user is None or not user.is_enabled:
                 raise Denied(
                     UNSIGNED,
@@ -287,6 +301,14 @@ class Guard:
         if not user.is_enabled:
             raise Denied(DISABLED, f"User:{name} is disabled.")
         return Principal(name, address, user, generation)
+
+    def _certified(
+        self, access: Access, certificate: str, address: str, generation: int
+    ) -> Principal:
+        user = access.users[access.by_certificate[certificate]]
+        if not user.is_enabled:
+            raise Denied(DISABLED, f"User:{user.name} is disabled.")
+        return Principal(user.name, address, user, generation, certificate)
 
     def authorize(self, principal: Principal, command: Command) -> None:
         """Denied when the principal may not have what the request needs."""
@@ -316,7 +338,7 @@ class Guard:
 
     def _must_be_fresh(self, principal: Principal) -> bool:
         user = principal.user
-        if user is None or not user.secrets:
+        if user is None or not principal.secrets:
             return False
         return user.is_fresh or self._settings.requests_must_be_fresh
 
@@ -337,13 +359,13 @@ class Guard:
             memory.clear()
             self._memory_of = self.book.generation
         codec, header, body = frame
-        address = connection.peer[0]
+        address, certified = connection.peer[0], connection.certified
         try:
             ext = _EXT_OF[codec](header)
-            key = (ext.get(ACCESS_KEY, ""), topic, group, address)
+            key = (ext.get(ACCESS_KEY, ""), topic, group, address, certified)
             principal = memory.get(key)
             if principal is None:
-                principal = self.authenticate(_SENDS, ext, body, address)
+                principal = self.authenticate(_SENDS, ext, body, address, certified)
                 self._check(principal, _pull_asks(topic, group) if group else _send_asks(topic))
                 memory[key] = principal
             elif principal.secrets and not is_signed_by(principal.secrets, _SENDS, ext, body):
@@ -357,7 +379,7 @@ class Guard:
 
     def send_check(self, connection: Connection) -> "SendCheck":
         """What tells whether sends of one connection may go the short way."""
-        book, address = self.book, connection.peer[0]
+        book = self.book
         why_stale = self._freshness.why_stale
         last = ("", "", -1)  # access key, topic, generation of users
         makers: tuple[Keyed, ...] = ()  # of this user's signatures; none: it need not sign
@@ -368,7 +390,7 @@ class Guard:
             name, topic, generation = last
             if fields.AccessKey != name or fields.b != topic or book.generation != generation:
                 name, topic = fields.AccessKey, fields.b
-                principal = self._sender(name, topic, content, body, fields.Signature, address)
+                principal = self._sender(connection, fields, content, body)
                 if principal is None:
                     return False
                 last = name, topic, principal.generation
@@ -394,16 +416,19 @@ class Guard:
         return admits
 
     def _sender(
-        self, name: str, topic: str, content: bytes, body: bytes, given: str, address: str
+        self, connection: Connection, fields: ProvenFields, content: bytes, body: bytes
     ) -> Principal | None:
         """Who sends to the topic, if that may go the short way."""
+        given = fields.Signature.encode()
 
         def is_signed(known: Collection[str] | None) -> bool:
-            return is_made_by(known, content, body, given.encode())
+            return is_made_by(known, content, body, given)
 
+        address, certified = connection.peer[0], connection.certified
         try:
-            principal = self._identify(_SENDS, name, is_signed, address)
-            self._check(principal, _send_asks(topic))
+            name = fields.AccessKey
+            principal = self._identify(_SENDS, name, is_signed, address, certified)
+            self._check(principal, _send_asks(fields.b))
         except Denied:
             return None
         return principal
@@ -418,10 +443,16 @@ class Guard:
         user = access.users.get(principal.name)
         if access.is_white(principal.address):
             return
-        if user is None or not user.is_enabled:
+        certificate = principal.certificate
+        if (
+            user is None
+            or not user.is_enabled
+            or (certificate and certificate not in user.certificates)
+        ):
             raise Denied(DISABLED, f"User:{principal.name} is not there any more, or disabled.")
         if principal.user is not None or not user.is_white(principal.address):
-            now = Principal(principal.name, principal.address, user, self.book.generation)
+            generation = self.book.generation
+            now = Principal(principal.name, principal.address, user, generation, certificate)
             self._check(now, _pull_asks(topic, group))
 
 

@@ -194,6 +194,7 @@ class User:
     rules: tuple[Rule, ...] = ()
     lists_bind: bool = False  # a super user of plain_acl.yml with lists: they bind what it sends
     is_white: Callable[[str], bool] = nobody  # addresses from which it need not sign
+    certificates: frozenset[str] = frozenset()  # a client that shows one of these is this user
     is_fresh: bool = False  # its requests must be such as cannot be sent again
     origin: str = ""  # the file, and the line in it
 
@@ -213,6 +214,7 @@ class Access:
 
     users: Mapping[str, User] = field(default_factory=dict)
     is_white: Callable[[str], bool] = nobody  # addresses from which anything is allowed
+    by_certificate: Mapping[str, str] = field(default_factory=dict)  # its name -> the user's
 
 
 def decide(user: User, actions: Collection[str], resource: Resource, address: str) -> Verdict:

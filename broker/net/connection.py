@@ -103,6 +103,7 @@ class Connection(asyncio.Protocol):
         self.refusals_unsaid = 0
         self.bad_signatures = 0  # kept by `auth`
         self.user = ""  # kept by `auth`: who has signed its last request, if that was looked at
+        self.certified: frozenset[str] = frozenset()  # names of the certificate that it has shown
         self.waiting = 0  # requests whose answers wait for the disk
         self.fetching = 0  # bytes of answers that are being read from it
         self.outbox = Outbox()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, cast
@@ -170,6 +170,16 @@ class Sniffer(asyncio.Protocol):
         self._connection.connection_lost(error)
 
 
+def certified_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """The common name and the alternative names of a client's certificate, which is verified."""
+    if not certificate:
+        return frozenset()
+    subject = [pair for part in certificate.get("subject", ()) for pair in part]
+    names = [value for key, value in subject if key == "commonName"]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    return frozenset(names)
+
+
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """Between the socket's transport, whose protocol it is, and a connection, whose transport.
 
@@ -210,6 +220,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return False
         self._is_open = True
         self._deadline.cancel()
+        self._connection.certified = certified_names(self._ssl.getpeercert())
         unsent, self._unsent = self._unsent, []
         for piece in unsent:
             self.write(piece)

@@ -107,7 +107,8 @@ def _from_environment(
     env: Mapping[str, str], warnings: list[str]
 ) -> Iterator[tuple[str, str, str]]:
     """AEROBEE_LISTENPORT and AEROBEE_LISTEN_PORT are listenPort, AEROBEE_TLS_SERVER_MODE is
-    tls.server.mode.
+    tls.server.mode. With _FILE behind it a variable names the file that holds the value: a
+    container's secret, or a credential of systemd.
 
     Kubernetes sets such names by itself for a service called aerobee (AEROBEE_PORT,
     AEROBEE_SERVICE_HOST), so one that we do not know is a warning and no error."""
@@ -119,10 +120,22 @@ def _from_environment(
             wanted = name.removeprefix(PREFIX).replace("_", "").lower()
             if wanted in spelled:
                 yield spelled[wanted], env[name], f"variable {name}"
+            elif (key := wanted.removesuffix("file")) in spelled:
+                yield spelled[key], _content(name, env[name]), f"variable {name}"
             elif name not in NO_SETTINGS and not re.match(
                 r"AEROBEE_(\w+_)?(PORT|SERVICE)(_|$)", name
             ):
                 warnings.append(f"the variable {name} is no setting that is known")
+
+
+def _content(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"the file {path} of the variable {name} cannot be read: {error}; check its place and "
+            "who may read it"
+        ) from None
 
 
 def _from_overrides(

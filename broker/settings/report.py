@@ -56,8 +56,9 @@ This page is made from the code: `make docs-settings`.
 
 A settings file has RocketMQ's format and names (`key=value` lines); `conf/broker.conf` is one to
 start from. Every key can also be given as a variable `AEROBEE_<KEY>` (`AEROBEE_LISTENPORT=20911`
-or `AEROBEE_LISTEN_PORT=20911`) and as `--set key=value`. The file comes first, a variable
-overrides it, `--set` overrides both. `aerobee config` shows the values in force.
+or `AEROBEE_LISTEN_PORT=20911`), as `AEROBEE_<KEY>_FILE`, the path of a file that holds the value
+(a container's secret), and as `--set key=value`. The file comes first, a variable overrides it,
+`--set` overrides both. `aerobee config` shows the values in force.
 
 - A key that nobody knows, or a value that is not possible, stops the start; the message names
   the nearest known key.

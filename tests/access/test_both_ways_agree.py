@@ -79,7 +79,7 @@ def _fields(command: Command, ext: dict[str, str]) -> dict[str, Any]:
 
 
 def peer_at(address: str) -> Any:
-    return SimpleNamespace(peer=(address, 1), user="")
+    return SimpleNamespace(peer=(address, 1), user="", certified=frozenset())
 
 
 def admits_send(admits: SendCheck, command: Command, header: bytes) -> bool:

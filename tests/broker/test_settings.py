@@ -329,3 +329,16 @@ def test_a_change_that_cannot_be_made_is_refused_with_what_would_help(
 ) -> None:
     with pytest.raises(SettingsError, match=reason):
         load_settings(None, {}, {}).change(text)
+
+
+def test_a_variable_may_name_the_file_that_holds_the_value(tmp_path: Path) -> None:
+    secret = tmp_path / "root.json"
+    secret.write_text('{"username":"root","password":"s3cr3t"}\n')
+    users = tmp_path / "users.yml"
+    users.write_text("accounts: []")
+    env = {"AEROBEE_INITAUTHENTICATIONUSER_FILE": str(secret), "AEROBEE_ACL_FILE": str(users)}
+    settings = load_settings(None, [], env)
+    assert settings.init_authentication_user == '{"username":"root","password":"s3cr3t"}'
+    assert settings.acl_file == str(users)  # a setting whose own name ends so
+    with pytest.raises(SettingsError, match=r"/nowhere of the variable AEROBEE_.*cannot be read"):
+        load_settings(None, [], {"AEROBEE_INITAUTHENTICATIONUSER_FILE": "/nowhere"})
