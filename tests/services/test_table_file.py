@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.turns import Turns
 from aerobee.broker.services.config_files import journal_file, table_file
 from aerobee.broker.services.config_files.table_file import TableFile
 from aerobee.protocol.files import config_journal
@@ -297,3 +298,28 @@ def test_the_text_made_of_entries_is_the_one_that_is_made_of_the_whole() -> None
 def test_text_that_is_no_standard_json_has_no_entries(text: str) -> None:
     with pytest.raises((ValueError, IndexError)):
         list(json_stream.entries(text, ()))
+
+
+async def test_those_who_wait_for_a_save_are_answered_in_turn_with_other_work(path: Path) -> None:
+    """Each may be a send that was held: together they would keep the loop."""
+    table = Table(path)
+    turns = Turns(slice_s=0.0)  # one piece of work in each turn of the loop
+    done: list[str] = []
+
+    def first_saved(error: OSError | None) -> None:
+        done.append("first")
+        turns.later(lambda: done.append("other"))
+        table.file.when_saved(lambda error: done.append("late"), ("table", "a"))
+
+    running = asyncio.create_task(table.file.run(turns=turns))
+    await asyncio.sleep(0)
+    try:
+        table.put("a", "1")
+        table.file.when_saved(first_saved)
+        table.file.when_saved(lambda error: done.append("second"))
+        await until(lambda: len(done) == 4)
+        assert done == ["first", "second", "other", "late"]
+        await until(lambda: table.file.is_saved)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
