@@ -24,7 +24,8 @@ def saved(path):
 def test_who_was_there_at_the_stop_is_expected_until_it_comes(path):
     returning = saved(path)
     assert set(returning.of("billing")) == {"a", "b"}
-    assert [returning.settle("billing", client_id) for client_id in "abc"] == [True, True, False]
+    for client_id in ("a", "b", "a"):
+        returning.came("billing", client_id)
     assert not returning.of("billing")
     assert returning.give_up(sdk_only=False) == ["shipping"] and not returning
 
@@ -34,6 +35,19 @@ def test_members_that_are_not_the_sdk_s_are_expected_for_longer(path):
     assert returning.give_up(sdk_only=True) == ["billing", "shipping"]
     assert list(returning.of("billing")) == ["b"]
     assert returning.give_up(sdk_only=False) == ["billing"] and not returning
+
+
+def test_a_client_that_was_restarted_too_stands_for_one_that_is_expected(path):
+    ids = {"10.0.0.1@11#1": "JAVA", "10.0.0.2@12#1": "JAVA", "10.0.0.3@13": "PYTHON"}
+    Returning(path).save({"billing": ids})
+    returning = Returning(path)
+    returning.load()
+    for _ in range(2):  # it connects again: it has its place
+        returning.came("billing", "10.0.0.2@14#9")
+        assert set(returning.of("billing")) == {"10.0.0.1@11#1", "10.0.0.3@13"}
+    returning.came("billing", "10.0.0.9@15#9")
+    returning.came("billing", "10.0.0.9@16#9")
+    assert list(returning.of("billing")) == ["10.0.0.3@13"]  # an SDK comes back at once, or never
 
 
 def test_the_list_is_good_for_one_start(path):

@@ -119,7 +119,6 @@ class Clients:
     ) -> bool:
         """Note a consumer's heartbeat; True when members or subscriptions changed by it."""
         self._groups_by(connection)[0].add(data.group)
-        self._returning.settle(data.group, client_id)
         group = self._consumers.get(data.group)
         if group is None:
             group = self._consumers[data.group] = ConsumerGroup(data.group)
@@ -129,6 +128,7 @@ class Clients:
         if member is None or joined:
             member = Member(connection, client_id, language, version)
             group.join(member)
+            self._returning.came(data.group, client_id)
             log.info("consumer joined", group=data.group, client_id=client_id, peer=connection.name)
         member.seen_at = self._clock.monotonic()
         before = group.subscriptions

@@ -6,7 +6,8 @@ names those who are expected back, until they are, or the moment is over. They a
 config/consumerMembers.json.
 
 The SDK sends its heartbeat as soon as it has a connection again. Clients before RocketMQ 5 send it
-every 30 s whatever happens to the connection, and work on meanwhile with what they hold.
+every 30 s whatever happens to the connection, and work on meanwhile with what they hold. When they
+were restarted too, they come under new ids: each stands for one that is expected.
 """
 
 from collections.abc import Collection
@@ -34,6 +35,7 @@ class Returning:
         self._path = path
         self._disk = RealDisk() if disk is None else disk
         self._expected: Members = {}
+        self._met: set[tuple[str, str]] = set()  # group and client id of those who came
 
     def __bool__(self) -> bool:
         return bool(self._expected)
@@ -63,8 +65,20 @@ class Returning:
     def of(self, group: str) -> Collection[str]:
         return self._expected.get(group, ())
 
+    def came(self, group: str, client_id: str) -> None:
+        """It has joined: as one that is expected, or in the place of one, of its host if it can."""
+        absent = self._expected.get(group)
+        if absent is None:
+            return
+        if not self.settle(group, client_id) and (group, client_id) not in self._met:
+            host = client_id.partition("@")[0]
+            others = [id_ for id_, language in absent.items() if language != _SDK]
+            for other in sorted(others, key=lambda id_: (id_.partition("@")[0] != host, id_))[:1]:
+                self.settle(group, other)
+        self._met.add((group, client_id))
+
     def settle(self, group: str, client_id: str) -> bool:
-        """It is back, or has said that it leaves; whether it was expected."""
+        """Do not expect it any more; whether it was expected."""
         absent = self._expected.get(group, {})
         expected = absent.pop(client_id, None) is not None
         if expected and not absent:
