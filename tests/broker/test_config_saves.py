@@ -127,7 +127,11 @@ async def test_no_config_file_is_synced_on_the_loop(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_changes_during_one_save_is_saved_together_by_the_next(
-    kind: str, disk: GatedDisk, clients: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    app: AppBroker,
+    disk: GatedDisk,
+    clients: tuple[Client, Client],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, maker = clients
     monkeypatch.setattr(table_file, "QUIET_S", 3600.0)  # no JSON file comes in between
@@ -140,7 +144,8 @@ async def test_what_changes_during_one_save_is_saved_together_by_the_next(
     others = asyncio.ensure_future(
         maker.ask_all([KINDS[kind](maker, f"N{number}") for number in range(100)])
     )
-    await asyncio.sleep(0.1)
+    topics, groups, keys = app.broker.topics, app.broker.groups, app.broker.name_service.kv
+    await until(lambda: topics.get("N99") or groups.find("N99") or keys.get("n", "N99"))
     assert not first.done() and not others.done()
     disk.let_go()
     assert (await first).code == 0

@@ -81,7 +81,7 @@ async def link(server: AppNameServer) -> AsyncIterator[RequestLink]:
 def ask(link: RequestLink) -> Ask:
     async def request(code: int, body: bytes = b"", version: int = 513, **ext: Any) -> Command:
         texts = {key: str(value) for key, value in ext.items()}
-        return await link.request(Command(code, texts, body, version=version), 5)
+        return await link.request(Command(code, texts, body, version=version), 60)
 
     return request
 
