@@ -17,8 +17,8 @@ import structlog
 log = structlog.get_logger("aerobee.garbage")
 
 # A run of sends makes thousands of tuples that die by themselves: collecting must not begin there.
-_YOUNG_MAX: Final = 10_000
-_MIDDLE_MAX: Final = 1  # collections of the young before one of the middle generation: some 5 ms
+_YOUNG_MAX: Final = 5_000
+_MIDDLE_MAX: Final = 1  # collections of the young before one of the middle generation: some 2 ms
 _OLD_MAX: Final = 1000
 _GROWN: Final = 1.25  # times as many objects are worth a full collection
 _QUIET: Final = 0.02  # the share of its time for which the loop's thread then works, at most
