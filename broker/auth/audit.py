@@ -9,7 +9,12 @@ from typing import Any, Final
 
 import structlog
 
+from aerobee.broker.auth.model import ANONYMOUS
+from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.net.dispatch import Request
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.signing import ACCESS_KEY
 
 log = structlog.get_logger("aerobee.audit")
 
@@ -51,3 +56,34 @@ class Audit:
 
     def administered(self, *, user: str, peer: str, code: int, what: dict[str, Any]) -> None:
         log.info("administration", user=user, peer=peer, code=code, **what)
+
+
+class Audited(Request):
+    """A request whose answer is written down, when it comes later than the handler's return."""
+
+    __slots__ = ("_audit",)
+
+    def __init__(self, request: Request, audit: Audit) -> None:
+        super().__init__(request.command, request.connection, request.received_at)
+        self.principal = request.principal
+        self._audit = audit
+
+    def reply(self, answer: Command) -> None:
+        note(self._audit, self, answer)
+        super().reply(answer)
+
+
+_NAMES: Final = ("topic", "group", "consumerGroup", "groupName", "destGroup", "username", "subject")
+
+
+def note(audit: Audit, request: Request, answer: Command) -> None:
+    """One administrative call and its outcome."""
+    command, principal = request.command, request.principal
+    user = principal.name if isinstance(principal, Principal) else command.ext.get(ACCESS_KEY)
+    what: dict[str, Any] = {name: command.ext[name] for name in _NAMES if name in command.ext}
+    audit.administered(
+        user=user or ANONYMOUS,
+        peer=request.connection.name,
+        code=command.code,
+        what=what | {"outcome": answer.code, "remark": answer.remark or ""},
+    )

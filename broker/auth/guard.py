@@ -1,34 +1,23 @@
 """Stands before the handlers: who asks, may he, and what is written down of it.
 
 Off, handlers stand in the table as they are; only administrative ones leave their line in the log.
-The hot path asks `admits`, which refuses nothing: a frame that it does not let pass goes the
-general way and is refused there, in words.
+The hot path asks `admission`, which refuses nothing: a frame that it does not let pass comes here.
 """
 
 import asyncio
-from binascii import b2a_base64
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from hmac import compare_digest
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final
 
-import msgspec
 import structlog
 
-from aerobee.broker.auth.audit import Audit
+from aerobee.broker.auth.audit import Audit, Audited, note
 from aerobee.broker.auth.book import SHIPPED_SECRET, AccessBook
 from aerobee.broker.auth.freshness import Freshness
 from aerobee.broker.auth.model import (
     ANONYMOUS,
-    PUB,
-    SUB,
-    TOPIC,
     Access,
     AccessError,
-    Resource,
-    User,
     Verdict,
-    decide,
 )
 from aerobee.broker.auth.permissions import (
     ADMINISTRATIVE,
@@ -38,104 +27,34 @@ from aerobee.broker.auth.permissions import (
     Level,
     Row,
     TopicOfRecord,
-    is_kept_by_broker,
-    is_trace,
     missing_rows,
-    of_group,
-    of_topic,
 )
-from aerobee.broker.auth.signature import Keyed, is_made_by, is_signed_by, keyed
+from aerobee.broker.auth.signature import is_signed_by
+from aerobee.broker.auth.verdicts import (
+    BAD_SIGNATURE,
+    DISABLED,
+    STALE,
+    UNSIGNED,
+    Denied,
+    Principal,
+    deny,
+    judge,
+    proven,
+    pull_asks,
+)
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.base.refused import Refused
 from aerobee.broker.net.addresses import is_loopback
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.dispatch import Handler, Request
 from aerobee.broker.settings import Settings
-from aerobee.protocol.wire.codecs import ProtocolError, decode_command
-from aerobee.protocol.wire.codes import RequestCode, ResponseCode
-from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
-from aerobee.protocol.wire.frame import RawFrame
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.signing import ACCESS_KEY, FRESH_CODE, FRESH_NUMBER, FRESH_TIME
 
 log = structlog.get_logger("aerobee.access")
 
-GUESSES_MAX: Final = 20  # wrong signatures that one connection may send
-CACHE_MAX: Final = 100_000  # decisions of the hot path that are remembered
-
-UNSIGNED: Final = "unsigned"
-BAD_SIGNATURE: Final = "bad signature"
-DISABLED: Final = "disabled"
-NO_RIGHT: Final = "no right"
-STALE: Final = "stale"
-
-
-class _Header(msgspec.Struct):
-    """The ext fields of a JSON header, when all of them are texts."""
-
-    extFields: dict[str, str]
-
-
-class _PackedHeader(msgspec.Struct, array_like=True):
-    """The same in MessagePack."""
-
-    code: int
-    flag: int
-    opaque: int
-    language: int
-    version: int
-    remark: str | None
-    extFields: dict[str, str]
-
-
-_json_header: Final = msgspec.json.Decoder(_Header).decode
-_packed_header: Final = msgspec.msgpack.Decoder(_PackedHeader).decode
-_EXT_OF: Final[dict[int, Callable[[bytes], dict[str, str]]]] = {
-    JSON: lambda header: _json_header(header).extFields,
-    ROCKETMQ: lambda header: decode_command(ROCKETMQ, header).ext,
-    MSGPACK: lambda header: _packed_header(header).extFields,
-}
-_SENDS: Final = int(RequestCode.SEND_MESSAGE_V2)  # sends and pulls are signed alike
 SignedBy = Callable[[Collection[str] | None], bool]  # whether one of these secrets was used
-_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, ProtocolError, RecursionError)
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who has asked, as far as it was proven; `user` None: it comes from a white address."""
-
-    name: str
-    address: str
-    user: User | None
-    generation: int  # of the users, when that was looked at
-    certificate: str = ""  # by which it is known, without a signature
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """With one of which its requests are signed; none: it need not sign."""
-        return self.user.secrets if self.user is not None and not self.certificate else ()
-
-
-class ProvenFields(Protocol):
-    """Those of a send, as the hot path decodes them."""
-
-    AccessKey: str
-    b: str
-    Signature: str
-    fresh_code: str
-    fresh_number: str
-    fresh_time: str
-
-
-SendCheck = Callable[[int, ProvenFields, bytes, bytes], bool]  # code, fields, signed text, body
-
-
-class Denied(Refused):
-    """A request that may not be."""
-
-    def __init__(self, reason: str, text: str, rule: str = "") -> None:
-        super().__init__(ResponseCode.NO_PERMISSION, text)
-        self.reason = reason
-        self.rule = rule
+GUESSES_MAX: Final = 20  # wrong signatures that one connection may send
 
 
 class Guard:
@@ -153,11 +72,8 @@ class Guard:
         self.audit = Audit(clock)
         self._settings = settings
         self._topic_of_record = topic_of_record
-        self._freshness = Freshness(clock, settings.request_freshness_millis)
+        self.freshness = Freshness(clock, settings.request_freshness_millis)
         self._rows = _rows(settings)
-        # Whom the hot path let pass, by access key, topic, group, address and certificate.
-        self._memory: dict[tuple[str, str, str, str, frozenset[str]], Principal] = {}
-        self._memory_of = -1  # the generation of users
 
     def load(self) -> None:
         """Read users and rights; AccessError says why the process must not start with them."""
@@ -223,9 +139,9 @@ class Guard:
 
     def _audited(self, handler: Handler) -> Handler:
         def audited(request: Request) -> Command | None:
-            answer = handler(_Audited(request, self.audit))
+            answer = handler(Audited(request, self.audit))
             if answer is not None:
-                _note(self.audit, request, answer)
+                note(self.audit, request, answer)
             return answer
 
         return audited
@@ -241,9 +157,9 @@ class Guard:
                 command.code, command.ext, command.body, address, certified
             )
             request.principal = principal
-            request.connection.user = _proven(principal)
-            if self._must_be_fresh(principal) and (
-                why := self._why_stale(principal, command.code, command.ext)
+            request.connection.user = proven(principal)
+            if self.must_be_fresh(principal) and (
+                why := self.why_stale(principal, command.code, command.ext)
             ):
                 raise Denied(STALE, why)
             self.authorize(principal, command)
@@ -273,11 +189,12 @@ class Guard:
         def is_signed(known: Collection[str] | None) -> bool:
             return is_signed_by(known, code, ext, body)
 
-        return self._identify(code, ext.get(ACCESS_KEY, ""), is_signed, address, certified)
+        return self.identify(code, ext.get(ACCESS_KEY, ""), is_signed, address, certified)
 
-    def _identify(
+    def identify(
         self, code: int, name: str, is_signed: SignedBy, address: str, certified: frozenset[str]
     ) -> Principal:
+        """Who has asked by this access key, or with this certificate; Denied when it is neither."""
         access, generation = self.book.current, self.book.generation
         user = access.users.get(name or ANONYMOUS)
         if access.is_white(address) or (user is not None and user.is_white(address)):
@@ -318,120 +235,33 @@ class Guard:
         if row is Level.SUPER:
             if not user.is_super:
                 what = f"request {command.code}"
-                _deny(principal, what, Verdict(False, "only a super user may"))
+                deny(principal, what, Verdict(False, "only a super user may"))
             return
         assert isinstance(row, tuple)
         asked = Asked(command, self._settings.broker_cluster_name, self._topic_of_record)
         for need in row:
-            self._check(principal, need(asked))
+            self.check(principal, need(asked))
 
-    def _check(self, principal: Principal, asks: Iterable[Ask]) -> None:
+    def check(self, principal: Principal, asks: Iterable[Ask]) -> None:
         user = principal.user
         if user is None:
             return
         for ask in asks:
             verdict = judge(user, ask.actions, ask.resource, principal.address)
             if not verdict.allowed:
-                _deny(principal, f"{'/'.join(sorted(ask.actions))} {ask.resource}", verdict)
+                deny(principal, f"{'/'.join(sorted(ask.actions))} {ask.resource}", verdict)
 
     # --- requests that cannot be sent again
 
-    def _must_be_fresh(self, principal: Principal) -> bool:
+    def must_be_fresh(self, principal: Principal) -> bool:
         user = principal.user
         if user is None or not principal.secrets:
             return False
         return user.is_fresh or self._settings.requests_must_be_fresh
 
-    def _why_stale(self, principal: Principal, code: int, ext: Mapping[str, str]) -> str:
+    def why_stale(self, principal: Principal, code: int, ext: Mapping[str, str]) -> str:
         said, number, made = (ext.get(name, "") for name in (FRESH_CODE, FRESH_NUMBER, FRESH_TIME))
-        return self._freshness.why_stale(principal.name, code, said, number, made)
-
-    # --- the hot path
-
-    def admits(
-        self, code: int, frame: RawFrame, topic: str, group: str, connection: Connection
-    ) -> Principal | None:
-        """Who sends to the topic, or pulls from it by a group, if that may go the short way.
-
-        The right is looked up once for each generation of users, the signature always checked."""
-        memory = self._memory
-        if self._memory_of != self.book.generation or len(memory) > CACHE_MAX:
-            memory.clear()
-            self._memory_of = self.book.generation
-        codec, header, body = frame
-        address, certified = connection.peer[0], connection.certified
-        try:
-            ext = _EXT_OF[codec](header)
-            key = (ext.get(ACCESS_KEY, ""), topic, group, address, certified)
-            principal = memory.get(key)
-            if principal is None:
-                principal = self.authenticate(_SENDS, ext, body, address, certified)
-                self._check(principal, _pull_asks(topic, group) if group else _send_asks(topic))
-                memory[key] = principal
-            elif principal.secrets and not is_signed_by(principal.secrets, _SENDS, ext, body):
-                return None
-            if self._must_be_fresh(principal) and self._why_stale(principal, code, ext):
-                return None
-        except (*_UNREADABLE, Denied):
-            return None
-        connection.user = _proven(principal)
-        return principal
-
-    def send_check(self, connection: Connection) -> "SendCheck":
-        """What tells whether sends of one connection may go the short way."""
-        book = self.book
-        why_stale = self._freshness.why_stale
-        last = ("", "", -1)  # access key, topic, generation of users
-        makers: tuple[Keyed, ...] = ()  # of this user's signatures; none: it need not sign
-        must_be_fresh = False
-
-        def admits(code: int, fields: ProvenFields, content: bytes, body: bytes) -> bool:
-            nonlocal last, makers, must_be_fresh
-            name, topic, generation = last
-            if fields.AccessKey != name or fields.b != topic or book.generation != generation:
-                name, topic = fields.AccessKey, fields.b
-                principal = self._sender(connection, fields, content, body)
-                if principal is None:
-                    return False
-                last = name, topic, principal.generation
-                connection.user = _proven(principal)
-                makers = tuple(map(keyed, principal.secrets))
-                must_be_fresh = self._must_be_fresh(principal)
-            elif makers:
-                given = fields.Signature.encode()
-                for inner_copy, outer_copy in makers:
-                    inner, outer = inner_copy(), outer_copy()
-                    inner.update(content)
-                    inner.update(body)
-                    outer.update(inner.digest())
-                    if compare_digest(b2a_base64(outer.digest(), newline=False), given):
-                        break
-                else:
-                    return False
-            if not must_be_fresh:
-                return True
-            said, number, made = fields.fresh_code, fields.fresh_number, fields.fresh_time
-            return not why_stale(name, code, said, number, made)
-
-        return admits
-
-    def _sender(
-        self, connection: Connection, fields: ProvenFields, content: bytes, body: bytes
-    ) -> Principal | None:
-        """Who sends to the topic, if that may go the short way."""
-        given = fields.Signature.encode()
-
-        def is_signed(known: Collection[str] | None) -> bool:
-            return is_made_by(known, content, body, given)
-
-        address, certified = connection.peer[0], connection.certified
-        try:
-            name = fields.AccessKey
-            principal = self._identify(_SENDS, name, is_signed, address, certified)
-            self._check(principal, _send_asks(fields.b))
-        except Denied:
-            return None
-        return principal
+        return self.freshness.why_stale(principal.name, code, said, number, made)
 
     # --- long polls
 
@@ -453,12 +283,7 @@ class Guard:
         if principal.user is not None or not user.is_white(principal.address):
             generation = self.book.generation
             now = Principal(principal.name, principal.address, user, generation, certificate)
-            self._check(now, _pull_asks(topic, group))
-
-
-def _proven(principal: Principal) -> str:
-    """Its name; none when it only comes from a white address."""
-    return principal.name if principal.user is not None else ""
+            self.check(now, pull_asks(topic, group))
 
 
 def _count_guess(connection: Connection) -> None:
@@ -467,33 +292,6 @@ def _count_guess(connection: Connection) -> None:
     if connection.bad_signatures == GUESSES_MAX:
         reason = f"{GUESSES_MAX} requests with a wrong signature"
         asyncio.get_running_loop().call_soon(connection.close, reason)
-
-
-def _send_asks(topic: str) -> tuple[Ask, ...]:
-    return (of_topic(topic, PUB),)
-
-
-def _pull_asks(topic: str, group: str) -> tuple[Ask, ...]:
-    return of_topic(topic, SUB), of_group(group, SUB)
-
-
-def judge(user: User, actions: frozenset[str], resource: Resource, address: str) -> Verdict:
-    """The decision, after what holds for topics of the broker's own."""
-    if resource.kind == TOPIC:
-        if is_trace(resource.name) and PUB in actions:
-            return Verdict(True, "traces may be sent by every user")
-        if is_kept_by_broker(resource.name) and not user.is_super:
-            return Verdict(False, "the topic is the broker's own, only a super user may")
-    return decide(user, actions, resource, address)
-
-
-def _deny(principal: Principal, what: str, verdict: Verdict) -> NoReturn:
-    raise Denied(
-        NO_RIGHT,
-        f"User:{principal.name} has no permission to {what} from {principal.address}: "
-        f"{verdict.reason}",
-        verdict.origin,
-    )
 
 
 def _rows(settings: Settings) -> dict[int, Row]:
@@ -508,33 +306,3 @@ def _rows(settings: Settings) -> dict[int, Row]:
 
 def _codes(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part.strip()]
-
-
-class _Audited(Request):
-    """A request whose answer is written down, when it comes later than the handler's return."""
-
-    __slots__ = ("_audit",)
-
-    def __init__(self, request: Request, audit: Audit) -> None:
-        super().__init__(request.command, request.connection, request.received_at)
-        self.principal = request.principal
-        self._audit = audit
-
-    def reply(self, answer: Command) -> None:
-        _note(self._audit, self, answer)
-        super().reply(answer)
-
-
-_NAMES: Final = ("topic", "group", "consumerGroup", "groupName", "destGroup", "username", "subject")
-
-
-def _note(audit: Audit, request: Request, answer: Command) -> None:
-    command, principal = request.command, request.principal
-    user = principal.name if isinstance(principal, Principal) else command.ext.get(ACCESS_KEY)
-    what: dict[str, Any] = {name: command.ext[name] for name in _NAMES if name in command.ext}
-    audit.administered(
-        user=user or ANONYMOUS,
-        peer=request.connection.name,
-        code=command.code,
-        what=what | {"outcome": answer.code, "remark": answer.remark or ""},
-    )

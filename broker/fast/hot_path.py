@@ -12,7 +12,8 @@ from operator import itemgetter, length_hint
 from time import perf_counter
 from typing import Final
 
-from aerobee.broker.auth.guard import Principal
+from aerobee.broker.auth.admission import Admission
+from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.fast.hot_codecs import PULL, SEND, UNUSUAL, Head, heads_by_codec
 from aerobee.broker.fast.signed_codecs import signed_heads_by_codec
@@ -78,9 +79,9 @@ class HotPath(GeneralFeed):
         # A record with IPv6 hosts is not a plain one.
         self._is_plain_host = len(self._born_host) == len(self._store_host) == 8
         self._latencies = dispatcher.latencies
-        self._guard = broker.guard if broker.guard.is_on else None
+        self._admission = Admission(broker.guard, connection) if broker.guard.is_on else None
         self._put_off: tuple[RawFrame, Principal] | None = None  # a pull, and who asked
-        self._admits = self._guard.send_check(connection) if self._guard else None
+        self._admits = self._admission.send_check() if self._admission else None
 
     def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
         out: list[Part] = []
@@ -351,14 +352,12 @@ class HotPath(GeneralFeed):
                 if not claim and self._turns.is_over(MESSAGES_S):
                     return PUT_OFF
                 principal, fields = None, hot.extFields
-                if self._guard is not None:
+                if self._admission is not None:
                     if self._put_off is not None and self._put_off[0] is frame:
                         principal = self._put_off[1]  # it was admitted when it came
                     else:
                         group = fields.consumer_group
-                        principal = self._guard.admits(
-                            hot.code, frame, fields.topic, group, self.connection
-                        )
+                        principal = self._admission.puller(hot.code, frame, fields.topic, group)
                     self._put_off = None
                     if principal is None:
                         return self._general(frame, out, claim)

@@ -12,7 +12,6 @@ import click
 
 from aerobee.broker.auth import edits
 from aerobee.broker.auth.book import FILE_NAME, AccessBook
-from aerobee.broker.auth.guard import judge
 from aerobee.broker.auth.model import (
     ACTIONS,
     KINDS,
@@ -22,6 +21,7 @@ from aerobee.broker.auth.model import (
     User,
     make_rule,
 )
+from aerobee.broker.auth.verdicts import judge
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.settings import SettingsError, load_settings
 from aerobee.client.admin.users import Users

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from access.guarded import USERS, signed, write_users
+from aerobee.broker.auth.admission import Admission, SendCheck
 from aerobee.broker.auth.book import AccessBook
-from aerobee.broker.auth.guard import Denied, Guard, SendCheck
+from aerobee.broker.auth.guard import Guard
+from aerobee.broker.auth.verdicts import Denied
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.fast.hot_codecs import UNUSUAL
 from aerobee.broker.fast.signed_codecs import signed_heads_by_codec
@@ -100,7 +102,7 @@ def test_the_short_way_lets_nothing_pass_that_the_general_way_denies(
     topic, command, harm = made
     guard = guard_in(tmp_path_factory.getbasetemp())
     header = header_of(command, harm)
-    admits = guard.send_check(peer_at("10.0.0.1"))
+    admits = Admission(guard, peer_at("10.0.0.1")).send_check()
     short = [
         admits_send(admits, command, header)
         for _ in range(2)  # the second time by memory

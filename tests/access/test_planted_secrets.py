@@ -23,8 +23,8 @@ from waiting import until
 from access.guarded import USERS, Asker, guarded_broker, send_fields, write_users
 from aerobee import connect
 from aerobee.broker.auth import signature as signatures
-from aerobee.broker.auth.guard import Principal
 from aerobee.broker.auth.permissions import ROWS
+from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.logs import configure_logs
 from aerobee.broker.settings import Settings
 from aerobee.client.transport.url import parse_url

@@ -30,7 +30,7 @@ from mutate import damaged, request
 from peers.in_process import send_ext
 from tls.certificates import Authority
 
-from aerobee.broker.auth import guard
+from aerobee.broker.auth import verdicts
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
@@ -181,7 +181,7 @@ async def run(seconds: float, seed: int) -> dict[str, int]:
             )
             stored = app.broker.stats.broker_put.nums
             assert stored == counts["controls"], f"{stored} messages stored, {counts}"
-            assert set(app.broker.guard.audit.denials) >= {guard.BAD_SIGNATURE, guard.STALE}
+            assert set(app.broker.guard.audit.denials) >= {verdicts.BAD_SIGNATURE, verdicts.STALE}
     return counts
 
 

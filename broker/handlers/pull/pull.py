@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from aerobee.broker.auth.guard import Principal
+from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.handlers.context import Broker
