@@ -41,6 +41,7 @@ from aerobee.broker.services.registration import Registrar
 from aerobee.broker.settings import Settings, load_settings
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.refusals import Cause
 
 if TYPE_CHECKING:
     from aerobee.broker.daemon.metrics import Collector
@@ -198,7 +199,7 @@ class AppBroker:
             return f"a part of the broker has failed: {self.life.failed}"
         if not self.is_ready:
             return ""
-        refusal = self.broker.store.refusals.current
+        refusal = self.broker.store.refusals.besides(Cause.SLAVE)  # which is no failure
         return f"messages are refused: {refusal.reason}" if refusal is not None else ""
 
     def _recovering(self, done: int, total: int) -> None:
@@ -251,7 +252,12 @@ class AppBroker:
         if settings.is_slave:
             following = Following(broker, spawn, self.roles.epoch_file, self._role_change.cut_log)
             self._role_change.following = following
-            return Registrar(*identity, following.master_told, following.lacks_master)
+            return Registrar(
+                *identity,
+                following.master_told,
+                following.lacks_master,
+                epoch_told=self.roles.hear,
+            )
         self._slaves = start_master(
             broker, self._replication_socket, spawn, self.roles.epoch_file, self._tls
         )

@@ -29,6 +29,7 @@ class Roles:
         self._configured = settings.broker_role
         self._broker_id = settings.broker_id  # as a slave
         self._epoch_to_begin = 0
+        self._told = 0
         self._role_file = RoleFile(config_path(os.path.join(root, "config"), FILE_NAME), disk)
         self.epoch_file = EpochFile(os.path.join(root, epoch_file.FILE_NAME), disk)
 
@@ -84,11 +85,16 @@ class Roles:
         self._role_file.save(Role(self._configured, SLAVE, epoch))
         return True
 
+    def hear(self, epoch: int) -> None:
+        """Somebody was master in this epoch, whether or not we have a byte of it."""
+        self._told = max(self._told, epoch)
+
     @property
     def _heard(self) -> int:
-        """A power cut may have taken the newest epoch from our log: its number was used all the
-        same."""
-        return self._role_file.saved.epoch if self._role_file.saved is not None else 0
+        """The greatest epoch that we know of. A power cut may have taken it from our log: its
+        number was used all the same."""
+        saved = self._role_file.saved
+        return max(self._told, saved.epoch if saved is not None else 0)
 
     @property
     def epoch(self) -> int:

@@ -14,15 +14,9 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.ha.copies import Copies, Who
 from aerobee.broker.ha.epochs import Epochs
-from aerobee.broker.ha.framing import EpochFraming, Framing, PlainFraming
 from aerobee.broker.ha.sender import Pace, Sender
-from aerobee.broker.ha.wire import (
-    FRAME_SIZE_MAX,
-    HELLO,
-    StreamError,
-    decode_hello,
-    encode_welcome,
-)
+from aerobee.broker.ha.serving import Serving
+from aerobee.broker.ha.wire import FRAME_SIZE_MAX, StreamError
 from aerobee.broker.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,11 +55,16 @@ class Link:
         self._master = master
         self._sock = sock
         self._loop = asyncio.get_running_loop()
-        self._framing: Framing | None = None  # until the slave has spoken
-        self.broker_id: int | None = None
         batch = min(settings.ha_transfer_batch_size, FRAME_SIZE_MAX)
         self._batch = batch
-        self.sender = Sender(batch, master.store.settings.mapped_file_size_commit_log)
+        store = master.store
+        self._serving = Serving(
+            batch,
+            store.settings.mapped_file_size_commit_log,
+            lambda: (store.min_physical_offset, store.committed_offset),
+            master.epochs,
+        )
+        self._follows = False
         limited = settings.ha_flow_control_enable
         self._pace = Pace(settings.max_ha_transfer_byte_in_second if limited else 0)
         self._unsent = memoryview(b"")
@@ -75,8 +74,16 @@ class Link:
         self._second_began = self._heard_at = self._sent_at = master.clock.monotonic()
         self._loop.add_reader(sock, self._readable)
 
+    @property
+    def sender(self) -> Sender:
+        return self._serving.sender
+
+    @property
+    def broker_id(self) -> int | None:
+        return self._serving.broker_id
+
     def identified(self, broker_id: int) -> None:
-        self.broker_id = broker_id
+        self._serving.broker_id = broker_id
         if self.sender.is_open:
             self._master.copies.acked(self, broker_id, self.sender.acked)
 
@@ -93,39 +100,24 @@ class Link:
             return self.close("it has closed the connection")
         self._heard_at = self._master.clock.monotonic()
         try:
-            if self._framing is None:
-                data = self._greet(data)
-            assert self._framing is not None
-            end = self._framing.feed(data)
-            if end is not None:
-                self._reported(end)
+            answer, has_reported = self._serving.feed(data)
+            if answer:
+                self._sock.send(answer)
+            if has_reported:
+                self._reported()
         except (StreamError, OSError) as error:
             self.close(str(error))
         return None
 
-    def _greet(self, data: bytes) -> bytes:
-        """The slave's first bytes: which stream it speaks; what follows its hello."""
-        hello = decode_hello(data)
-        if hello is None:
-            self._framing = PlainFraming()
-            return data
-        store, epochs = self._master.store, self._master.epochs()
-        self._framing = EpochFraming(epochs, lambda: store.committed_offset)
-        self.broker_id = hello.broker_id
-        self._sock.send(encode_welcome(store.committed_offset, epochs.entries))
-        return data[HELLO.size :]
-
-    def _reported(self, end: int) -> None:
-        """The slave's log ends here."""
-        store = self._master.store
-        was_open = self.sender.is_open
-        self.sender.report(end, store.min_physical_offset, store.committed_offset)
-        known = self.broker_id
+    def _reported(self) -> None:
+        """The slave has said how much it has."""
+        known, sender = self.broker_id, self.sender
         who = self._master.who_is(self.peer) if known is None else known
-        self._master.copies.acked(self, who, self.sender.acked)
-        if not was_open:
+        self._master.copies.acked(self, who, sender.acked)
+        if not self._follows:
+            self._follows = True
             log.info(
-                "a slave follows", slave=self.peer[0], has=end, from_offset=self.sender.position
+                "a slave follows", slave=self.peer[0], has=sender.acked, from_offset=sender.position
             )
             self.push()
 
@@ -137,7 +129,7 @@ class Link:
             return
         store = self._master.store
         log_end = store.committed_offset
-        while (frame := self._next_frame(log_end)) is not None:
+        while (frame := self._serving.next_frame(log_end)) is not None:
             offset, size = frame
             if log_end - offset > TAIL_BYTES:
                 self._job = self._loop.create_task(self._catch_up())
@@ -151,17 +143,8 @@ class Link:
             if len(data) < size:
                 return self.close("the part of the log that it lacks was removed meanwhile")
             self.sender.claim(size)
-            if not self._write(self._head(offset, size), data):
+            if not self._write(self._serving.head(offset, size), data):
                 return
-
-    def _next_frame(self, log_end: int) -> tuple[int, int] | None:
-        """Offset and size of what to send now; None when there is nothing up to `log_end`."""
-        assert self._framing is not None
-        return self.sender.next_frame(min(log_end, self._framing.limit(self.sender.position)))
-
-    def _head(self, offset: int, size: int) -> bytes:
-        assert self._framing is not None
-        return self._framing.head(offset, size)
 
     def _write(self, head: bytes, data: bytes) -> bool:
         """Send a frame; False when the socket has not taken all of it, or is broken."""
@@ -222,13 +205,13 @@ class Link:
     def _send_range(self, file: MappedFile, until: int) -> None:
         """In the thread: the log from the sender's position to `until`, which is in this file."""
         sender, clock = self.sender, self._master.clock
-        while not self._closed and (frame := self._next_frame(until)) is not None:
+        while not self._closed and (frame := self._serving.next_frame(until)) is not None:
             offset, size = frame
             if wait_s := self._pace.take(size, clock.monotonic()):
                 time.sleep(min(wait_s, 0.1))
                 continue
             sender.claim(size)
-            self._send_head(self._head(offset, size))
+            self._send_head(self._serving.head(offset, size))
             position, end = offset - file.start, offset - file.start + size
             while position < end and not self._closed:
                 try:
@@ -264,7 +247,7 @@ class Link:
             return None
         self.push()  # what the pace has held back
         if (now - self._sent_at) * 1000 >= settings.ha_send_heartbeat_interval:
-            self._write(self._head(self.sender.position, 0), b"")
+            self._write(self._serving.head(self.sender.position, 0), b"")
         return None
 
     def close(self, reason: str) -> None:

@@ -11,7 +11,8 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.ha.doors import under_tls
-from aerobee.broker.ha.epochs import FOREVER, EpochFile, Epochs
+from aerobee.broker.ha.epochs import FOREVER, EpochFile
+from aerobee.broker.ha.follower import Follower
 from aerobee.broker.ha.master_client import (
     MasterAddress,
     MasterClient,
@@ -19,19 +20,14 @@ from aerobee.broker.ha.master_client import (
     MasterRefused,
 )
 from aerobee.broker.ha.receiver import Receiver
-from aerobee.broker.ha.rejoin import Cut, LogState, plan_rejoin
+from aerobee.broker.ha.rejoin import Cut
 from aerobee.broker.ha.stream import READ_BYTES, Stream, epoch_ack
-from aerobee.broker.ha.wire import (
-    FrameHead,
-    FrameReader,
-    StreamError,
-    decode_welcome,
-    encode_hello,
-)
+from aerobee.broker.ha.wire import StreamError, decode_welcome, encode_hello
 from aerobee.broker.net.inner_client import inner_tls
 from aerobee.broker.net.request_link import LinkError
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.log.commitlog import LogFull
+from aerobee.broker.store.results import PutStatus
 from aerobee.protocol.wire.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -109,6 +105,7 @@ class SlaveLink:
         try:
             self.facts = facts = await client.facts()
             self._check_file_size(facts)
+            await self._settle()
             host, _, port = master.ha.rpartition(":")
             async with asyncio.timeout(CONNECT_S):
                 sock = await _connect(host.strip("[]"), int(port))
@@ -141,6 +138,21 @@ class SlaveLink:
         finally:
             self._stream = None
 
+    async def _settle(self) -> None:
+        """Our first report says all that we have: a SYNC_FLUSH slave has it on disk before."""
+        store = self._store
+        if Follower(store, self._epoch_file).is_settled:
+            return
+        flushed: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
+
+        def told(status: PutStatus) -> None:
+            if not flushed.done():
+                flushed.set_result(status)
+
+        store.when_durable(store.max_physical_offset, told)
+        if (status := await flushed) is not PutStatus.PUT_OK:
+            raise StreamError(f"our log is not on disk: {status.name}")
+
     def _check_file_size(self, facts: MasterFacts) -> None:
         size = self._settings.mapped_file_size_commit_log
         if facts.file_size != size:
@@ -164,33 +176,16 @@ class SlaveLink:
                 raise StreamError("the master has closed the connection at our handshake")
             received += data
         welcome, rest = answer
-        store, size = self._store, self._settings.mapped_file_size_commit_log
-        start, end = store.min_physical_offset, store.max_physical_offset
-        plan = plan_rejoin(
-            LogState(start, end, self._epoch_file.epochs),
-            LogState(facts.log_start, welcome.log_end, Epochs(welcome.epochs)),
-        )
+        follower = Follower(self._store, self._epoch_file)
+        plan = follower.plan(welcome, facts.log_start)
         if isinstance(plan, Cut):
             await self._compare(client, facts, plan.end)
             self._on_cut(plan.end)
             return None
         await self._compare(client, facts)
-        self._epoch_file.save(plan.epochs)
-        frames = FrameReader(size, with_epochs=True, begun=self._frame_begun)
-        receiver = Receiver(facts.log_start if end == start else end, size, frames=frames)
-        stream = Stream(self._settings, store, self._clock, sock, receiver, epoch_ack)
+        receiver = follower.begin(plan, facts.log_start)
+        stream = Stream(self._settings, self._store, self._clock, sock, receiver, epoch_ack)
         return stream, rest
-
-    def _frame_begun(self, head: FrameHead) -> None:
-        """An epoch is on disk before its first byte."""
-        epochs, epoch = self._epoch_file.epochs, head.epoch
-        assert epoch is not None
-        if epoch.number > epochs.last:
-            self._epoch_file.save(epochs.begun(epoch.number, epoch.start))
-        elif epoch != epochs.entries[-1]:
-            raise StreamError(
-                f"the master sends epoch {epoch.number} from {epoch.start}, we are in {epochs!r}"
-            )
 
     # -- the plain stream
 
@@ -225,7 +220,7 @@ class SlaveLink:
     ) -> None:
         """Our last message, before this offset, must be the master's too: one that has lost the end
         of its log, and has gone on since, is no longer ours. StreamError then."""
-        last = self._store.last_entry(before)
+        last = self._store.last_record(before)
         if last is None or last[0] < facts.log_start:
             return
         offset, size = last

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha.follower import held
 from aerobee.broker.ha.receiver import Receiver
 from aerobee.broker.ha.wire import ACK, REPORT, TRANSFER, StreamError
 from aerobee.broker.settings import Settings
@@ -117,8 +118,7 @@ class Stream:
 
     def _report(self) -> None:
         """Say how much of the log we have; what the socket does not take now is said again."""
-        has = self._store.flushed_offset if self._store.sync_flush else self._receiver.whole
-        has = max(min(has, self._receiver.whole), self._first_report)
+        has = held(self._store, self._receiver, self._first_report)
         try:
             self._sock.send(self._encode_report(has))
         except BlockingIOError:

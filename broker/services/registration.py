@@ -49,13 +49,16 @@ class Registrar:
         master_told: Callable[[str, str], None] | None = None,
         lacks_master: Callable[[], bool] | None = None,
         superseded: Callable[[int, str], None] | None = None,
+        epoch_told: Callable[[int], None] | None = None,
     ) -> None:
         """`own_ports`: where this process is a name server itself, which needs no registration.
 
         A slave: `master_told` is called with the addresses of its master, for requests and for
-        replication; while it `lacks_master` it asks more often. A master: `superseded` is called
+        replication; while it `lacks_master` it asks more often; `epoch_told` hears of the greatest
+        epoch that a name server knows of. A master: `superseded` is called
         with the epoch of a later master that a name server knows, and the reason it gives."""
         self._superseded = superseded
+        self._epoch_told = epoch_told
         self._settings = settings
         self._clock = clock
         self._topics = topics
@@ -158,6 +161,8 @@ class Registrar:
                 )
             ordered = _order_topics(answer)
             master = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
+            if self._epoch_told is not None and answer.ext.get("masterEpoch"):
+                self._epoch_told(int(answer.ext["masterEpoch"]))
             if self._master_told is not None and all(master):
                 self._master_told(str(master[0]), str(master[1]))
         except (LinkError, ProtocolError, fastjson.JsonError) as error:

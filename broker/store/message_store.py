@@ -28,6 +28,7 @@ from aerobee.broker.store.results import (
 from aerobee.broker.store.retention.keepers import Keeper
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.writer import Writer
+from aerobee.protocol.files.record_layout import BLANK_MAGIC, BLANK_SIZE, SIZE_AND_MAGIC
 
 FOREVER: Final = 1 << 62
 
@@ -231,6 +232,21 @@ class MessageStore:
             if entry is not None and (newest is None or entry[0] > newest[0]):
                 newest = entry[:2]
         return newest
+
+    def last_record(self, before: int = FOREVER) -> tuple[int, int] | None:
+        """Where the newest record stands that begins before this offset, and its size; it may be in
+        no queue, or not yet."""
+        last = self.last_entry(before)
+        position = max(sum(last) if last else 0, self.min_physical_offset)
+        while position < min(before, self.max_physical_offset):
+            head = self.read_log(position, BLANK_SIZE)
+            size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_SIZE else (0, 0)
+            if size <= 0:
+                break
+            if magic != BLANK_MAGIC:
+                last = position, size
+            position += size
+        return last
 
     def _place(self, queue: ConsumeQueue, number: int) -> int:
         entry = queue.entry(number)

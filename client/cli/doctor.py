@@ -146,9 +146,10 @@ async def _cluster(client: Client) -> AsyncIterator[Finding]:
         )
         return
     yield Finding("ok", "brokers", ", ".join(f"{row.name} at {row.address}" for row in brokers))
-    if not any(row.number == 0 for row in brokers):
-        remedy = "only masters take messages: start one, or promote a slave"
-        yield Finding("trouble", "masters", "no broker is a master", remedy)
+    headless = {row.name for row in brokers} - {row.name for row in brokers if row.number == 0}
+    for name in sorted(headless):
+        remedy = "only masters take messages: start it, or make a slave one by `aerobee promote`"
+        yield Finding("trouble", f"master of {name}", "only slaves are there", remedy)
     yield await _template(client)
     for broker in brokers:
         async for finding in _broker(client, broker):
@@ -184,7 +185,9 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
     yield Finding(
         "ok", what, f"answers at {broker.address} in {(time.time() - begun) * 1000:.1f} ms"
     )
-    if refused := state.get("sendsRefused"):
+    if broker.number:
+        yield await _following(client, broker, what)
+    elif refused := state.get("sendsRefused"):
         yield Finding("trouble", f"{what}: sends", f"they are refused: {refused}")
     yield _disk(what, state)
     if groups := state.get("subscriptionConflicts"):
@@ -196,6 +199,19 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
         )
     yield _clock(what, state, begun)
     yield await _writing(client, broker, what)
+
+
+async def _following(client: Client, broker: Broker, what: str) -> Finding:
+    name = f"{what}: replication"
+    try:
+        status = await client.admin.replication(broker.address)
+    except AerobeeError as error:
+        return Finding("warning", name, f"slave {broker.number} does not tell: {error}")
+    master = (status.get("haClientRuntimeInfo") or {}).get("masterAddr")
+    if not master:
+        remedy = "its log says why: `the master is not followed`; see also `aerobee replicas`"
+        return Finding("trouble", name, f"slave {broker.number} follows no master", remedy)
+    return Finding("ok", name, f"slave {broker.number} follows {master}")
 
 
 def _disk(what: str, state: dict[str, str]) -> Finding:

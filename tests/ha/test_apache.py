@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from aerobee_command import aerobee
 from peers.apache import VERSIONS, ApacheBroker
 from peers.java_client import JavaClient
 from peers.tools import wait_for
 from peers.wire import Wire
 
+from aerobee.protocol.files.epoch_file import Epoch, decode_epochs
 from ha.processes import (
     SIZES,
     TOPIC,
@@ -155,6 +157,25 @@ def test_roles_exchanged(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+async def test_our_slave_takes_over_from_apaches_master(tmp_path: Path, version: str) -> None:
+    """A migration: copied while producers send, then promoted."""
+    with (
+        ApacheBroker(version, tmp_path / "apache", **SIZES) as java,
+        slave_of(tmp_path, java.namesrv) as ours,
+    ):
+        producer = produced(java.broker, 900)
+        wait_in_step(ours.broker, java.broker)
+        end = log_end(ours.broker)
+        java.stop()
+        await aerobee("promote", ours.broker, "--yes", url=f"mq://{ours.namesrv}")
+        add(producer, ours.broker, 300)
+        check(producer, ours.broker)
+        ours.stop()
+        data = (ours.store / "epochFileCheckpoint").read_bytes()
+        assert decode_epochs(data) == (Epoch(1, 0), Epoch(2, end))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_mqadmin_shows_master_and_slave(tmp_path: Path, version: str) -> None:
     with (
         master_of(tmp_path) as master,
@@ -176,3 +197,5 @@ def test_mqadmin_shows_master_and_slave(tmp_path: Path, version: str) -> None:
             assert {"#SlaveNum\t1", "#InSyncSlaveNum\t1"} <= set(told.splitlines()), told
             told = java.admin("haStatus", "-n", master.namesrv, "-b", slave.broker)
             assert f"127.0.0.1:{int(master.broker.rpartition(':')[2]) + 1}" in told, told
+            told = java.admin("getBrokerEpoch", "-n", master.namesrv, "-b", "pair")
+            assert "epoch=1" in told and f"{log_end(master.broker)}" in told, told

@@ -84,6 +84,18 @@ def test_a_master_beside_its_own_name_service_hears_of_a_later_one() -> None:
         routes.register(registration("old:1", 1), "link")
 
 
+async def test_an_epoch_that_a_slave_has_no_byte_of_is_not_used_again(tmp_path: Path) -> None:
+    """One is promoted and dies before two has heard of it; then two is."""
+    async with names(tmp_path) as served:
+        async with slave_of(tmp_path, served, 1) as one:
+            await promote(one)
+            await until_master(one)
+            await until(lambda: address_of(served) == f"127.0.0.1:{one.broker_port}", 30)
+        async with slave_of(tmp_path, served, 2) as two:
+            await until(lambda: address_of(served, 2), 30)
+            assert (await promote(two)).ext["epoch"] == "3"
+
+
 async def test_an_old_master_that_comes_back_takes_no_messages(tmp_path: Path) -> None:
     async with names(tmp_path) as served:
         where = {"namesrv_addr": f"127.0.0.1:{served.namesrv_port}"} | NO_NAMES

@@ -181,6 +181,12 @@ async def test_a_master_that_stops_lets_its_slave_have_all(tmp_path: Path) -> No
     assert log_bytes(tmp_path / "slave1") == log_bytes(tmp_path / "master")
 
 
+async def test_a_slave_is_healthy(tmp_path: Path) -> None:
+    async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
+        assert slave.broker.store.refusals.current is not None
+        assert slave.health() == ""
+
+
 async def test_a_slave_refuses_what_would_change_anything(tmp_path: Path) -> None:
     async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
         client = await Client.connect(slave)

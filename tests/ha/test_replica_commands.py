@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,32 @@ async def test_promote_says_why_not(tmp_path: Path) -> None:
         assert "which is up: stop it first" in refused.err
         refused = await aerobee("promote", master.broker, "--yes", url=url, code=1)
         assert "this broker is ASYNC_MASTER already" in refused.err
+
+
+async def test_doctor_looks_at_slaves_and_at_names_without_a_master(tmp_path: Path) -> None:
+    with master_of(tmp_path) as master, slave_of(tmp_path, master.namesrv) as slave:
+        url = f"mq://{master.namesrv}"
+
+        async def findings(url: str, code: int) -> dict[str, dict[str, str]]:
+            result = await aerobee("doctor", "--json", url=url, code=code)
+            return {row["what"]: row for row in json.loads(result.out)}
+
+        async def follows() -> bool:
+            rows = await rows_of(master.namesrv)
+            return [row["in_sync"] for row in rows] == [None, "yes"]
+
+        await until(follows, 60)
+        found = (await findings(url, 0))["broker pair: replication"]
+        assert found["verdict"] == "ok" and "slave 1 follows" in found["finding"]
+        master.kill()
+
+        async def is_missed() -> bool:
+            try:
+                found = await findings(f"mq://{slave.namesrv}", 1)
+            except AssertionError:  # it follows still
+                return False
+            return found["broker pair: replication"]["verdict"] == "trouble"
+
+        await until(is_missed, 60)
+        found = (await findings(f"mq://{slave.namesrv}", 1))["master of pair"]
+        assert "aerobee promote" in found["remedy"]

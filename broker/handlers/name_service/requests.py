@@ -142,15 +142,19 @@ def _end_with_connection(service: NameService, request: Request) -> None:
 
 
 def _master_of(service: NameService, request: Request, header: _RegisterRequest) -> dict[str, str]:
-    """For a slave: where its master is, if it lives."""
+    """For a slave: where its master is, if it lives, and the last epoch that one has had."""
     if header.broker_id == MASTER_ID:
         return {}
-    local = service.routes.local
+    routes, local = service.routes, service.routes.local
+    epoch = routes.epoch_of(header.broker_name)
+    known = {"masterEpoch": str(epoch)} if epoch else {}
     if local and (local.name, local.broker_id) == (header.broker_name, MASTER_ID):
         address = service.address_for(request.connection)
-        return {"haServerAddr": service.ha_address_of(address), "masterAddr": address}
-    master = service.routes.master_of(header.broker_name)
-    return {"haServerAddr": master.ha_address, "masterAddr": master.address} if master else {}
+        return known | {"haServerAddr": service.ha_address_of(address), "masterAddr": address}
+    master = routes.master_of(header.broker_name)
+    if master is None:
+        return known
+    return known | {"haServerAddr": master.ha_address, "masterAddr": master.address}
 
 
 def _order_topics(service: NameService) -> bytes:

@@ -18,6 +18,7 @@ log = structlog.get_logger("aerobee.names")
 
 MASTER_ID: Final = 0
 EXPIRY_MS: Final = 120_000  # of a broker that does not say another
+EPOCHS_MAX: Final = 1024  # names of which it is remembered
 _SLICE: Final = 64
 
 
@@ -128,6 +129,7 @@ class Routes:
         self._brokers: dict[str, BrokerData] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}  # topic -> broker name
         self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
+        self._epochs: dict[str, int] = {}  # the greatest of a broker name, also when it is gone
         self._write_wiped = False  # of the local broker
 
     # --- questions
@@ -183,6 +185,11 @@ class Routes:
                 return known
         return None
 
+    def epoch_of(self, name: str) -> int:
+        """The greatest epoch in which a broker of this name was a master, as far as we know."""
+        local = self.local.epoch() if self.local is not None and self.local.name == name else 0
+        return max(local, self._epochs.get(name, 0))
+
     def _topic_names(self) -> set[str]:
         local = set(self.local.topics()) if self.local is not None else set()
         return local.union(self._queues)
@@ -226,6 +233,10 @@ class Routes:
                 f"and has the id {new.broker_id}; give each broker a brokerName of its own, or "
                 f"each slave a brokerId of its own"
             )
+        if new.broker_id == MASTER_ID and new.epoch > self._epochs.get(new.name, 0):
+            self._epochs[new.name] = new.epoch
+            if len(self._epochs) > EPOCHS_MAX:
+                del self._epochs[next(iter(self._epochs))]
         if self._forget_old_selves(new):
             before = None
         self._place_broker(new)

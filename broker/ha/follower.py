@@ -1,0 +1,61 @@
+"""A slave's side of one link with epochs, without its socket: plan, begin, what it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aerobee.broker.ha.epochs import EpochFile, Epochs
+from aerobee.broker.ha.receiver import Receiver
+from aerobee.broker.ha.rejoin import Cut, Follow, LogState, plan_rejoin
+from aerobee.broker.ha.wire import FrameHead, FrameReader, StreamError, Welcome
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+
+class Follower:
+    def __init__(self, store: MessageStore, epoch_file: EpochFile) -> None:
+        self._store = store
+        self._epoch_file = epoch_file
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether our first ack, which says all that we have, is true: a SYNC_FLUSH slave may have
+        more than is on its disk when its link breaks."""
+        store = self._store
+        return not store.sync_flush or store.flushed_offset >= store.max_physical_offset
+
+    def plan(self, welcome: Welcome, master_start: int) -> Follow | Cut:
+        """What to do with our log; StreamError says why we cannot follow."""
+        store = self._store
+        return plan_rejoin(
+            LogState(store.min_physical_offset, store.max_physical_offset, self._epoch_file.epochs),
+            LogState(master_start, welcome.log_end, Epochs(welcome.epochs)),
+        )
+
+    def begin(self, plan: Follow, master_start: int) -> Receiver:
+        """Our log is a part of the master's: go on at its end."""
+        store = self._store
+        self._epoch_file.save(plan.epochs)
+        size = store.settings.mapped_file_size_commit_log
+        start, end = store.min_physical_offset, store.max_physical_offset
+        frames = FrameReader(size, with_epochs=True, begun=self._frame_begun)
+        return Receiver(master_start if end == start else end, size, frames=frames)
+
+    def _frame_begun(self, head: FrameHead) -> None:
+        """An epoch is on disk before its first byte."""
+        epochs, epoch = self._epoch_file.epochs, head.epoch
+        assert epoch is not None
+        if epoch.number > epochs.last:
+            self._epoch_file.save(epochs.begun(epoch.number, epoch.start))
+        elif epochs and epoch != epochs.entries[-1]:
+            raise StreamError(
+                f"the master sends epoch {epoch.number} from {epoch.start}, we are in {epochs!r}"
+            )
+
+
+def held(store: MessageStore, receiver: Receiver, first: int) -> int:
+    """How much of the log we have, as safely as our settings ask for: what an ack says. Not less
+    than the first one of the link, from which the master goes on: it may see only the last."""
+    safe = store.flushed_offset if store.sync_flush else receiver.whole
+    return max(min(safe, receiver.whole), first)

@@ -1,0 +1,58 @@
+"""A master's side of one link, without its socket: what a slave says, and what it gets next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.ha.epochs import Epochs
+from aerobee.broker.ha.framing import EpochFraming, Framing, PlainFraming
+from aerobee.broker.ha.sender import Sender
+from aerobee.broker.ha.wire import HELLO, decode_hello, encode_welcome
+
+
+class Serving:
+    def __init__(
+        self,
+        batch: int,
+        file_size: int,
+        log: Callable[[], tuple[int, int]],
+        epochs: Callable[[], Epochs],
+    ) -> None:
+        """`log`: where our log begins and ends now."""
+        self._log = log
+        self._epochs = epochs
+        self._framing: Framing | None = None  # until the slave has spoken
+        self.sender = Sender(batch, file_size)
+        self.broker_id: int | None = None  # until it is known
+
+    def feed(self, data: bytes) -> tuple[bytes, bool]:
+        """Bytes of the slave: what to answer at once, and whether it has told how much it has.
+        StreamError: close the link."""
+        answer = b""
+        if self._framing is None:
+            answer, data = self._greet(data)
+        assert self._framing is not None
+        end = self._framing.feed(data)
+        if end is not None:
+            self.sender.report(end, *self._log())
+        return answer, end is not None
+
+    def _greet(self, data: bytes) -> tuple[bytes, bytes]:
+        """The slave's first bytes tell which stream it speaks; what follows its hello."""
+        hello = decode_hello(data)
+        if hello is None:
+            self._framing = PlainFraming()
+            return b"", data
+        epochs = self._epochs()
+        self._framing = EpochFraming(epochs, lambda: self._log()[1])
+        self.broker_id = hello.broker_id
+        return encode_welcome(self._log()[1], epochs.entries), data[HELLO.size :]
+
+    def next_frame(self, log_end: int) -> tuple[int, int] | None:
+        """Offset and size of what to send now; None when there is nothing up to `log_end`."""
+        assert self._framing is not None
+        return self.sender.next_frame(min(log_end, self._framing.limit(self.sender.position)))
+
+    def head(self, offset: int, size: int) -> bytes:
+        assert self._framing is not None
+        return self._framing.head(offset, size)

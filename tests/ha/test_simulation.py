@@ -1,0 +1,40 @@
+"""The simulation of replicas: some seeds keep every promise, and each planted bug is caught.
+
+`make hasim RUNS=5000` runs more of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from crash.ledger import Broken
+
+from ha.simulation.mutants import MUTANTS, SEEDS
+from ha.simulation.world import run_seed
+
+
+@pytest.fixture(autouse=True)
+def no_log() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 10))
+def test_replicas_keep_what_was_acknowledged(seed: int) -> None:
+    for number in range(seed, seed + 10):
+        run_seed(number)
+
+
+def test_every_planted_bug_has_a_seed() -> None:
+    assert SEEDS.keys() == MUTANTS.keys()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS[name](monkeypatch)
+    with pytest.raises(Broken):
+        run_seed(SEEDS[name])
