@@ -81,7 +81,7 @@ class AppBroker:
         self.metrics_port = -1
         self.roles = Roles(settings, disk or RealDisk())
         self.is_ready = False
-        self._given_up = False
+        self._given_up = self._stopping = False
         self._lives = asyncio.Lock()  # a change of role is a stop and a start
         self._role_change = RoleChange(settings, self.roles, self._restart)
         self._not_started_again = ""  # why
@@ -97,6 +97,7 @@ class AppBroker:
         self.life = ServiceLife(self.broker)
         self._role_change.of(self.broker)
         self._loaded = False
+        self._listeners_before = list(self.settings.listeners)
         self._sockets: list[socket.socket] = []
         self._replication_socket: socket.socket | None = None
         self._slaves: MasterLinks | None = None
@@ -110,6 +111,7 @@ class AppBroker:
 
     async def start(self) -> None:
         """Open ports and store, recover, listen. StartError or StoreError says what is wrong."""
+        self._stopping = False
         async with self._lives:
             role = self.settings.broker_role
             self.roles.choose()
@@ -204,11 +206,12 @@ class AppBroker:
 
     def _recovering(self, done: int, total: int) -> None:
         self.progress = f"recovering the store, {done * 100 // max(total, 1)} %"
-        if self._given_up:
+        if self._given_up or self._stopping:
             raise StartGivenUp
 
     async def _run(self) -> None:
         broker, settings = self.broker, self.settings
+        self._listeners_before = list(settings.listeners)
         front = make_front(broker)
         limits = limits_of(settings)
         holds = broker.long_polling
@@ -286,7 +289,7 @@ class AppBroker:
 
     async def stop(self) -> None:
         """Take no new requests, send the answers that are due, save and flush everything."""
-        self._given_up = True
+        self._stopping = True
         async with self._lives:
             await self._stop()
 
@@ -297,8 +300,7 @@ class AppBroker:
         if not self._loaded:
             return
         self._loaded = False
-        if self._settings_changed in self.settings.listeners:
-            self.settings.listeners.remove(self._settings_changed)
+        self.settings.listeners[:] = self._listeners_before
         if self._registrar is not None and self._registering is not None:
             self._registering.cancel()
             await asyncio.gather(self._registering, return_exceptions=True)
@@ -316,7 +318,7 @@ class AppBroker:
     async def _restart(self, cut_to: int | None) -> None:
         """A stop and a start with the role that is remembered now, at the same ports."""
         async with self._lives:
-            if self._given_up:
+            if self._stopping:
                 return
             settings = self.settings
             ports = (self.broker_port, self.namesrv_port, self.broker.addresses.ha_port)

@@ -12,6 +12,7 @@ from aerobee.broker.ha.role import FILE_NAME, Role, RoleFile, decide_role
 from aerobee.broker.services.config_files.classes import config_path
 from aerobee.broker.settings import Settings
 from aerobee.broker.settings.replication import SLAVE
+from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.protocol.files import epoch_file
@@ -35,7 +36,12 @@ class Roles:
 
     def choose(self) -> None:
         """Before a start: let the settings say our role."""
-        self._role_file.load()
+        try:
+            self._role_file.load()
+        except OSError as error:
+            raise StoreError(
+                f"the role of this broker cannot be read: {error}; check who may read there"
+            ) from error
         self.epoch_file.load()
         saved = self._role_file.saved
         chosen = decide_role(self._configured, saved, self.epoch_file.epochs.last)

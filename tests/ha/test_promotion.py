@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +238,17 @@ async def test_a_delay_delivered_into_the_cut_part_is_delivered_by_the_new_maste
             assert (await promote(old, force="true")).code == 0
             await until_master(old)
             assert old.broker.store.max_offset("later", 0) == 2, "not delivered again"
+
+
+async def test_a_stop_in_the_middle_of_a_promotion_ends_the_broker(tmp_path: Path) -> None:
+    for pause in (0, 0.051, 0.1, 0.2):
+        async with running_slave(tmp_path, None, broker_id=1) as slave:
+            await promote(slave)
+            await asyncio.sleep(pause)
+        assert not slave.is_ready
+        async with running_slave(tmp_path, None, broker_role="ASYNC_MASTER") as again:
+            assert again.is_ready, "the folder is free, and in order"
+            before = len(again.settings.listeners)
+            await again._restart(None)
+            assert len(again.settings.listeners) == before, "what was told of changes is gone"
+        shutil.rmtree(tmp_path / "slave1")
