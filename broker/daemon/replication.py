@@ -85,6 +85,7 @@ class Following:
             broker.offsets,
             broker.schedule,
             broker.timers.checkpoints if settings.timer_wheel_enable else None,
+            broker.batch_ledger,
             self.find,
         )
         spawn("master's log", link.run())

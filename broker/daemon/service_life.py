@@ -110,6 +110,7 @@ class ServiceLife:
         broker.name_service.kv.load()
         if self._settings.is_slave:  # it delivers nothing, and only knows how far its master is
             broker.timers.checkpoints.load()
+            broker.batch_ledger.load_file()
             forget_timer_log(broker.store.disk, self._settings.store_path_root_dir)
             return
         if self._settings.timer_wheel_enable:

@@ -15,14 +15,18 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.ha.master_client import MasterAddress, MasterClient
 from aerobee.broker.net.request_link import LinkError
+from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.config_files.config_file import DataVersion, as_int
 from aerobee.broker.services.delay.schedule import Schedule
 from aerobee.broker.services.groups.table import Groups
+from aerobee.broker.services.ledger_log import end_of
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.timers.checkpoint import Checkpoints
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.services.topics.table import Topics
+from aerobee.protocol.names import SYSTEM_TOPIC_PREFIX
 from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.sink_codes import SINK_LIST
 
 if TYPE_CHECKING:
     from aerobee.broker.settings import Settings
@@ -48,6 +52,7 @@ class ConfigSync:
         offsets: Offsets,
         schedule: Schedule,
         timers: Checkpoints | None,
+        ledger: BatchLedger,
         find_master: Callable[[], MasterAddress | None],
     ) -> None:
         self._settings = settings
@@ -58,6 +63,7 @@ class ConfigSync:
         self._offsets = offsets
         self._schedule = schedule
         self._timers = timers
+        self._ledger = ledger
         self._find_master = find_master
         self._client: MasterClient | None = None
         self._is_ours: bool | None = None  # None: not known yet
@@ -120,6 +126,8 @@ class ConfigSync:
         ]
         if self._timers is not None:
             parts.append(self._sync_timers)
+        if self._is_ours:
+            parts.append(self._sync_ledger)
         return parts
 
     async def _table(
@@ -166,10 +174,17 @@ class ConfigSync:
         if answer.body:
             await asyncio.to_thread(self._timers.take_over, bytes(answer.body), mark)
 
+    async def _sync_ledger(self, client: MasterClient) -> None:
+        """Batches that were committed longer ago than the log goes back; what is new is in it."""
+        noted_end = end_of(self._store)  # what is noted below it, the answer knows
+        queries = (await client.ask_json(SINK_LIST)).get("queries") or []
+        if self._ledger.take_over(queries, noted_end):
+            await self._ledger.save()
+
     def _add_unknown_topics(self) -> None:
         """The master is away, and may never come back: what it has sent of a topic that it did not
         tell us of yet shall be readable."""
         for topic, queues in self._store.queues().items():
-            if self._topics.get(topic) is None:
+            if self._topics.get(topic) is None and not topic.startswith(SYSTEM_TOPIC_PREFIX):
                 count = max(queues) + 1
                 self._topics.put(TopicConfig(topic, count, count))

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import structlog
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.delay.schedule import Schedule
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import origins_since
@@ -43,6 +44,8 @@ def take_back_progress(
         schedule = Schedule(store, settings, clock, store.settings.layout.config)
         schedule.load()
         schedule.take_back(undone, cut_to)
+        folder = store.settings.layout.config
+        BatchLedger(folder, store, clock, lambda *_: None).take_back(cut_to)
         _take_back_timers(store, settings, clock, undone, cut_to)
     finally:
         store.close()

@@ -28,6 +28,7 @@ from aerobee.broker.net.request_link import LinkError
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.log.commitlog import LogFull
 from aerobee.broker.store.results import PutStatus
+from aerobee.protocol.files.record_layout import BLANK_MAGIC, BLANK_SIZE, SIZE_AND_MAGIC
 from aerobee.protocol.wire.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ AGAIN_S: Final = 1.0  # between two tries to follow
 CONNECT_S: Final = 5.0
 JOIN_S: Final = 20.0
 
+_OTHER: Final = (
+    ": it has lost a part of its log, or is another's; keep this folder if it holds what you miss, "
+    "and begin with an empty one"
+)
 FIRST_BYTE: Final = b"\0"  # of every record, as none takes 16 MiB
 
 
@@ -220,22 +225,29 @@ class SlaveLink:
     ) -> None:
         """Our last message, before this offset, must be the master's too: one that has lost the end
         of its log, and has gone on since, is no longer ours. StreamError then."""
-        last = self._store.last_record(before)
-        if last is None or last[0] < facts.log_start:
+        tail = self._store.log_tail(before)
+        if tail.end > before:
+            raise StreamError(
+                f"the master has a record's end at {before}, where we have none{_OTHER}"
+            )
+        blank_at = tail.blank_at if tail.blank_at is not None else -1
+        if blank_at >= facts.log_start and await self._record_at(client, blank_at):
+            raise StreamError(f"our file ends at {blank_at}, the master's goes on{_OTHER}")
+        if tail.record is None or tail.record[0] < facts.log_start:
             return
-        offset, size = last
-        ours = self._store.read_log(offset, size)
+        ours = self._store.read_log(*tail.record)
+        if ours != await self._record_at(client, tail.record[0]):
+            raise StreamError(f"our message at {tail.record[0]} is not the master's{_OTHER}")
+
+    async def _record_at(self, client: MasterClient, offset: int) -> bytes:
+        """The master's record at this place; empty: it has none."""
         try:
             answer = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
-            theirs = bytes(answer.body)
         except MasterRefused:
-            theirs = b""
-        if theirs != ours:
-            raise StreamError(
-                f"our message at {offset} is not the master's: it has lost a part of its log, or "
-                f"is another's; keep this folder if it holds what you miss, and begin with an "
-                f"empty one"
-            )
+            return b""
+        found = bytes(answer.body)
+        is_blank = len(found) >= BLANK_SIZE and SIZE_AND_MAGIC.unpack_from(found)[1] == BLANK_MAGIC
+        return b"" if is_blank else found  # Java brokers take the end of a file for a record
 
     async def _identify(self, client: MasterClient, sock: socket.socket) -> None:
         """Tell the master which broker is at the end of this connection, so that our acks count as

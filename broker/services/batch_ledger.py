@@ -9,6 +9,9 @@ publishes their rows as ordinary messages. What makes that happen once:
 2. every published row carries its place (`SPARK_ROW`: query/batch/partition/chunk/row);
 3. the ledger (query -> newest committed batch) is saved after the last row is on disk.
 
+Intent and commit are records of the log too (`ledger_log`), before and behind the rows: a replica
+that becomes the master goes by them.
+
 A commit that is cut off is finished from the intent: the log behind the intent's mark tells which
 rows are out already. A batch at or below the ledger's is not published again. Chunks that nobody
 commits stay invisible and leave with their log file; one older than the writer's timeout is
@@ -26,6 +29,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.services import ledger_log
 from aerobee.broker.services.config_files.classes import config_path
 from aerobee.broker.services.config_files.json_file import load_json, save_json
 from aerobee.broker.store.log.read_records import read_records
@@ -96,12 +100,75 @@ class BatchLedger:
         self._committed: dict[str, int] = {}
         self._committed_at: dict[str, int] = {}
         self._intents: dict[str, Intent] = {}
+        self._noted_from = 0  # records of the log that the file does not know begin here
         self._turns: dict[str, asyncio.Lock] = {}
         self._saving = asyncio.Lock()  # an older state must not be written over a newer one
 
     # --- the file
 
     def load(self) -> None:
+        """What the file says, and what the log has since; of a replica: since it was told last."""
+        for noted in ledger_log.noted_from(self._store, self._load_file()):
+            self._follow(noted.content)
+
+    def load_file(self) -> None:
+        """A slave: its master tells the rest. A log that has lost its end numbers anew from there:
+        the file must not speak of numbers that others will have."""
+        known, end = self._load_file(), ledger_log.end_of(self._store)
+        if known > end:
+            self._noted_from = end
+            save_json(self.path, self._content(), disk=self._store.disk)
+
+    def _follow(self, noted: dict[str, Any]) -> None:
+        query, batch = str(noted["query"]), int(noted.get("batch", -1))
+        if noted["state"] == ledger_log.FORGOTTEN:
+            self._committed.pop(query, None)
+            self._committed_at.pop(query, None)
+        elif batch <= self.newest(query):
+            return
+        elif noted["state"] == ledger_log.BEGUN:
+            chunks = [Chunk(**chunk) for chunk in noted["chunks"]]
+            self._intents[query] = Intent(batch, int(noted["logStart"]), chunks)
+        else:
+            self._committed[query], self._committed_at[query] = batch, int(noted["at"])
+            if query in self._intents and self._intents[query].batch <= batch:
+                del self._intents[query]
+
+    def take_over(self, entries: list[dict[str, Any]], noted_end: int) -> bool:
+        """A slave: what its master has committed, when our log had `noted_end` records of that; the
+        rest is in the log. Whether there is something to save."""
+        committed = {str(row["query"]): int(row["batch"]) for row in entries if row["batch"] >= 0}
+        times = {str(row["query"]): int(row["committedAt"] or 0) for row in entries}
+        under_way = any(row["committing"] for row in entries)
+        known = self._noted_from if under_way else noted_end
+        before = (self._committed, self._intents, self._noted_from)
+        self._committed, self._intents, self._noted_from = committed, {}, known
+        self._committed_at = {query: times[query] for query in committed}
+        return before != (committed, {}, known)
+
+    def take_back(self, cut_to: int) -> None:
+        """The log is about to be cut here: what is committed behind it was not. A query's batches
+        are committed in their order, so the one before was the newest."""
+        self._load_file()
+        for _, _, noted in ledger_log.noted_behind(self._store, cut_to):
+            query, batch = str(noted["query"]), int(noted.get("batch", -1))
+            if noted["state"] == ledger_log.COMMITTED and batch <= self.newest(query):
+                self._committed[query] = batch - 1
+                if batch <= 0:
+                    del self._committed[query], self._committed_at[query]
+            elif noted["state"] == ledger_log.BEGUN and query in self._intents:
+                del self._intents[query]
+        self._noted_from = 0
+        save_json(self.path, self._content(), disk=self._store.disk)
+
+    async def save(self) -> None:
+        """Keep what was taken over."""
+        async with self._saving:
+            save = partial(save_json, self.path, self._content(), disk=self._store.disk)
+            await asyncio.to_thread(save)
+
+    def _load_file(self) -> int:
+        """Returns the number of the first record of the log that the file does not know."""
         content = load_json(self.path, disk=self._store.disk) or {}
         self._committed = {q: int(b) for q, b in content.get("committed", {}).items()}
         times, now = content.get("committedAt", {}), self._clock.now_ms()
@@ -109,11 +176,12 @@ class BatchLedger:
         for query, intent in content.get("committing", {}).items():
             chunks = [Chunk(**chunk) for chunk in intent["chunks"]]
             self._intents[query] = Intent(int(intent["batch"]), int(intent["logStart"]), chunks)
+        self._noted_from = int(content.get("notedFrom", 0))
+        return self._noted_from
 
     async def _save(self) -> None:
-        async with self._saving:
-            save = partial(save_json, self.path, self._content(), disk=self._store.disk)
-            await asyncio.to_thread(save)
+        self._noted_from = ledger_log.end_of(self._store)
+        await self.save()
 
     def _content(self) -> dict[str, Any]:
         committing = {
@@ -128,6 +196,7 @@ class BatchLedger:
             "committed": dict(self._committed),
             "committedAt": dict(self._committed_at),
             "committing": committing,
+            "notedFrom": self._noted_from,
         }
 
     # --- what handlers ask
@@ -158,6 +227,7 @@ class BatchLedger:
                 )
             if query not in self._committed:
                 return False
+            ledger_log.note(self._store, {"query": query, "state": ledger_log.FORGOTTEN})
             batch, at_ms = self._committed.pop(query), self._committed_at.pop(query)
             try:
                 await self._save()
@@ -217,6 +287,16 @@ class BatchLedger:
         the intent would leave a batch that nothing can finish."""
         await self._make_durable()
         before = self._intents.get(query)
+        ledger_log.note(
+            self._store,
+            {
+                "query": query,
+                "batch": intent.batch,
+                "state": ledger_log.BEGUN,
+                "logStart": intent.log_start,
+                "chunks": [asdict(chunk) for chunk in intent.chunks],
+            },
+        )
         self._intents[query] = intent
         try:
             await self._save()
@@ -251,11 +331,21 @@ class BatchLedger:
             record = self._chunk(query, intent.batch, chunk)
             rows += self._publish(f"{query}/{intent.batch}", chunk, record, done)
             await asyncio.sleep(0)
+        now_ms = self._clock.now_ms()
+        ledger_log.note(
+            self._store,
+            {
+                "query": query,
+                "batch": intent.batch,
+                "state": ledger_log.COMMITTED,
+                "at": now_ms,
+            },
+        )
         await self._make_durable()
         before = self.newest(query)
         del self._intents[query]
         self._committed[query] = intent.batch
-        self._committed_at[query] = self._clock.now_ms()
+        self._committed_at[query] = now_ms
         self._expire()
         try:
             await self._save()

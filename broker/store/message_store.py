@@ -22,6 +22,7 @@ from aerobee.broker.store.results import (
     ArrivalListener,
     Boundary,
     DurableCallback,
+    LogTail,
     PutStatus,
     ReadResult,
 )
@@ -233,20 +234,21 @@ class MessageStore:
                 newest = entry[:2]
         return newest
 
-    def last_record(self, before: int = FOREVER) -> tuple[int, int] | None:
-        """Where the newest record stands that begins before this offset, and its size; it may be in
-        no queue, or not yet."""
-        last = self.last_entry(before)
-        position = max(sum(last) if last else 0, self.min_physical_offset)
+    def log_tail(self, before: int = FOREVER) -> LogTail:
+        """How the log ends, or what of it begins before this offset."""
+        record, blank_at = self.last_entry(before), None
+        position = max(sum(record) if record else 0, self.min_physical_offset)
         while position < min(before, self.max_physical_offset):
             head = self.read_log(position, BLANK_SIZE)
             size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_SIZE else (0, 0)
             if size <= 0:
                 break
-            if magic != BLANK_MAGIC:
-                last = position, size
+            if magic == BLANK_MAGIC:
+                blank_at = position
+            else:
+                record, blank_at = (position, size), None
             position += size
-        return last
+        return LogTail(record, blank_at, position)
 
     def _place(self, queue: ConsumeQueue, number: int) -> int:
         entry = queue.entry(number)

@@ -73,7 +73,12 @@ async def test_one_commit_that_cannot_be_finished_at_the_start_stops_no_other(
 ) -> None:
     chunks = {query: prepare(ledger, query) for query in ("a", "b")}
     refused = RefusedPut(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
-    monkeypatch.setattr(world.store, "put_batch", lambda _messages, **_: refused)
+    put = world.store.put_batch
+
+    def put_no_rows(messages: list[Message], **options: Any) -> Any:
+        return refused if messages[0].topic == "out" else put(messages, **options)
+
+    monkeypatch.setattr(world.store, "put_batch", put_no_rows)
     for query, chunk in chunks.items():
         with pytest.raises(Refused, match="disk is full"):
             await ledger.commit(query, 0, [chunk], 60_000)

@@ -28,7 +28,7 @@ CLASSES: Final = {
     "consumerMembers.json": Kept.LOCAL,  # who was online here
     "access.json": Kept.LOCAL,  # users that were changed at this broker
     "kvConfig.json": Kept.LOCAL,  # of the name service
-    "sparkSink.json": Kept.LOCAL,
+    "sparkSink.json": Kept.REPLICATED,  # and its newest part is in the log
     "broadcastOffset.json": Kept.JAVA,
     "consumerOrderInfo.json": Kept.JAVA,
     "lmqConsumerOffset.json": Kept.JAVA,

@@ -128,6 +128,16 @@ def epochs_of(master: Replica) -> object:
 
 def compare(master: Replica, slave: Replica, before: int = FOREVER) -> None:
     """As `SlaveLink` does by requests."""
-    last = slave.log.last_record(before)
-    if last is not None and slave.log.read_log(*last) != master.log.read_log(*last):
-        raise StreamError(f"our message at {last[0]} is not the master's")
+    tail = slave.log.log_tail(before)
+    if tail.end > before:
+        raise StreamError(f"the master has a record's end at {before}, where we have none")
+    if tail.blank_at is not None and has_record(master, tail.blank_at):
+        raise StreamError(f"our file ends at {tail.blank_at}, the master's goes on")
+    record = tail.record
+    if record is not None and slave.log.read_log(*record) != master.log.read_log(*record):
+        raise StreamError(f"our message at {record[0]} is not the master's")
+
+
+def has_record(master: Replica, offset: int) -> bool:
+    """As VIEW_MESSAGE_BY_ID finds one."""
+    return master.log.record_at(offset) is not None

@@ -177,7 +177,9 @@ class World:
                 self._start(replica)
             elif replica.is_up and replica.refused and rng.random() < 0.3:
                 self._resolve(replica)
-        if not self.master.is_up and rng.random() < 0.3:
+        if self.master.is_up and not self.master.is_master and self.master.cut_to is None:
+            self._promote(self.master)
+        elif not self.master.is_up and rng.random() < 0.3:
             self._fail_over()
         elif self.master.is_master and rng.random() < planned:
             self.master.stop()
@@ -202,9 +204,10 @@ class World:
     def _promote(self, replica: Replica) -> None:
         if self.masters:
             replica.roles.hear(max(self.masters))
-        replica.roles.promote("SYNC_MASTER")
+        # If it ends in the middle nobody knows whether it is promoted: the decision stands.
         self.master_number = replica.number
         self.report.promotions += 1
+        replica.roles.promote("SYNC_MASTER")
         replica.stop()
         self._start(replica)
 
