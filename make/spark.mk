@@ -1,5 +1,6 @@
 # Spark: a venv of its own, because PySpark is large and needs Java 17. `make test` does without.
 SV := .venv-spark
+READERS := duckdb polars  # they open the tables that the pipeline keeps
 SV_OK := $(SV)/.installed
 SV41 := .venv-spark41
 SV41_OK := $(SV41)/.installed
@@ -7,16 +8,18 @@ SV41_OK := $(SV41)/.installed
 $(SV_OK): pyproject.toml
 	@echo "setting up $(SV) with the newest PySpark (once, a few minutes)"
 	@$(PY) -m venv $(SV)
-	@$(SV)/bin/pip install -q --disable-pip-version-check -e '.[dev,spark]'
+	@$(SV)/bin/pip install -q --disable-pip-version-check -e '.[dev,lake]' $(READERS)
 	@touch $@
 
 $(SV41_OK): pyproject.toml
 	@echo "setting up $(SV41) with PySpark 4.1 (once, a few minutes)"
 	@$(PY) -m venv $(SV41)
-	@$(SV41)/bin/pip install -q --disable-pip-version-check -e '.[dev,spark]' 'pyspark==4.1.*'
+	@$(SV41)/bin/pip install -q --disable-pip-version-check -e '.[dev,lake]' 'pyspark==4.1.*' $(READERS)
 	@touch $@
 
-.PHONY: test-spark test-spark-full test-spark-41 bench-spark
+KILLS ?= 100
+
+.PHONY: test-spark test-spark-full test-spark-41 test-table-kills bench-spark
 test-spark: $(SV_OK) ## the Spark pipeline on the newest PySpark (Java 17)
 	$(SV)/bin/pytest -q -m "not slow and not apache" tests/spark $(ARGS)
 	$(SV)/bin/pytest -q -m spark tests/docs $(ARGS)
@@ -26,6 +29,9 @@ test-spark-full: $(SV_OK) ## the same with a standalone cluster, long runs and A
 
 test-spark-41: $(SV41_OK) ## the Spark pipeline on PySpark 4.1, with Delta and Iceberg
 	$(SV41)/bin/pytest -q --timeout 600 -m "not apache" tests/spark $(ARGS)
+
+test-table-kills: $(SV_OK) ## kills under kept tables: KILLS=100 of the driver, a fifth each of worker and broker
+	cd tests && ../$(SV)/bin/python -m spark.table_kills $(KILLS) $(SEED)
 
 bench-spark: $(SV_OK) ## MB/s of topic read, offline read and write beside Parquet (Java 17)
 	$(SV)/bin/python -m bench.spark $(ARGS)

@@ -1,84 +1,111 @@
-"""archive: topics to a table partitioned by topic and date; goes on where it stopped."""
+"""archive: topics kept as a table partitioned by topic and date; folders of before are taken over.
 
-import os
-from dataclasses import dataclass
+An archive used to be written by Spark's own sinks, with the offsets in a checkpoint beside it. The
+first run on such a folder commits what it holds, files and offsets, and goes on from there.
+"""
+
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as pq
+
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, spark_ddl
-from aerobee.pipeline.jobs.leftovers import cleaned
-from aerobee.pipeline.jobs.progress import follow_query
-from aerobee.pipeline.jobs.session import CATALOG
+from aerobee.pipeline.jobs.leftovers import committed_by_spark, remove_leftovers
+from aerobee.pipeline.lake.data_files import hive_values, table_schema
+from aerobee.pipeline.lake.model import DataFile, Held, Numbers, Table, TableError
+from aerobee.pipeline.lake.opening import create_table, format_of, open_table, place
+from aerobee.pipeline.lake.parquet_folder import ASIDE, OWN
 
-CHECKPOINT: Final = "_checkpoint"  # Spark's readers pass over names that begin with _
-TABLE: Final = f"{CATALOG}.messages"
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """What to keep, where and how."""
-
-    namesrv: str
-    out: str
-    topics: str | None = None
-    pattern: str | None = None
-    table_format: str = "parquet"
-    starting: str = "earliest"
-    rows_per_batch: int = 500_000
-    every: str | None = None  # None: all there is now, then end
-    group: str | None = None
-    fail_on_data_loss: bool = True
+CHECKPOINT: Final = "_checkpoint"
+SPARK_METADATA: Final = "_spark_metadata"
+PARTITION_BY: Final = ("topic", "date")
+ICEBERG_TABLE: Final = "messages"  # in the folder: a table of a `hadoop` catalog, as before
 
 
-def archive(spark: Any, job: Archive) -> int:
-    """How many messages this run added."""
-    reader = (
-        spark.readStream.format("aerobee")
-        .option("namesrv", job.namesrv)
-        .option("startingOffsets", job.starting)
-        .option("failOnDataLoss", str(job.fail_on_data_loss).lower())
-    )
-    if job.every or stream_limits_known():  # else the limit would end the run, not the batch
-        reader = reader.option("maxOffsetsPerTrigger", job.rows_per_batch)
-        reader = reader.option("availableNow", str(job.every is None).lower())
-    if job.group:
-        reader = reader.option("groupId", job.group)
-    chosen = ("subscribe", job.topics) if job.topics else ("subscribePattern", job.pattern or ".*")
-    messages = reader.option(*chosen).load().selectExpr("*", "to_date(timestamp) as date")
-    writer = messages.writeStream.option("checkpointLocation", os.path.join(job.out, CHECKPOINT))
-    if job.every:
-        writer = writer.trigger(processingTime=job.every)
-    else:
-        writer = writer.trigger(availableNow=True)
-    if job.table_format != "parquet" or "://" in job.out:  # others name their files in a commit
-        return follow_query(_start(spark, writer, job), "archive")
-    with cleaned(Path(job.out)):
-        return follow_query(_start(spark, writer, job), "archive")
+def archive_place(out: str, table_format: str) -> str:
+    """Where in the folder the table is."""
+    return f"{place(out)}/{ICEBERG_TABLE}" if table_format == "iceberg" else place(out)
 
 
-def stream_limits_known() -> bool:
-    """Whether Spark tells a reader its limits: from 4.2 on."""
-    from pyspark.sql.datasource import DataSourceStreamReader
+def take_over(out: str, table_format: str) -> None:
+    """Commits what an archive of before holds; nothing is left to do when that was done."""
+    checkpoint = Path(place(out)) / CHECKPOINT
+    if "://" in out or not checkpoint.is_dir():
+        return
+    where = archive_place(out, table_format)
+    if table_format == "parquet":
+        _take_over_parquet(Path(where), checkpoint)
+        return
+    if format_of(where) == table_format:
+        table = open_table(where)
+        table.append([], _held(checkpoint, _batch(table, checkpoint)), {})
+    checkpoint.rename(checkpoint.with_name("_checkpoint.before"))
 
-    return hasattr(DataSourceStreamReader, "getDefaultReadLimit")
+
+def _take_over_parquet(folder: Path, checkpoint: Path) -> None:
+    metadata = folder / SPARK_METADATA
+    if metadata.is_dir():
+        if format_of(str(folder)) is None:
+            create_table(str(folder), "parquet", table_schema(PARTITION_BY), PARTITION_BY)
+        table = open_table(str(folder), writing=True)
+        if not table.held(()).next:
+            remove_leftovers(folder)
+            batch = max(int(file.name.split(".")[0]) for file in metadata.glob("[0-9]*"))
+            files = list(_spark_files(folder, table))
+            table.append(files, _held(checkpoint, batch), {})
+        metadata.rename(folder / OWN / "spark_metadata.before")  # Spark's readers would go by it
+    checkpoint.rename(folder / OWN / "checkpoint.before")
 
 
-def _start(spark: Any, writer: Any, job: Archive) -> Any:
-    if job.table_format == "iceberg":
-        columns = spark_ddl(DEFAULT_COLUMNS)
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {TABLE} ({columns}, `date` date) USING iceberg "
-            "PARTITIONED BY (topic, `date`)"
+def _spark_files(folder: Path, table: Table) -> Iterator[DataFile]:
+    """The archive's files, as if tasks had just written them: they are in their places already."""
+    for name in committed_by_spark(folder):
+        for file in folder.glob(f"topic=*/date=*/{name}"):
+            relative = str(file.relative_to(folder))
+            about = pq.read_metadata(file)
+            values = hive_values(relative, PARTITION_BY)
+            path = f"{table.data_folder()}/{relative}{ASIDE}"
+            yield DataFile(path, about.num_rows, file.stat().st_size, values)
+
+
+def _batch(table: Table, checkpoint: Path) -> int:
+    """The last batch of the checkpoint's query that the table has."""
+    from aerobee.pipeline.lake.delta import DeltaFolder
+    from aerobee.pipeline.lake.iceberg import IcebergTable
+
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    assert isinstance(table, DeltaFolder | IcebergTable)
+    found = table.batch_of_spark(query)
+    if found is None:
+        raise TableError(
+            f"{table.where} has no commit of the query of {checkpoint}; use another folder"
         )
-        return writer.format("iceberg").option("fanout-enabled", "true").toTable(TABLE)
-    return writer.format(job.table_format).partitionBy("topic", "date").start(job.out)
+    return int(found)
 
 
-def read_archive(spark: Any, path: str, table_format: str) -> Any:
-    """The archived messages as a DataFrame."""
-    if table_format == "iceberg":
-        return spark.table(TABLE)
-    reader = spark.read.format(table_format)
-    if table_format == "parquet":  # else Spark would take a topic named 007 for the number 7
-        reader = reader.schema(f"{spark_ddl(DEFAULT_COLUMNS)}, `date` date")
-    return reader.load(path)
+def _held(checkpoint: Path, batch: int) -> Held:
+    """What the batches of the checkpoint up to this one have read. Where the first one began is
+    not written there; it was the beginning of each queue, or as far back as anybody can ask."""
+    end = _offsets(checkpoint / "offsets" / str(batch))
+    start = {topic: dict.fromkeys(queues, 0) for topic, queues in end.items()}
+    return Held().extended(start, end)
+
+
+def _offsets(file: Path) -> Numbers:
+    """The third line: version, the batch's settings, the source's offsets."""
+    numbers: Numbers = json.loads(file.read_text().splitlines()[2])
+    return numbers
+
+
+def read_archive(spark: Any, path: str) -> Any:
+    """The messages of an archive or table as a DataFrame, by whatever means it was written."""
+    schema = f"{spark_ddl(DEFAULT_COLUMNS)}, `date` date"  # else a topic named 007 would be 7
+    for where in (place(path), f"{place(path)}/{ICEBERG_TABLE}"):
+        if format_of(where) is not None:
+            files = [one.path for one in open_table(where).files()]
+            if not files:
+                return spark.createDataFrame([], schema)
+            return spark.read.schema(schema).option("basePath", where).parquet(*files)
+    return spark.read.schema(schema).parquet(path)

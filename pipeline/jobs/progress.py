@@ -1,4 +1,4 @@
-"""Shows how far a job is: the tasks of its stages, or the batches of its stream."""
+"""Shows how far a job is: the tasks of its stages."""
 
 import sys
 import threading
@@ -38,22 +38,3 @@ def _watch(spark: Any, title: str, bar: Progress, done: threading.Event) -> None
         if total:
             bar.update(row, total=total, completed=completed)
     bar.update(row, total=1, completed=1)
-
-
-def follow_query(query: Any, title: str) -> int:
-    """Says each finished batch of a stream until it ends; how many rows there were."""
-    console = Console(file=sys.stderr)
-    seen: set[int] = set()
-    rows = 0
-    while True:
-        ended = query.awaitTermination(_POLL_SECONDS)
-        for progress in query.recentProgress:
-            batch, count = progress["batchId"], progress["numInputRows"]
-            if batch not in seen and count:
-                seen.add(batch)
-                rows += count
-                rate = progress.get("processedRowsPerSecond") or 0.0
-                text = f"{title}: batch {batch}, {count} rows, {rate:.0f} rows/s, {rows} in all"
-                console.print(text, highlight=False)
-        if ended:
-            return rows

@@ -21,7 +21,6 @@ class Replay:
     rate: int | None = None  # messages per second
     same_queues: bool = False
     exactly_once: bool = False
-    table_format: str = "parquet"
 
 
 def replay(spark: Any, job: Replay) -> int:
@@ -52,7 +51,7 @@ def selected(spark: Any, job: Replay) -> Any:
     """The archive's messages of the topics and times; whole days outside them are not read."""
     from pyspark.sql import functions
 
-    messages = read_archive(spark, job.source, job.table_format)
+    messages = read_archive(spark, job.source)
     column = functions.col("timestamp")
     if job.only:
         topics = [name.strip() for name in job.only.split(",")]

@@ -107,6 +107,25 @@ def topic_values(namesrv: str, topic: str) -> Counter[bytes]:
     return Counter(row["value"] for row in topic_rows(namesrv, topic))
 
 
+def archive_as_before(
+    spark: Any, namesrv: str, topic: str, out: Path, sink: str = "parquet", table: str = ""
+) -> None:
+    """An archive by Spark's own sink, with a checkpoint: how it was done once."""
+    rows = (
+        spark.readStream.format("aerobee")
+        .options(namesrv=namesrv, subscribe=topic, startingOffsets="earliest")
+        .load()
+        .selectExpr("*", "to_date(timestamp) as date")
+    )
+    writer = rows.writeStream.format(sink).option("checkpointLocation", f"{out}/_checkpoint")
+    writer = writer.trigger(availableNow=True)
+    if table:
+        query = writer.option("fanout-enabled", "true").toTable(table)
+    else:
+        query = writer.partitionBy("topic", "date").start(str(out))
+    query.awaitTermination()
+
+
 def start_script(script: Path, settings: dict[str, Any]) -> subprocess.Popen[str]:
     """A driver of its own, to be killed: runs the script with the settings as JSON."""
     return _start([sys.executable, str(script), json.dumps(settings)])

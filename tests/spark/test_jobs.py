@@ -18,12 +18,9 @@ from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 from pyspark.sql import SparkSession
 from rich.console import Console
-from spark.helpers import create_topic, numbers, produce, start_command, topic_rows
-from spark.kills import kill_group, wait_until
+from spark.helpers import archive_as_before, create_topic, numbers, produce, topic_rows
 
 from aerobee.pipeline.cli import pipeline
-from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.jobs.leftovers import cleaned, committed
 from aerobee.pipeline.jobs.replay import Replay, selected
 from aerobee.pipeline.jobs.stats import show
 
@@ -73,39 +70,27 @@ def test_archive_then_replay_gives_the_same_messages(
     assert sorted(map(str, again)) == sorted(map(str, first)) and len(again) == 350
 
 
-def test_a_killed_archive_leaves_no_broken_file_once_it_was_run_again(
-    run: Run, broker: AerobeeBroker, tmp_path: Path
+def test_an_archive_that_sparks_own_sink_wrote_is_taken_over(
+    run: Run, spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
 ) -> None:
-    create_topic(broker.broker, "killed", 4)
-    rows = numbers(8000)
-    for queue_id in range(4):
-        produce(broker.namesrv, "killed", rows[queue_id::4], queue_id=queue_id)
+    create_topic(broker.broker, "before", 2)
+    produce(broker.namesrv, "before", numbers(100), queue_id=0)
     out = tmp_path / "archive"
-    options = ("--namesrv", broker.namesrv, "--topics", "killed", "--out", str(out))
-    small = ("--rows-per-batch", "800", "--master", "local[2]")
-
-    def uncommitted() -> list[Path]:
-        kept = committed(out)
-        return [file for file in out.rglob("part-*.parquet") if file.name not in kept]
-
-    for _ in range(3):
-        driver = start_command("pipeline", "archive", *options, *small)
-        try:
-            assert wait_until(lambda: bool(uncommitted()), driver, 100)
-        finally:
-            kill_group(driver)
-        if uncommitted():
-            break
-    assert uncommitted(), "no kill came while a file was written"
-    run("archive", *options)
+    archive_as_before(spark, broker.namesrv, "before", out)
+    produce(broker.namesrv, "before", numbers(100, 100), queue_id=1)
+    archive_as_before(spark, broker.namesrv, "before", out)
+    left = out / "topic=before" / "date=2026-01-01" / "part-left.parquet"
+    left.parent.mkdir(exist_ok=True)
+    left.touch()  # as a kill leaves it
+    produce(broker.namesrv, "before", numbers(50, 200), queue_id=0)
+    options = ("--namesrv", broker.namesrv, "--topics", "before", "--out", out)
+    assert last_line(run("archive", *options)).startswith("50 messages archived")
+    assert last_line(run("archive", *options)).startswith("0 messages archived")
     tables = [pq.read_table(file, columns=["value"]) for file in out.rglob("*.parquet")]
     values = [value for table in tables for value in table.column(0).to_pylist()]
-    assert sorted(values) == rows
-
-
-def test_two_archives_do_not_run_on_one_folder(tmp_path: Path) -> None:
-    with cleaned(tmp_path), pytest.raises(OptionError, match="another archive"), cleaned(tmp_path):
-        pass
+    assert sorted(values) == numbers(250)
+    again = [bytes(row.value) for row in spark.read.parquet(str(out)).select("value").collect()]
+    assert sorted(again) == numbers(250)
 
 
 def test_replay_takes_a_time_range_at_a_rate(

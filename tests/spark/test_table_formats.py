@@ -1,57 +1,37 @@
-"""archive to Delta and Iceberg through Spark's own sources: they have releases for Spark 4.1."""
+"""Kept tables beside Spark's own Delta and Iceberg, which have releases for Spark 4.1 only."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pyspark
 import pytest
-from click.testing import CliRunner
 from peers.aerobee_broker import AerobeeBroker
-from spark.helpers import create_topic, numbers, produce, topic_values
-
-from aerobee.pipeline.cli import pipeline
+from spark.helpers import create_topic, numbers, produce, start_script
 
 IS_41 = pyspark.__version__.startswith("4.1.")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not IS_41, reason="no release for this Spark"),
+]
 
 
-@pytest.mark.skipif(IS_41, reason="4.1 has both")
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_a_format_without_a_release_is_refused_with_what_to_install(table_format: str) -> None:
-    words = ["archive", "--namesrv", "127.0.0.1:1", "--topics", "x", "--out", "x"]
-    result = CliRunner().invoke(pipeline, [*words, "--format", table_format])
-    assert result.exit_code == 1
-    assert "pip install 'pyspark==4.1.*', or use parquet" in result.output
-
-
-@pytest.mark.skipif(not IS_41, reason="no release for this Spark")
-@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_archive_and_replay_through_a_table_format(
+def test_sparks_own_sources_open_a_kept_table_and_their_archives_are_taken_over(
     broker: AerobeeBroker, tmp_path: Path, table_format: str
 ) -> None:
-    """Each in a process of its own: the format's jars come with the session."""
-    create_topic(broker.broker, f"kept-{table_format}", 2)
-    produce(broker.namesrv, f"kept-{table_format}", numbers(200))
-    out = str(tmp_path / "table")
-
-    def run(*words: str) -> str:
-        command = [str(Path(sys.executable).with_name("aerobee")), "pipeline", *words]
-        common = ("--namesrv", broker.namesrv, "--format", table_format, "--master", "local[2]")
-        done = subprocess.run(
-            [*command, *common, "--conf", "spark.driver.memory=1g"],
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
-    archive = ("archive", "--topics", f"kept-{table_format}", "--out", out)
-    assert "200 messages archived" in run(*archive)
-    assert run(*archive).startswith("0 messages archived")
-    topic = f"again-{table_format}"
-    assert "200 messages sent" in run("replay", "--source", out, "--topic", topic)
-    assert sorted(topic_values(broker.namesrv, topic)) == numbers(200)
+    """In a process of its own: the format's jars come with the session."""
+    topic = f"jar-{table_format}"
+    create_topic(broker.broker, topic, 2)
+    produce(broker.namesrv, topic, numbers(200))
+    settings = {"namesrv": broker.namesrv, "topic": topic, "format": table_format}
+    script = Path(__file__).with_name("formats_driver.py")
+    driver = start_script(script, settings | {"folder": str(tmp_path)})
+    output, _ = driver.communicate(timeout=500)
+    assert driver.returncode == 0, output[-4000:]
+    found = json.loads(output.strip().splitlines()[-1])
+    assert found["kept"] == [200, 200]
+    assert found["added to the archive of before"] == 30
+    assert found["archive"] == [230, 230]

@@ -1,0 +1,1 @@
+"""The commands of `aerobee pipeline` that have a file of their own."""

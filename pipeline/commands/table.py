@@ -1,0 +1,195 @@
+"""`aerobee pipeline table` and `archive`: topics kept as tables."""
+
+import sys
+from datetime import timedelta
+from typing import Any
+
+import click
+from rich.console import Console
+
+from aerobee.pipeline.commands.common import (
+    FORMATS,
+    Job,
+    parse_duration,
+    session,
+    spark_options,
+)
+
+_UPKEEP = (
+    click.option(
+        "--small-files",
+        type=click.IntRange(min=2),
+        default=16,
+        show_default=True,
+        help="Merge so many small files of a partition (of about one size).",
+    ),
+    click.option(
+        "--keep",
+        callback=parse_duration,
+        default="7d",
+        show_default=True,
+        help="How long old snapshots and unreferenced files stay.",
+    ),
+    click.option(
+        "--clean-every",
+        callback=parse_duration,
+        default="1h",
+        show_default=True,
+        help="How often what is older than --keep is removed.",
+    ),
+)
+
+
+def upkeep_options(command: Any) -> Any:
+    for option in reversed(_UPKEEP):
+        command = option(command)
+    return command
+
+
+@click.command(cls=Job)
+@click.argument("topic")
+@click.option("--namesrv", required=True, metavar="HOST:PORT")
+@click.option("--to", required=True, help="A folder, a URI (delta), or namespace.table (iceberg).")
+@click.option("--format", "table_format", type=FORMATS, default="parquet", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(["day", "hour", "none"]),
+    default="day",
+    show_default=True,
+    help="Partition by this part of the time at which messages were stored.",
+)
+@click.option("--partition", multiple=True, metavar="COLUMN", help="And by this column.")
+@click.option(
+    "--fresh",
+    callback=parse_duration,
+    default="30s",
+    show_default=True,
+    help="The goal from stored to visible; the job runs until it is stopped.",
+)
+@click.option("--once", is_flag=True, help="Take what is there now, then end.")
+@click.option("--from", "starting", type=click.Choice(["earliest", "latest"]), default="earliest")
+@click.option("--rows-per-commit", type=click.IntRange(min=1), default=500_000, show_default=True)
+@click.option("--group", help="A consumer group that shows the table's progress.")
+@click.option("--allow-loss", is_flag=True, help="Go on when messages were deleted unread.")
+@click.option("--metrics", type=click.IntRange(1, 65535), help="A port for Prometheus.")
+@upkeep_options
+@spark_options
+def table(
+    topic: str,
+    namesrv: str,
+    to: str,
+    table_format: str,
+    by: str,
+    partition: tuple[str, ...],
+    fresh: timedelta,
+    once: bool,
+    starting: str,
+    rows_per_commit: int,
+    group: str | None,
+    allow_loss: bool,
+    metrics: int | None,
+    small_files: int,
+    keep: timedelta,
+    clean_every: timedelta,
+    master: str,
+    conf: tuple[str, ...],
+) -> None:
+    """Keep TOPIC as a table: exactly once, also over kills. Run again, it goes on."""
+    from aerobee.pipeline.jobs.table import TableJob
+    from aerobee.pipeline.jobs.upkeep import Upkeep
+
+    times = {"day": ("date",), "hour": ("date", "hour"), "none": ()}
+    job = TableJob(
+        namesrv,
+        to,
+        topics=topic,
+        table_format=table_format,
+        partition_by=(*times[by], *partition),
+        starting=starting,
+        rows_per_commit=rows_per_commit,
+        fresh=None if once else fresh.total_seconds(),
+        group=group,
+        fail_on_data_loss=not allow_loss,
+        upkeep=Upkeep(small_files, keep, clean_every.total_seconds()),
+    )
+    run_table(job, f"table {topic}", metrics, session("table", master, conf, retries=True))
+
+
+@click.command(cls=Job)
+@click.option("--namesrv", required=True, metavar="HOST:PORT")
+@click.option("--topics", help="Topics, separated by commas.")
+@click.option("--pattern", help="A regular expression that whole topic names match.")
+@click.option("--out", required=True, type=click.Path(), help="The folder of the table.")
+@click.option("--format", "table_format", type=FORMATS, default="parquet", show_default=True)
+@click.option("--from", "starting", type=click.Choice(["earliest", "latest"]), default="earliest")
+@click.option("--every", callback=parse_duration, help="Go on for ever: '1 minute'.")
+@click.option("--rows-per-batch", type=click.IntRange(min=1), default=500_000, show_default=True)
+@click.option("--group", help="A consumer group that shows the archive's progress.")
+@click.option("--allow-loss", is_flag=True, help="Go on when messages were deleted unread.")
+@upkeep_options
+@spark_options
+def archive(
+    namesrv: str,
+    topics: str | None,
+    pattern: str | None,
+    out: str,
+    table_format: str,
+    starting: str,
+    every: timedelta | None,
+    rows_per_batch: int,
+    group: str | None,
+    allow_loss: bool,
+    small_files: int,
+    keep: timedelta,
+    clean_every: timedelta,
+    master: str,
+    conf: tuple[str, ...],
+) -> None:
+    """Keep topics as a table partitioned by topic and date. Run again, it goes on."""
+    from aerobee.pipeline.jobs.archive import PARTITION_BY, archive_place, take_over
+    from aerobee.pipeline.jobs.table import TableJob
+    from aerobee.pipeline.jobs.upkeep import Upkeep
+
+    if bool(topics) == bool(pattern):
+        raise click.UsageError("give --topics or --pattern")
+    take_over(out, table_format)
+    job = TableJob(
+        namesrv,
+        archive_place(out, table_format),
+        topics,
+        pattern,
+        table_format,
+        PARTITION_BY,
+        starting,
+        rows_per_batch,
+        None if every is None else every.total_seconds(),
+        group,
+        not allow_loss,
+        Upkeep(small_files, keep, clean_every.total_seconds()),
+    )
+    run_table(job, "archive", None, session("archive", master, conf, retries=True), "archived")
+
+
+def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str = "added") -> None:
+    """Runs the job, says each commit, and the sum at its end."""
+    from aerobee.pipeline.jobs.table import keep_table, stopped_by_signals
+    from aerobee.pipeline.jobs.table_metrics import TableMetrics
+
+    console = Console(file=sys.stderr)
+    figures = TableMetrics(metrics, title)
+
+    def tell(commit: Any) -> None:
+        figures.show(commit)
+        goal = f" (goal {job.fresh:g} s)" if job.fresh else ""
+        late = " LATE" if job.fresh and commit.fresh > job.fresh and not commit.behind else ""
+        console.print(
+            f"{title}: {commit.rows} rows in {commit.files} files, {commit.seconds:.1f} s, "
+            f"{commit.behind} behind, fresh {commit.fresh:.1f} s{goal}{late}, "
+            f"{commit.small_files} small files",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    with stopped_by_signals() as stop:
+        rows = keep_table(spark, job, tell, stop)
+    click.echo(f"{rows} messages {done} to {job.to}")

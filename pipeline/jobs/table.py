@@ -1,0 +1,251 @@
+"""table: a topic kept as a table, exactly once, with the table itself as the only checkpoint.
+
+A trigger reads from the table which offsets it holds, lets tasks write the files of what came
+since, and commits files and offsets in one step. Killed at any point, it either has committed or it
+has not; files that were not committed are no part of the table and are removed later.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aerobee.pipeline.columns import DEFAULT_COLUMNS
+from aerobee.pipeline.jobs.table_tasks import layout_of, shared_out, write_ranges
+from aerobee.pipeline.jobs.upkeep import Schedule, Upkeep, compact, is_small
+from aerobee.pipeline.lake.data_files import table_schema
+from aerobee.pipeline.lake.model import DataFile, Held, Table, TableConflict, TableError
+from aerobee.pipeline.lake.opening import create_table, format_of, open_table, place
+from aerobee.pipeline.options import source_options
+from aerobee.pipeline.source.queues import Offsets, from_json, to_json
+from aerobee.pipeline.source.stream_reader import TopicStream
+from aerobee.pipeline.source.topic_ranges import TopicPlan
+
+log: Final = logging.getLogger("aerobee.pipeline")
+ROWS_PER_TASK: Final = 20_000  # fewer are not worth a file of their own
+COMMIT_TRIES: Final = 5
+IDLE_SECONDS: Final = 1.0  # between looks at a topic without news
+
+
+@dataclass(frozen=True, slots=True)
+class TableJob:
+    """What to keep, where and how."""
+
+    namesrv: str
+    to: str
+    topics: str | None = None
+    pattern: str | None = None
+    table_format: str = "parquet"
+    partition_by: tuple[str, ...] = ("date",)
+    starting: str = "earliest"
+    rows_per_commit: int = 500_000
+    fresh: float | None = None  # seconds from stored to visible; None: all there is now, then end
+    group: str | None = None
+    fail_on_data_loss: bool = True
+    upkeep: Upkeep = field(default_factory=Upkeep)
+    options: Mapping[str, str] = field(default_factory=dict)  # of the source: access keys, TLS
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One trigger that found rows."""
+
+    rows: int
+    files: int
+    seconds: float
+    fresh: float  # age of its oldest message when it became visible
+    lag: dict[str, dict[str, int]]  # what the brokers hold beyond it
+    small_files: int
+
+    @property
+    def behind(self) -> int:
+        return sum(count for queues in self.lag.values() for count in queues.values())
+
+
+def keep_table(
+    spark: Any, job: TableJob, tell: Callable[[Commit], None], stop: threading.Event | None = None
+) -> int:
+    """Runs until there is nothing more, or for ever with `fresh`; how many rows it added."""
+    stop = stop or threading.Event()
+    keeper = Keeper(spark, job)
+    rows = 0
+    worst = 0.0  # seconds of the slowest of the last triggers
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            commit = keeper.trigger()
+            if commit is not None:
+                tell(commit)
+                rows += commit.rows
+                worst = max(commit.seconds, 0.8 * worst)
+            elif job.fresh is None:
+                break
+            keeper.upkeep()
+            if job.fresh is not None and (commit is None or not commit.behind):
+                pause = max(0.0, job.fresh - 1.5 * worst) if commit else IDLE_SECONDS
+                stop.wait(max(0.0, min(pause, job.fresh) - (time.monotonic() - began)))
+        keeper.upkeep(ending=job.fresh is None)
+    finally:
+        keeper.close()
+    return rows
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set: the running trigger is finished."""
+    stop = threading.Event()
+    kinds = (signal.SIGTERM, signal.SIGINT)
+    usual = {kind: signal.signal(kind, lambda *_: stop.set()) for kind in kinds}
+    try:
+        yield stop
+    finally:
+        for kind, handler in usual.items():
+            signal.signal(kind, handler)
+
+
+class Keeper:
+    """The table, the topics and what is between them."""
+
+    def __init__(self, spark: Any, job: TableJob) -> None:
+        self._spark, self._job = spark, job
+        given = {
+            "namesrv": job.namesrv,
+            "startingOffsets": job.starting,
+            "failOnDataLoss": str(job.fail_on_data_loss).lower(),
+            **(
+                {"subscribe": job.topics} if job.topics else {"subscribePattern": job.pattern or ""}
+            ),
+            **({"groupId": job.group} if job.group else {}),
+            **job.options,
+        }
+        options = source_options(given, streaming=True)
+        self._stream = TopicStream(options)
+        self._plan = TopicPlan.of(options, DEFAULT_COLUMNS)
+        self._schedule = Schedule(job.upkeep)
+        self._added = job.upkeep.small_files  # files since the last merge: look at the first chance
+        try:
+            self._stream.addresses()  # a wrong address or topic is said before a table is made
+            self._table = _opened(job)
+            self._small = sum(map(is_small, self._table.files()))
+            self._held = self._begin()
+            if job.fresh is None:
+                self._stream.freeze()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> Held:
+        """Where a new table starts is committed at once: a run that is killed before its first
+        rows goes on from there."""
+        held = self._seen()
+        if held.next:
+            return held
+        start = to_json(self._stream.initial())
+        held = Held().extended(start, start)
+        self._table.append([], held, {})
+        return held
+
+    def _seen(self) -> Held:
+        queues = [
+            (topic, queue)
+            for topic, names in to_json(self._stream.addresses()).items()  # type: ignore[arg-type]
+            for queue in names
+        ]
+        return self._table.held(queues)
+
+    def trigger(self) -> Commit | None:
+        """One commit with what came since the last; None when nothing came."""
+        began = time.monotonic()
+        self._table.refresh()
+        self._held = self._seen()
+        start = self._start()
+        end = self._stream.next_end(start, self._job.rows_per_commit)
+        ranges = [part.range for part in self._stream.ranges(start, end)]
+        if not ranges:
+            self._stream.show_progress(start)
+            return None
+        begun = {one.key: one.start for one in reversed(ranges)} | start
+        held = self._held.extended(to_json(end | begun), to_json(end))
+        groups = shared_out(ranges, self._tasks(), ROWS_PER_TASK)
+        files = write_ranges(self._spark, groups, self._plan, layout_of(self._table))
+        oldest = min((one.oldest_ms or 0 for one in files), default=0)
+        rows = sum(one.rows for one in files)
+        self._append(files, held, {"rows": rows, "oldest-ms": oldest})
+        self._stream.show_progress(end)
+        return self._told(files, time.monotonic() - began, oldest, end)
+
+    def _start(self) -> Offsets:
+        """The next offsets of the queues that this job covers; new queues are not among them."""
+        covered = {key.topic for key in self._stream.addresses()}
+        next_offsets = from_json(self._held.next)
+        return {key: offset for key, offset in next_offsets.items() if key.topic in covered}
+
+    def _tasks(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def _append(self, files: list[DataFile], held: Held, note: Mapping[str, Any]) -> None:
+        """Commits. A conflict with another's upkeep is tried again; with other rows it is not."""
+        for attempt in range(COMMIT_TRIES):
+            try:
+                self._table.append(files, held, note)
+                self._held = held
+                return
+            except TableConflict as error:
+                self._table.refresh()
+                if self._seen().next != self._held.next:
+                    raise TableConflict(
+                        f"another job adds rows to {self._table.where}; this one added none of its "
+                        "own and ends. Run one job for each table"
+                    ) from None
+                if attempt == COMMIT_TRIES - 1:
+                    raise
+                log.warning("%s; trying again", error)
+
+    def _told(self, files: list[DataFile], seconds: float, oldest_ms: int, end: Offsets) -> Commit:
+        self._added += len(files)
+        self._small += sum(map(is_small, files))
+        fresh = max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
+        ends = self._stream.available()
+        lag = {key: max(0, ends[key] - end.get(key, 0)) for key in ends}
+        rows = sum(one.rows for one in files)
+        return Commit(rows, len(files), seconds, fresh, to_json(lag), self._small)
+
+    def upkeep(self, *, ending: bool = False) -> None:
+        """Merges small files once enough came, and cleans on schedule."""
+        job = self._job.upkeep
+        try:
+            if self._added >= job.small_files:
+                self._added = 0
+                compact(self._spark, self._table, self._held, job.small_files)
+                self._small = sum(map(is_small, self._table.files()))
+            if cleaned := self._schedule.clean(self._table, ending=ending):
+                log.info("%s: %s", self._table.where, cleaned)
+        except TableConflict as error:  # somebody else does the same; the next time will do
+            log.warning("upkeep of %s: %s", self._table.where, error)
+            self._table.refresh()
+
+    def close(self) -> None:
+        self._stream.cluster.close()
+
+
+def _opened(job: TableJob) -> Table:
+    """The job's table, made when it is not there."""
+    where = place(job.to)
+    there = format_of(where)
+    if there is None:
+        return create_table(
+            where, job.table_format, table_schema(job.partition_by), job.partition_by
+        )
+    if there != job.table_format:
+        raise TableError(f"{where} is a {there} table: --format {there}, or another place")
+    table = open_table(where, writing=True)
+    if table.partition_by != job.partition_by:
+        raise TableError(
+            f"{where} is partitioned by {', '.join(table.partition_by) or 'nothing'}, not by "
+            f"{', '.join(job.partition_by) or 'nothing'}; say the same, or use another place"
+        )
+    return table

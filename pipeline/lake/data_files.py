@@ -1,0 +1,201 @@
+"""Parquet files of a table: rows cut by their partition values, written, and read again."""
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema
+from aerobee.pipeline.lake.model import TARGET_BYTES, DataFile, TableError
+
+BUFFER_BYTES: Final = TARGET_BYTES  # in memory; files on disk are smaller by their compression
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+# Columns made of `timestamp`, by which tables are partitioned.
+TIMES: Final[dict[str, Any]] = {"date": pa.date32(), "hour": pa.int32()}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a task writes: pickled to it, so plain values only."""
+
+    folder: str
+    schema: bytes  # Arrow's schema of a file, serialised
+    partition_by: tuple[str, ...]
+    readable_paths: bool = True  # Hive's column=value; else only where the value is plain text
+    suffix: str = ""  # of files that no reader of the folder should take for its own yet
+
+
+def table_schema(partition_by: Sequence[str], typed: Sequence[Any] = ()) -> Any:
+    """The columns of a message, those of its value, then those that only partitions need."""
+    schema = arrow_schema(DEFAULT_COLUMNS)
+    for one in typed:
+        schema = schema.append(one)
+    for name in partition_by:
+        if name in TIMES:
+            schema = schema.append(pa.field(name, TIMES[name]))
+        elif name not in schema.names:
+            raise TableError(
+                f"there is no column {name} to partition by; {', '.join(schema.names)}"
+            )
+        elif not _is_plain(schema.field(name).type):
+            raise TableError(f"{name} is a {schema.field(name).type}: partition by text or numbers")
+    return schema
+
+
+def _is_plain(kind: Any) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_boolean(kind)
+    )
+
+
+def with_times(batch: Any, names: Iterable[str]) -> Any:
+    """The batch with the wanted ones of `date` and `hour`, in UTC."""
+    for name in names:
+        if name == "date":
+            batch = batch.append_column(name, batch["timestamp"].cast(pa.date32()))
+        elif name == "hour":
+            batch = batch.append_column(name, pc.hour(batch["timestamp"]).cast(pa.int32()))
+    return batch
+
+
+def write_files(batches: Iterable[Any], layout: Layout) -> Iterator[DataFile]:
+    """The rows as files of their partitions; nothing of it belongs to the table yet."""
+    pending: list[Any] = []
+    size = 0
+    for batch in batches:
+        pending.append(
+            pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        )
+        size += batch.nbytes
+        if size >= BUFFER_BYTES:
+            yield from _write(pa.concat_tables(pending), layout)
+            pending, size = [], 0
+    if pending:
+        yield from _write(pa.concat_tables(pending), layout)
+
+
+def _write(rows: Any, layout: Layout) -> Iterator[DataFile]:
+    schema = pa.ipc.read_schema(pa.py_buffer(layout.schema))
+    rows = with_times(rows, layout.partition_by)
+    for values, part in _parts(rows, layout.partition_by):
+        yield _write_one(part.select(schema.names).cast(schema), part, values, layout)
+
+
+def _parts(rows: Any, names: tuple[str, ...]) -> Iterator[tuple[dict[str, str | None], Any]]:
+    """The rows of each combination of partition values, in the order they came."""
+    if not names:
+        yield {}, rows
+        return
+    keys = rows.select(names)
+    for row in keys.group_by(list(names), use_threads=False).aggregate([]).to_pylist():
+        mask = None
+        for name in names:
+            value = pa.scalar(row[name], keys.schema.field(name).type)
+            same = pc.is_null(keys[name]) if row[name] is None else pc.equal(keys[name], value)
+            same = pc.fill_null(same, False)
+            mask = same if mask is None else pc.and_(mask, same)
+        yield {name: text_of(row[name]) for name in names}, rows.filter(mask)
+
+
+def text_of(value: Any) -> str | None:
+    """A partition value as Delta and Hive write it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def value_of(text: str | None, kind: Any) -> Any:
+    """What `text_of` was given."""
+    if text is None or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return text
+    if pa.types.is_boolean(kind):
+        return text == "true"
+    return date.fromisoformat(text) if pa.types.is_date(kind) else int(text)
+
+
+def _write_one(rows: Any, whole: Any, values: dict[str, str | None], layout: Layout) -> DataFile:
+    folders = [_folder(name, text, layout.readable_paths) for name, text in values.items()]
+    folder = "/".join([layout.folder, *folders])
+    path = f"{folder}/part-{uuid.uuid4()}.parquet{layout.suffix}"
+    filesystem, inner = file_system(path)
+    filesystem.create_dir(inner.rpartition("/")[0], recursive=True)
+    with filesystem.open_output_stream(inner) as sink:
+        pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 20)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        sync(inner)  # before a commit names it
+    ends = pc.min_max(whole["offset"]).as_py()
+    size = filesystem.get_file_info(inner).size
+    oldest = pc.min(whole["timestamp"]).as_py()
+    oldest_ms = None if oldest is None else round(oldest.timestamp() * 1000)
+    return DataFile(path, rows.num_rows, size, values, ends["min"], ends["max"], oldest_ms)
+
+
+def sync(path: str) -> None:
+    """What was written to the file or the folder survives a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _folder(name: str, text: str | None, readable: bool) -> str:
+    if text is None:
+        return f"{name}={NULL_PARTITION}"
+    if not readable and not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        return f"{name}-{uuid.uuid5(uuid.NAMESPACE_URL, text)}"
+    return f"{name}={quote(text, safe='')}"
+
+
+def hive_values(relative: str, names: Iterable[str]) -> dict[str, str | None]:
+    """The partition values that a path tells."""
+    found = dict(part.split("=", 1) for part in relative.split("/")[:-1] if "=" in part)
+    texts = {name: found.get(name, NULL_PARTITION) for name in names}
+    return {name: None if text == NULL_PARTITION else unquote(text) for name, text in texts.items()}
+
+
+def file_system(path: str) -> tuple[Any, str]:
+    """Arrow's file system of a path or URI, and the path in it."""
+    parts = urlsplit(path)
+    if len(parts.scheme) > 1 and parts.scheme != "file":
+        filesystem, inner = pafs.FileSystem.from_uri(path)
+        return filesystem, inner
+    return pafs.LocalFileSystem(), unquote(parts.path) if parts.scheme == "file" else path
+
+
+def read_rows(
+    one: DataFile, columns: Sequence[str], schema: Any, where: Any = None
+) -> Iterator[Any]:
+    """The file's rows as batches of these columns; those it lacks come from its partition values,
+    or are null in a file that is older than the column."""
+    filesystem, inner = file_system(one.path)
+    with pq.ParquetFile(filesystem.open_input_file(inner)) as file:
+        there = set(file.schema_arrow.names)
+        for batch in file.iter_batches(columns=[name for name in columns if name in there]):
+            arrays = []
+            for name in columns:
+                kind = schema.field(name).type
+                if name in there:
+                    arrays.append(batch[name].cast(kind))
+                elif name in one.partition:
+                    value = value_of(one.partition[name], kind)
+                    arrays.append(pa.repeat(pa.scalar(value, kind), batch.num_rows))
+                else:
+                    arrays.append(pa.nulls(batch.num_rows, kind))
+            rows = pa.table(arrays, names=list(columns))
+            yield rows if where is None else rows.filter(where(rows))

@@ -1,0 +1,101 @@
+"""What a kept table is, whatever its format: files, and which offsets of which queues they hold.
+
+A commit adds files and says the offsets in one step. Whoever goes on reads them from the table
+itself, so there is no checkpoint beside it that could be lost or contradict it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from aerobee.pipeline.errors import OptionError
+
+Numbers = dict[str, dict[str, int]]  # {"topic": {"broker:queue": offset}}, as in Spark's checkpoint
+NOTE: Final = "aerobee"  # where a commit carries what is not data: the offsets and figures
+
+KEEP: Final = timedelta(days=7)  # old snapshots and unreferenced files stay that long
+TARGET_BYTES: Final = 128 * 1024 * 1024
+
+
+class TableConflict(RuntimeError):
+    """Somebody else committed to the table since it was read; nothing was written."""
+
+
+class TableError(OptionError):
+    """A table that cannot be used as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """first <= offset < next of each queue are in the table."""
+
+    first: Numbers = field(default_factory=dict)
+    next: Numbers = field(default_factory=dict)
+
+    def extended(self, start: Numbers, end: Numbers) -> "Held":
+        """With the rows from `start` to `end` added."""
+        first = {topic: dict(queues) for topic, queues in self.first.items()}
+        following = {topic: dict(queues) for topic, queues in self.next.items()}
+        for topic, queues in end.items():
+            for queue, offset in queues.items():
+                first.setdefault(topic, {}).setdefault(queue, start[topic][queue])
+                following.setdefault(topic, {})[queue] = offset
+        return Held(first, following)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file of a table."""
+
+    path: str  # absolute, or a URI
+    rows: int
+    size: int
+    partition: dict[str, str | None]  # the values of its partition, as text
+    offset_min: int | None = None
+    offset_max: int | None = None
+    oldest_ms: int | None = None  # when its first message was stored; of files just written
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a cleaning removed."""
+
+    snapshots: int = 0
+    files: int = 0
+
+
+class Table(Protocol):
+    """One table. `refresh` looks at it; what follows belongs to the version that was seen then."""
+
+    where: str
+    table_format: str
+    partition_by: tuple[str, ...]
+
+    def refresh(self) -> None: ...
+
+    def schema(self) -> Any:
+        """Arrow's schema of a row, partition columns included."""
+
+    def file_schema(self) -> Any:
+        """Arrow's schema of a data file."""
+
+    def held(self, queues: Iterable[tuple[str, str]]) -> Held:
+        """The offsets of these queues (topic, "broker:queue"); a format may tell more."""
+
+    def files(self) -> list[DataFile]: ...
+
+    def data_folder(self) -> str:
+        """Where tasks put new files; they become visible with their commit."""
+
+    def append(self, files: Sequence[DataFile], held: Held, note: Mapping[str, Any]) -> None:
+        """Adds files and offsets in one commit; TableConflict when another one was first."""
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], held: Held) -> None:
+        """The same rows in other files."""
+
+    def add_columns(self, fields: Sequence[Any]) -> None:
+        """The table's schema with these Arrow fields at its end."""
+
+    def clean(self, keep: timedelta) -> Cleaned:
+        """Removes snapshots older than that, and files that no snapshot names."""

@@ -1,0 +1,125 @@
+"""Kills of a real driver, of its Python workers and of the broker under kept tables.
+
+`python -m spark.table_kills 100 SEED`: so many of the driver, a fifth as many of each other.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from peers.aerobee_broker import AerobeeBroker
+from spark.helpers import create_topic, numbers, produce, start_script
+from spark.kills import kill_group, kill_worker, wait_until
+from spark.lake_readers import FORMATS, open_with_others
+
+from aerobee.pipeline.lake.opening import format_of, open_table
+
+TOPIC = "kept"
+QUEUES = 3
+CHUNK = 10
+
+
+class Load:
+    """Sends numbered messages until it is stopped, and again what a broker that died refused."""
+
+    def __init__(self, namesrv: str) -> None:
+        self.sent = 0
+        self._namesrv = namesrv
+        self._stop = threading.Event()
+        self.paused = threading.Lock()  # held while the broker is down: a message whose answer is
+        self._thread = threading.Thread(target=self._run)  # lost would be sent twice
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.2):
+            with self.paused:
+                queue_id = self.sent // CHUNK % QUEUES
+                produce(self._namesrv, TOPIC, numbers(CHUNK, self.sent), queue_id=queue_id)
+                self.sent += CHUNK
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def check(root: Path) -> dict[str, int]:
+    """Each table opens with every reader, has no row twice, and the rows that its offsets say."""
+    rows = {}
+    for table_format in FORMATS:
+        where = root / table_format
+        if format_of(str(where)) is None:
+            continue  # killed before it was made
+        table = open_table(str(where), writing=True)
+        held = table.held([(TOPIC, f"broker-a:{n}") for n in range(QUEUES)])
+        queues = held.next.get(TOPIC, {})
+        wanted = sum(end - held.first[TOPIC][queue] for queue, end in queues.items())
+        for reader, values in open_with_others(where, table_format).items():
+            twice = [value for value, count in Counter(values).items() if count > 1]
+            assert not twice, f"{reader}: twice in {table_format}: {twice[:5]}"
+            assert len(values) == wanted, (
+                f"{reader}: {len(values)} rows in {table_format}: {wanted}"
+            )
+        rows[table_format] = wanted
+    return rows
+
+
+def run(folder: Path, kills: int, others: int, seed: int) -> dict[str, int]:
+    """So many kills of the driver, and of workers and of the broker; the rows of each table."""
+    chance = random.Random(seed)
+    root = folder / "lake"
+    with AerobeeBroker(folder / "broker", brokerName="broker-a") as broker:
+        create_topic(broker.broker, TOPIC, QUEUES)
+        load = Load(broker.namesrv)
+        settings = {
+            "namesrv": broker.namesrv,
+            "topic": TOPIC,
+            "root": str(root),
+            "done": str(folder / "done"),
+            "master": "local[2]",
+            "rows_per_commit": 60,
+        }
+        script = Path(__file__).with_name("table_driver.py")
+        try:
+            for n in range(kills):
+                driver = start_script(script, settings)
+                more = _commits(root) + chance.randint(1, 5)
+                wait_until(lambda more=more: _commits(root) >= more, driver, 120)  # type: ignore[misc]
+                if n < others:
+                    time.sleep(chance.random())
+                    kill_worker(driver)
+                    with load.paused:
+                        broker.kill()
+                        time.sleep(chance.random())
+                        broker.start()
+                time.sleep(chance.random())
+                assert driver.poll() is None, driver.communicate()[0][-3000:]
+                kill_group(driver)
+                print(f"kill {n + 1}: {check(root)} of {load.sent}", flush=True)
+        finally:
+            load.stop()
+        (folder / "done").touch()
+        driver = start_script(script, settings | {"rows_per_commit": 5000})
+        output, _ = driver.communicate(timeout=600)
+        assert "complete" in output, output[-3000:]
+        rows = check(root)
+        for table_format in FORMATS:
+            for reader, values in open_with_others(root / table_format, table_format).items():
+                assert sorted(values) == numbers(load.sent), f"{reader} of {table_format}"
+    return rows
+
+
+def _commits(root: Path) -> int:
+    """How many commits the Parquet table ever had."""
+    return max((int(file.stem) for file in root.glob("parquet/_aerobee/commits/*.json")), default=0)
+
+
+if __name__ == "__main__":
+    count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    with tempfile.TemporaryDirectory() as temporary:
+        print(run(Path(temporary), count, count // 5, start), flush=True)

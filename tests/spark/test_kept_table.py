@@ -1,0 +1,157 @@
+"""`aerobee pipeline table`: a topic kept as Parquet, Delta and Iceberg by a real Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from click.testing import CliRunner, Result
+from peers.aerobee_broker import AerobeeBroker
+from pyspark.sql import SparkSession
+from spark.helpers import create_topic, numbers, produce
+from spark.lake_readers import FORMATS, open_with_others
+
+from aerobee.pipeline.cli import pipeline
+from aerobee.pipeline.jobs.table import Commit, Keeper, TableJob, keep_table
+from aerobee.pipeline.jobs.upkeep import Upkeep
+from aerobee.pipeline.lake.model import TableConflict
+from aerobee.pipeline.lake.opening import open_table
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(spark: SparkSession) -> Run:
+    """Runs a command; it finds the running session."""
+
+    def invoke(*words: Any, fails: bool = False) -> Result:
+        result = CliRunner().invoke(pipeline, [str(word) for word in words])
+        assert (result.exit_code != 0) == fails, f"{result.output}\n{result.exception!r}"
+        return result
+
+    return invoke
+
+
+def last_line(result: Result) -> str:
+    return result.output.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_topic_is_a_table_that_others_open(
+    run: Run, broker: AerobeeBroker, tmp_path: Path, table_format: str
+) -> None:
+    topic = f"lake-{table_format}"
+    create_topic(broker.broker, topic, 2)
+    for queue_id in range(2):
+        produce(broker.namesrv, topic, numbers(200)[queue_id::2], tag="a b", queue_id=queue_id)
+    where = tmp_path / "table"
+    words = ("table", topic, "--namesrv", broker.namesrv, "--to", where, "--format", table_format)
+    words = (*words, "--once", "--partition", "tags")
+    assert last_line(run(*words)).startswith("200 messages added")
+    assert last_line(run(*words)).startswith("0 messages added")
+    produce(broker.namesrv, topic, numbers(50, 200), queue_id=0)
+    assert last_line(run(*words)).startswith("50 messages added")
+    for reader, values in open_with_others(where, table_format).items():
+        assert sorted(values) == numbers(250), reader
+    table = open_table(str(where))
+    queues = [(topic, f"{name}:{n}") for n in range(2) for name in (_broker_name(table),)]
+    assert [table.held(queues).next[topic][queue] for _, queue in queues] == [150, 100]
+    assert {one.partition["tags"] for one in table.files()} == {"a b", None}
+
+
+def _broker_name(table: Any) -> str:
+    path = table.files()[0].path
+    return str(duckdb.sql(f"select any_value(broker) from read_parquet('{path}')").fetchall()[0][0])
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_small_files_are_merged_and_leftovers_removed(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
+) -> None:
+    topic = f"small-{table_format}"
+    create_topic(broker.broker, topic, 1)
+    produce(broker.namesrv, topic, numbers(120))
+    where = tmp_path / "table"
+    job = TableJob(
+        broker.namesrv,
+        str(where),
+        topic,
+        table_format=table_format,
+        rows_per_commit=10,
+        upkeep=Upkeep(small_files=4, keep=timedelta(0)),
+    )
+    commits: list[Commit] = []
+    assert keep_table(spark, job, commits.append) == 120
+    assert [commit.rows for commit in commits] == [10] * 12
+    assert max(commit.small_files for commit in commits) <= 4 + 3  # of a tier; and the merged ones
+    table = open_table(str(where))
+    named = {one.path for one in table.files()}
+    assert len(named) <= 6
+    assert {str(file) for file in where.rglob("part-*.parquet")} == named
+    for reader, values in open_with_others(where, table_format).items():
+        assert sorted(values) == numbers(120), reader
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_of_two_jobs_on_one_table_one_adds_nothing(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
+) -> None:
+    topic = f"twice-{table_format}"
+    create_topic(broker.broker, topic, 1)
+    produce(broker.namesrv, topic, numbers(30))
+    where = tmp_path / "table"
+    job = TableJob(broker.namesrv, str(where), topic, table_format=table_format)
+    one, other = Keeper(spark, job), Keeper(spark, job)
+    append = other._table.append
+
+    def late(*planned: Any) -> None:  # the first commits after the other has read and planned
+        assert one.trigger() is not None
+        append(*planned)
+
+    other._table.append = late  # type: ignore[method-assign]
+    refused = pytest.raises(TableConflict, match="another job adds rows")
+    with closing(one), closing(other), refused:
+        other.trigger()
+    for reader, values in open_with_others(where, table_format).items():
+        assert sorted(values) == numbers(30), reader
+
+
+def test_a_table_follows_its_topic_and_says_how_fresh_it_is(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "followed", 2)
+    produce(broker.namesrv, "followed", numbers(10))
+    stop, commits = threading.Event(), []
+
+    def tell(commit: Commit) -> None:
+        commits.append(commit)
+        if sum(one.rows for one in commits) == 40:
+            stop.set()
+        elif len(commits) == 1:
+            produce(broker.namesrv, "followed", numbers(30, 10))
+
+    job = TableJob(broker.namesrv, str(tmp_path / "t"), "followed", fresh=2.0, group="lake")
+    assert keep_table(spark, job, tell, stop) == 40
+    assert all(commit.fresh > 0 for commit in commits)
+    assert set(commits[-1].lag) == {"followed"} and commits[-1].behind == 0
+
+
+def test_a_table_of_another_shape_is_refused(
+    run: Run, broker: AerobeeBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.broker, "shaped", 1)
+    words = ("table", "shaped", "--namesrv", broker.namesrv, "--to", tmp_path / "t", "--once")
+    run(*words)
+    assert (
+        "partitioned by date, not by date, hour" in run(*words, "--by", "hour", fails=True).output
+    )
+    assert "is a parquet table" in run(*words, "--format", "delta", fails=True).output
+    other = ("table", "shaped", "--namesrv", broker.namesrv, "--to", tmp_path / "u", "--once")
+    assert "no column colour" in run(*other, "--partition", "colour", fails=True).output
+    assert not (tmp_path / "u").exists()
