@@ -18,8 +18,9 @@ $(SV41_OK): pyproject.toml
 	@touch $@
 
 KILLS ?= 100
+SEAMS ?= 50
 
-.PHONY: test-spark test-spark-full test-spark-41 test-table-kills bench-spark
+.PHONY: test-spark test-spark-full test-spark-41 test-table-kills test-seam bench-spark
 test-spark: $(SV_OK) ## the Spark pipeline on the newest PySpark (Java 17)
 	$(SV)/bin/pytest -q -m "not slow and not apache" tests/spark $(ARGS)
 	$(SV)/bin/pytest -q -m spark tests/docs $(ARGS)
@@ -32,6 +33,9 @@ test-spark-41: $(SV41_OK) ## the Spark pipeline on PySpark 4.1, with Delta and I
 
 test-table-kills: $(SV_OK) ## kills under kept tables: KILLS=100 of the driver, a fifth each of worker and broker
 	cd tests && ../$(SV)/bin/python -m spark.table_kills $(KILLS) $(SEED)
+
+test-seam: $(SV_OK) ## history and present as one over SEAMS=50 random cuts of retention
+	SEAMS=$(SEAMS) SEED=$(SEED) $(SV)/bin/pytest -q tests/spark/test_history.py -k random_cuts $(ARGS)
 
 bench-spark: $(SV_OK) ## MB/s of topic read, offline read and write beside Parquet (Java 17)
 	$(SV)/bin/python -m bench.spark $(ARGS)

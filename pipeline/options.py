@@ -196,6 +196,7 @@ SOURCE: Final[dict[str, Option]] = CONNECTION | {
     "pushdown": Option(_boolean, False),
     "splitBytes": Option(_positive, 128 * 1024 * 1024),
     "sealedOnly": Option(_boolean, False),
+    "history": Option(_text),
 }
 SINK: Final[dict[str, Option]] = CONNECTION | {
     "topic": Option(_text),
@@ -273,6 +274,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     _one_bound(options, "ending")
     if options["tags"] and options["sql"]:
         raise OptionError("options tags and sql exclude each other: a broker applies one filter")
+    if options["history"] and options["sql"]:
+        raise OptionError("option sql is applied by brokers; with history, filter after the read")
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown"):
             if name in options.given:

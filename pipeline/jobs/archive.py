@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, spark_ddl
 from aerobee.pipeline.jobs.leftovers import committed_by_spark, remove_leftovers
 from aerobee.pipeline.lake.data_files import hive_values, table_schema
-from aerobee.pipeline.lake.model import DataFile, Held, Numbers, Table, TableError
+from aerobee.pipeline.lake.model import ASIDE, OWN, DataFile, Held, Numbers, Table, TableError
 from aerobee.pipeline.lake.opening import create_table, format_of, open_table, place
-from aerobee.pipeline.lake.parquet_folder import ASIDE, OWN
 
 CHECKPOINT: Final = "_checkpoint"
 SPARK_METADATA: Final = "_spark_metadata"

@@ -164,7 +164,7 @@ class Keeper:
         self._held = self._seen()
         start = self._start()
         end = self._stream.next_end(start, self._job.rows_per_commit)
-        ranges = [part.range for part in self._stream.ranges(start, end)]
+        ranges = self._stream.planned(start, end).ranges
         if not ranges:
             self._stream.show_progress(start)
             return None

@@ -9,8 +9,7 @@ from typing import Any
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema
 from aerobee.pipeline.lake.data_files import TIMES, Layout, read_rows, write_files
-from aerobee.pipeline.lake.model import DataFile, Table
-from aerobee.pipeline.lake.parquet_folder import ASIDE
+from aerobee.pipeline.lake.model import ASIDE, DataFile, Table
 from aerobee.pipeline.source.puller import Range
 from aerobee.pipeline.source.topic_ranges import TopicPlan, read_range
 

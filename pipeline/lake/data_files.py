@@ -2,10 +2,12 @@
 
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -15,7 +17,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema
-from aerobee.pipeline.lake.model import TARGET_BYTES, DataFile, TableError
+from aerobee.pipeline.lake.model import (
+    ASIDE,
+    OWN,
+    REMOVED,
+    TARGET_BYTES,
+    DataFile,
+    TableError,
+)
 
 BUFFER_BYTES: Final = TARGET_BYTES  # in memory; files on disk are smaller by their compression
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -183,8 +192,7 @@ def read_rows(
 ) -> Iterator[Any]:
     """The file's rows as batches of these columns; those it lacks come from its partition values,
     or are null in a file that is older than the column."""
-    filesystem, inner = file_system(one.path)
-    with pq.ParquetFile(filesystem.open_input_file(inner)) as file:
+    with pq.ParquetFile(_open(one.path)) as file:
         there = set(file.schema_arrow.names)
         for batch in file.iter_batches(columns=[name for name in columns if name in there]):
             arrays = []
@@ -199,3 +207,23 @@ def read_rows(
                     arrays.append(pa.nulls(batch.num_rows, kind))
             rows = pa.table(arrays, names=list(columns))
             yield rows if where is None else rows.filter(where(rows))
+
+
+def _open(path: str) -> Any:
+    """The file, which a commit may just be moving: from aside to its place, or out of it."""
+    filesystem, inner = file_system(path)
+    for attempt in range(5):
+        for place in (inner, *_other_places(Path(inner))):
+            try:
+                return filesystem.open_input_file(place)
+            except FileNotFoundError:
+                continue
+        time.sleep(0.05 * attempt)
+    raise TableError(f"{path} of the table is gone; was it removed while it was read (--keep)?")
+
+
+def _other_places(file: Path) -> Iterator[str]:
+    for parent in file.parents:
+        if (parent / OWN).is_dir():
+            yield str(parent / OWN / "aside" / file.relative_to(parent)) + ASIDE
+            yield str(parent / OWN / "removed" / file.name) + REMOVED

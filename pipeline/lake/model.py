@@ -14,6 +14,12 @@ from aerobee.pipeline.errors import OptionError
 Numbers = dict[str, dict[str, int]]  # {"topic": {"broker:queue": offset}}, as in Spark's checkpoint
 NOTE: Final = "aerobee"  # where a commit carries what is not data: the offsets and figures
 
+# Inside a Parquet table; readers of folders pass over names that begin with _, and to those that
+# look into every folder the suffixes are no Parquet.
+OWN: Final = "_aerobee"
+ASIDE: Final = ".aside"
+REMOVED: Final = ".removed"
+
 KEEP: Final = timedelta(days=7)  # old snapshots and unreferenced files stay that long
 TARGET_BYTES: Final = 128 * 1024 * 1024
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aerobee.pipeline.lake.model import Table, TableError
-from aerobee.pipeline.lake.parquet_folder import OWN, ParquetFolder
+from aerobee.pipeline.lake.model import OWN, Table, TableError
+from aerobee.pipeline.lake.parquet_folder import ParquetFolder
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 

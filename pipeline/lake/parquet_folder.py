@@ -25,11 +25,17 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aerobee.pipeline.lake.data_files import sync
-from aerobee.pipeline.lake.model import Cleaned, DataFile, Held, TableConflict, TableError
+from aerobee.pipeline.lake.model import (
+    ASIDE,
+    OWN,
+    REMOVED,
+    Cleaned,
+    DataFile,
+    Held,
+    TableConflict,
+    TableError,
+)
 
-OWN: Final = "_aerobee"  # readers of Parquet folders pass over names that begin with _
-ASIDE: Final = ".aside"  # DuckDB's ** looks into every folder: such names are no Parquet to it
-REMOVED: Final = ".removed"
 WHOLE_EVERY: Final = 50  # each such commit lists all files, so that older ones need not be read
 
 

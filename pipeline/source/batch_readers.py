@@ -9,8 +9,10 @@ from pyspark.sql.types import StructType
 
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import Options, no_match
+from aerobee.pipeline.source.history import read_part
 from aerobee.pipeline.source.partitions import (
     NOTHING,
+    PastPartition,
     RangePartition,
     SplitPartition,
     arrow_schema_of,
@@ -19,7 +21,13 @@ from aerobee.pipeline.source.queues import shown_topics
 from aerobee.pipeline.source.split_reader import Selection, read_split
 from aerobee.pipeline.source.store_files import Split, StoreError, StoreFiles
 from aerobee.pipeline.source.topic_filter import topic_filter
-from aerobee.pipeline.source.topic_ranges import TopicPlan, plan_batch, read_range, tag_set
+from aerobee.pipeline.source.topic_ranges import (
+    BatchPlan,
+    TopicPlan,
+    plan_batch,
+    read_joined,
+    tag_set,
+)
 from aerobee.protocol.files.config_files import read_config
 from aerobee.protocol.names import is_system_topic
 
@@ -35,11 +43,24 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [RangePartition(one) for one in plan_batch(self.options)] or [NOTHING]
+        return planned(plan_batch(self.options)) or [NOTHING]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if isinstance(partition, RangePartition):
-            yield from read_range(partition.range, self.plan, arrow_schema_of(self.schema))
+        yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
+
+
+def planned(plan: BatchPlan) -> list[InputPartition]:
+    """The partitions of a plan, those of the past first."""
+    past = plan.history.parts(plan.past) if plan.history and plan.past else []
+    return [*map(PastPartition, past), *map(RangePartition, plan.ranges)]
+
+
+def read_partition(partition: InputPartition, plan: TopicPlan, schema: Any) -> Iterator[Any]:
+    """A task's rows, of a broker or of the table of the past."""
+    if isinstance(partition, RangePartition):
+        yield from read_joined(partition.range, plan, schema)
+    elif isinstance(partition, PastPartition):
+        yield from read_part(partition.part, plan.columns, plan.tags, schema)
 
 
 class PathReader(DataSourceReader):  # type: ignore[misc]

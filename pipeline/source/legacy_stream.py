@@ -13,10 +13,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from aerobee.pipeline.options import Options
-from aerobee.pipeline.source.partitions import RangePartition, arrow_schema_of
+from aerobee.pipeline.source.batch_readers import planned, read_partition
+from aerobee.pipeline.source.partitions import arrow_schema_of
 from aerobee.pipeline.source.queues import Offsets, from_json, to_json
 from aerobee.pipeline.source.stream_reader import Table, TopicStream
-from aerobee.pipeline.source.topic_ranges import TopicPlan, read_range
+from aerobee.pipeline.source.topic_ranges import TopicPlan
 
 
 class LegacyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
@@ -43,11 +44,10 @@ class LegacyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def partitions(self, start: Table, end: Table) -> Sequence[InputPartition]:
         self.position = from_json(end)
-        return self.stream.ranges(from_json(start), from_json(end))
+        return planned(self.stream.planned(from_json(start), from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, RangePartition)
-        yield from read_range(partition.range, self.plan, arrow_schema_of(self.schema))
+        yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
 
     def commit(self, end: Table) -> None:
         self.stream.show_progress(from_json(end))

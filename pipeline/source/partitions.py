@@ -7,6 +7,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from aerobee.pipeline.source.history import Part
 from aerobee.pipeline.source.puller import Range
 from aerobee.pipeline.source.store_files import Split
 
@@ -26,6 +27,13 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     """One task's range of a queue."""
 
     range: Range
+
+
+@dataclass
+class PastPartition(InputPartition):  # type: ignore[misc]
+    """One task's files of the table that holds the topic's past."""
+
+    part: Part
 
 
 @dataclass

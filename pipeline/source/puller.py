@@ -155,6 +155,8 @@ def _lost(
 ) -> int:
     text = f"offsets {start} to {end - 1} of {wanted.key} {reason}"
     if plan.fail_on_data_loss:
-        raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+        error = DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+        error.at = start
+        raise error
     warn(text)
     return end

@@ -21,10 +21,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from aerobee.pipeline.source.batch_readers import PathReader, TopicReader
-from aerobee.pipeline.source.partitions import NOTHING, RangePartition
+from aerobee.pipeline.source.batch_readers import PathReader, TopicReader, planned
+from aerobee.pipeline.source.partitions import NOTHING
 from aerobee.pipeline.source.puller import Range
-from aerobee.pipeline.source.queues import by_time
+from aerobee.pipeline.source.queues import QueueKey, by_time
 from aerobee.pipeline.source.topic_filter import topic_filter
 from aerobee.pipeline.source.topic_ranges import plan_batch
 from aerobee.pipeline.wire import Access, Cluster
@@ -120,15 +120,22 @@ class NarrowedTopicReader(TopicReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        ranges = [one for one in plan_batch(self.options) if self._covers(one)]
+        plan = plan_batch(self.options)
+        ranges = [one for one in plan.ranges if self._covers(one.key)]
         ranges = self._by_time([self._clip(one) for one in ranges])
-        kept = [RangePartition(one) for one in ranges if one.start < one.end]
-        return kept or [NOTHING]
+        kept = [one for one in ranges if one.start < one.end]
+        low, high = self.limits.offset_low, self.limits.offset_high
+        past = {
+            key: (max(start, low), min(end, high))
+            for key, (start, end) in plan.past.items()
+            if self._covers(key) and max(start, low) < min(end, high)
+        }
+        return planned(replace(plan, ranges=kept, past=past)) or [NOTHING]
 
-    def _covers(self, one: Range) -> bool:
+    def _covers(self, key: QueueKey) -> bool:
         topics, queues = self.limits.topics, self.limits.partitions
-        return (topics is None or one.key.topic in topics) and (
-            queues is None or one.key.queue_id in queues
+        return (topics is None or key.topic in topics) and (
+            queues is None or key.queue_id in queues
         )
 
     def _clip(self, one: Range) -> Range:

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from aerobee.pipeline.options import EARLIEST, LATEST, OptionError, Options, no_match
 from aerobee.pipeline.wire import Cluster, Link, checked
@@ -18,7 +18,9 @@ DEFAULT_GROUP: Final = "spark-aerobee"
 
 
 class DataLoss(RuntimeError):
-    """Messages that the read should have seen are gone."""
+    """Messages that the read should have seen are gone, from the offset `at` on."""
+
+    at: int | None = None
 
 
 class QueueKey(NamedTuple):
@@ -211,17 +213,33 @@ def pull_fields(
     }
 
 
-def bound(cluster: Cluster, options: Options, addresses: Addresses, side: str) -> Offsets:
+class Past(Protocol):
+    """What is kept of queues beyond their brokers' retention."""
+
+    def earliest(self, first: Offsets) -> Offsets:
+        """The first offsets, where a broker's are these."""
+
+    def by_time(self, found: Offsets, first: Offsets, times: Mapping[QueueKey, int]) -> Offsets:
+        """The first offsets at those times, where brokers found these."""
+
+
+def bound(
+    cluster: Cluster, options: Options, addresses: Addresses, side: str, past: Past | None = None
+) -> Offsets:
     """The offsets that starting... or ending... options mean for these queues."""
-    first, end = edges(cluster, addresses)
+    kept, end = edges(cluster, addresses)
+    first = past.earliest(kept) if past else kept
     default = first if side == "starting" else end
+
+    def at_times(times: Mapping[QueueKey, int]) -> Offsets:
+        found = by_time(cluster, addresses, times)
+        found = past.by_time(found, kept, times) if past else found
+        return _check_strategy(options, side, found, end)
+
     if (time := options[f"{side}Timestamp"]) is not None:
-        offsets = by_time(cluster, addresses, dict.fromkeys(addresses, time))
-        return _check_strategy(options, side, offsets, end)
+        return at_times(dict.fromkeys(addresses, time))
     if (table := options[f"{side}OffsetsByTimestamp"]) is not None:
-        times = {key: time for key, time in _by_queue(table, addresses).items()}
-        offsets = by_time(cluster, addresses, times)
-        return default | _check_strategy(options, side, offsets, end)
+        return default | at_times(_by_queue(table, addresses))
     choice = options[f"{side}Offsets"]
     if choice in ("earliest", "latest"):
         return first if choice == "earliest" else end

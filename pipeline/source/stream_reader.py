@@ -6,7 +6,7 @@ tells neither, so there the reader remembers both itself (`LegacyStreamReader`).
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,14 +22,15 @@ except ImportError:  # Spark 4.1
 
 
 from aerobee.pipeline.options import OptionError, Options
-from aerobee.pipeline.source.partitions import RangePartition, arrow_schema_of
+from aerobee.pipeline.source.batch_readers import planned, read_partition
+from aerobee.pipeline.source.history import History
+from aerobee.pipeline.source.partitions import arrow_schema_of
 from aerobee.pipeline.source.queues import (
     Addresses,
     DataLoss,
     Offsets,
     QueueKey,
     bound,
-    check_available,
     commit_group,
     discover,
     edges,
@@ -38,7 +39,7 @@ from aerobee.pipeline.source.queues import (
     spread,
     to_json,
 )
-from aerobee.pipeline.source.topic_ranges import TopicPlan, cut, read_range
+from aerobee.pipeline.source.topic_ranges import BatchPlan, TopicPlan, cut, split_past
 from aerobee.pipeline.wire import Access, BrokerError, Cluster
 
 log: Final = logging.getLogger("aerobee.pipeline")
@@ -59,6 +60,8 @@ class TopicStream:
         self._committed: Offsets = {}
         self._frozen_end: Offsets | None = None
         self._last_batch_at = time.monotonic()
+        self.history = History(options["history"]) if options["history"] else None
+        self._history_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:  # the reader is shipped to tasks without its links
         return self.__dict__ | {"_cluster": None}
@@ -87,7 +90,24 @@ class TopicStream:
         side = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
         if not self.options.given.intersection(side):
             return latest(self.cluster, addresses)
-        return bound(self.cluster, self.options, addresses, "starting")
+        return bound(self.cluster, self.options, addresses, "starting", self._past(addresses))
+
+    def _past(self, keys: Iterable[QueueKey]) -> History | None:
+        """The table of the past as it is now."""
+        if self.history:
+            self.history.look(keys)
+            self._history_at = time.monotonic()
+        return self.history
+
+    def _needed_past(self, start: Offsets, first: Offsets, keys: Addresses) -> History | None:
+        """The same, looked at anew only where a batch begins before what its broker holds, or it
+        was not for a while: a stream that is near the end needs no table."""
+        if self.history is None:
+            return None
+        gone = any(start[key] < first.get(key, 0) for key in start)
+        if gone or time.monotonic() - self._history_at > ROUTE_AGE_MAX:
+            return self._past(keys)
+        return self.history
 
     def available(self) -> Offsets:
         """The newest end; that of the start of the run when it is to stop there (AvailableNow)."""
@@ -123,7 +143,11 @@ class TopicStream:
     def _with_new(self, start: Offsets, end: Offsets) -> Offsets:
         """Queues that were not there before are read from their beginning."""
         new = {key: self._addresses[key] for key in end if key not in start}
-        return start | edges(self.cluster, new)[0] if new else start
+        if not new:
+            return start
+        first = edges(self.cluster, new)[0]
+        past = self._past(self._addresses)
+        return start | (past.earliest(first) if past else first)
 
     def _begun_anew(self, keys: list[QueueKey], start: Offsets, end: Offsets) -> Offsets:
         """Queues that end before the stream's place were made anew, or their broker lost messages
@@ -134,16 +158,17 @@ class TopicStream:
         anew = {key: at for key, at in self.addresses().items() if key in keys}
         return edges(self.cluster, anew)[0]
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[RangePartition]:
+    def planned(self, start: Offsets, end: Offsets) -> BatchPlan:
+        """What a batch takes from the brokers, and what from the table of the past."""
         addresses = self.addresses()
         missing = [key for key in end if key not in addresses and end[key] > start.get(key, 0)]
         if missing:
             _lost(f"{missing[0]} is gone; messages of it were still to be read", self.options)
         first, _ = edges(self.cluster, addresses)
         start = {key: start.get(key, first.get(key, 0)) for key in end}
-        fail = self.options["failOnDataLoss"]
-        start = check_available(start, end, first, fail, log.warning)
-        return [RangePartition(one) for one in cut(start, end, addresses, self.options)]
+        history = self._needed_past(start, first, addresses)
+        start, past = split_past(start, end, first, history, self.options)
+        return BatchPlan(cut(start, end, addresses, self.options), past, history)
 
     def show_progress(self, offsets: Offsets) -> None:
         """Commits the group's offsets, for the broker's tools; never stops the stream."""
@@ -200,11 +225,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.stream.freeze()
 
     def partitions(self, start: Table, end: Table) -> Sequence[InputPartition]:
-        return self.stream.ranges(from_json(start), from_json(end))
+        return planned(self.stream.planned(from_json(start), from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, RangePartition)
-        yield from read_range(partition.range, self.plan, arrow_schema_of(self.schema))
+        yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
 
     def commit(self, end: Table) -> None:
         self.stream.show_progress(from_json(end))

@@ -2,17 +2,20 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from aerobee.pipeline.options import Options
+from aerobee.pipeline.columns import DEFAULT_COLUMNS
+from aerobee.pipeline.options import OptionError, Options
 from aerobee.pipeline.source.decode import Records
+from aerobee.pipeline.source.history import History, Slices, read_part
 from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
 from aerobee.pipeline.source.queues import (
     DEFAULT_GROUP,
     Addresses,
+    DataLoss,
     Offsets,
     bound,
     check_available,
@@ -35,14 +38,19 @@ class TopicPlan:
     pull: PullPlan
     tags: frozenset[str] | None
     columns: tuple[str, ...]
+    history: str | None = None  # a table that holds what retention removes
 
     @classmethod
     def of(cls, options: Options, columns: tuple[str, ...]) -> "TopicPlan":
+        lacking = [name for name in columns if name not in DEFAULT_COLUMNS]
+        if lacking and options["history"]:
+            text = f"the table of option history has no column {lacking[0]}"
+            raise OptionError(f"{text}; leave out the column or the option")
         tags = tag_set(options["tags"])
         expression = ("SQL92", options["sql"]) if options["sql"] else ("TAG", _tag_text(tags))
         group = options["groupId"] or DEFAULT_GROUP
         pull = PullPlan(group, expression, options["failOnDataLoss"])
-        return cls(Access.of(options), pull, tags, columns)
+        return cls(Access.of(options), pull, tags, columns, options["history"])
 
 
 def tag_set(text: str | None) -> frozenset[str] | None:
@@ -55,16 +63,42 @@ def _tag_text(tags: frozenset[str] | None) -> str:
     return "*" if tags is None else " || ".join(sorted(tags))
 
 
-def plan_batch(options: Options) -> list[Range]:
-    """The ranges of a batch read: a snapshot of the offsets as they are now."""
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What a batch read takes from the brokers, and what from the table of its history."""
+
+    ranges: list[Range]
+    past: Slices
+    history: History | None
+
+
+def plan_batch(options: Options) -> BatchPlan:
+    """A snapshot of the offsets as they are now."""
+    history = History(options["history"]) if options["history"] else None
     with Cluster(Access.of(options).at_start()) as cluster:
         addresses = discover(cluster, options)
-        start = bound(cluster, options, addresses, "starting")
-        end = bound(cluster, options, addresses, "ending")
+        if history:
+            history.look(addresses)
+        start = bound(cluster, options, addresses, "starting", history)
+        end = bound(cluster, options, addresses, "ending", history)
         first, _ = edges(cluster, addresses)
     check_starts(start, end, options)
-    start = check_available(start, end, first, options["failOnDataLoss"], log.warning)
-    return cut(start, end, addresses, options)
+    start, past = split_past(start, end, first, history, options)
+    return BatchPlan(cut(start, end, addresses, options), past, history)
+
+
+def split_past(
+    start: Offsets, end: Offsets, first: Offsets, history: History | None, options: Options
+) -> tuple[Offsets, Slices]:
+    """Where the brokers' part begins, and the table's part before it; DataLoss for a gap."""
+    fail = options["failOnDataLoss"]
+    if history is None:
+        return check_available(start, end, first, fail, log.warning), {}
+    earliest = history.earliest(first)
+    start = check_available(start, end, earliest, fail, log.warning)
+    past = history.slices(start, end)
+    seams = start | {key: stop for key, (_, stop) in past.items()}
+    return check_available(seams, end, first, fail, log.warning), past
 
 
 def cut(start: Offsets, end: Offsets, addresses: Addresses, options: Options) -> list[Range]:
@@ -93,13 +127,46 @@ def read_range(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     with Cluster(plan.access) as cluster:
         pending: list[bytes | memoryview] = []
         rows = 0
-        for body in pull_range(cluster, wanted, plan.pull, log.warning):
-            pending.append(body)
-            rows += len(body)
-            if rows >= _BATCH_BYTES:
-                yield from _decode(pending, wanted, plan, schema)
-                pending, rows = [], 0
+        lost: DataLoss | None = None
+        try:
+            for body in pull_range(cluster, wanted, plan.pull, log.warning):
+                pending.append(body)
+                rows += len(body)
+                if rows >= _BATCH_BYTES:
+                    yield from _decode(pending, wanted, plan, schema)
+                    pending, rows = [], 0
+        except DataLoss as error:
+            lost = error
         yield from _decode(pending, wanted, plan, schema)
+        if lost is not None:  # after all that came before it
+            raise lost
+
+
+def read_joined(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
+    """The same, and what retention has removed since the plan was made comes from the table."""
+    if plan.history is None:
+        yield from read_range(wanted, plan, schema)
+        return
+    strict = replace(plan, pull=replace(plan.pull, fail_on_data_loss=True))
+    while wanted.start < wanted.end:
+        try:
+            yield from read_range(wanted, strict, schema)
+            return
+        except DataLoss as error:
+            if error.at is None:
+                raise
+            history = History(plan.history)
+            history.look([wanted.key])
+            rest = replace(wanted, start=error.at)
+            past = history.slices({wanted.key: rest.start}, {wanted.key: rest.end})
+            if not past:
+                if plan.pull.fail_on_data_loss:
+                    raise
+                yield from read_range(rest, plan, schema)
+                return
+            for part in history.parts(past):
+                yield from read_part(part, plan.columns, plan.tags, schema)
+            wanted = replace(rest, start=past[wanted.key][1])
 
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
