@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from aerobee.pipeline.commands.common import FORMATS, Job, parse_time, session, spark_options
+from aerobee.pipeline.commands.schema import schema
 from aerobee.pipeline.commands.table import archive, table
 from aerobee.pipeline.sink.ledger import entries, forget
 from aerobee.pipeline.wire import Access, Cluster
@@ -20,6 +21,7 @@ def pipeline() -> None:
 
 pipeline.add_command(table)
 pipeline.add_command(archive)
+pipeline.add_command(schema)
 
 
 @pipeline.command(cls=Job)

@@ -1,6 +1,7 @@
 """`aerobee pipeline table` and `archive`: topics kept as tables."""
 
 import sys
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -71,6 +72,8 @@ def upkeep_options(command: Any) -> Any:
 @click.option("--rows-per-commit", type=click.IntRange(min=1), default=500_000, show_default=True)
 @click.option("--group", help="A consumer group that shows the table's progress.")
 @click.option("--allow-loss", is_flag=True, help="Go on when messages were deleted unread.")
+@click.option("--schema", help="The value as columns: .json (JSON schema), .avsc, .desc:MESSAGE.")
+@click.option("--retry-rejected", is_flag=True, help="First try rows again that did not fit.")
 @click.option("--metrics", type=click.IntRange(1, 65535), help="A port for Prometheus.")
 @upkeep_options
 @spark_options
@@ -87,6 +90,8 @@ def table(
     rows_per_commit: int,
     group: str | None,
     allow_loss: bool,
+    schema: str | None,
+    retry_rejected: bool,
     metrics: int | None,
     small_files: int,
     keep: timedelta,
@@ -95,8 +100,9 @@ def table(
     conf: tuple[str, ...],
 ) -> None:
     """Keep TOPIC as a table: exactly once, also over kills. Run again, it goes on."""
-    from aerobee.pipeline.jobs.table import TableJob
+    from aerobee.pipeline.jobs.table import Keeper, TableJob
     from aerobee.pipeline.jobs.upkeep import Upkeep
+    from aerobee.pipeline.typed.columns import load_shape
 
     times = {"day": ("date",), "hour": ("date", "hour"), "none": ()}
     job = TableJob(
@@ -111,8 +117,14 @@ def table(
         group=group,
         fail_on_data_loss=not allow_loss,
         upkeep=Upkeep(small_files, keep, clean_every.total_seconds()),
+        schema=load_shape(schema) if schema else None,
     )
-    run_table(job, f"table {topic}", metrics, session("table", master, conf, retries=True))
+    spark = session("table", master, conf, retries=True)
+    if retry_rejected:
+        with closing(Keeper(spark, job)) as keeper:
+            moved, left = keeper.retry_rejected()
+        click.echo(f"{moved} rejected rows fit now, {left} do not")
+    run_table(job, f"table {topic}", metrics, spark)
 
 
 @click.command(cls=Job)
@@ -182,10 +194,11 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
         figures.show(commit)
         goal = f" (goal {job.fresh:g} s)" if job.fresh else ""
         late = " LATE" if job.fresh and commit.fresh > job.fresh and not commit.behind else ""
+        rejected = f", {commit.rejected} rejected" if commit.rejected else ""
         console.print(
             f"{title}: {commit.rows} rows in {commit.files} files, {commit.seconds:.1f} s, "
             f"{commit.behind} behind, fresh {commit.fresh:.1f} s{goal}{late}, "
-            f"{commit.small_files} small files",
+            f"{commit.small_files} small files{rejected}",
             highlight=False,
             soft_wrap=True,
         )

@@ -15,15 +15,26 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS
-from aerobee.pipeline.jobs.table_tasks import layout_of, shared_out, write_ranges
+from aerobee.pipeline.jobs.rejected import Rejected
+from aerobee.pipeline.jobs.table_tasks import layout_of, shared_out, write_ranges, write_typed
 from aerobee.pipeline.jobs.upkeep import Schedule, Upkeep, compact, is_small
 from aerobee.pipeline.lake.data_files import table_schema
-from aerobee.pipeline.lake.model import DataFile, Held, Table, TableConflict, TableError
+from aerobee.pipeline.lake.model import (
+    RETRIES,
+    DataFile,
+    Held,
+    Table,
+    TableConflict,
+    TableError,
+)
 from aerobee.pipeline.lake.opening import create_table, format_of, open_table, place
 from aerobee.pipeline.options import source_options
+from aerobee.pipeline.source.puller import Range
 from aerobee.pipeline.source.queues import Offsets, from_json, to_json
 from aerobee.pipeline.source.stream_reader import TopicStream
 from aerobee.pipeline.source.topic_ranges import TopicPlan
+from aerobee.pipeline.typed.columns import columns_of, grown
+from aerobee.pipeline.typed.shape import Shape
 
 log: Final = logging.getLogger("aerobee.pipeline")
 ROWS_PER_TASK: Final = 20_000  # fewer are not worth a file of their own
@@ -47,6 +58,7 @@ class TableJob:
     group: str | None = None
     fail_on_data_loss: bool = True
     upkeep: Upkeep = field(default_factory=Upkeep)
+    schema: Shape | None = None  # the value as columns
     options: Mapping[str, str] = field(default_factory=dict)  # of the source: access keys, TLS
 
 
@@ -60,6 +72,7 @@ class Commit:
     fresh: float  # age of its oldest message when it became visible
     lag: dict[str, dict[str, int]]  # what the brokers hold beyond it
     small_files: int
+    rejected: int = 0  # rows that went to the table beside
 
     @property
     def behind(self) -> int:
@@ -80,7 +93,7 @@ def keep_table(
             commit = keeper.trigger()
             if commit is not None:
                 tell(commit)
-                rows += commit.rows
+                rows += commit.rows + commit.rejected
                 worst = max(commit.seconds, 0.8 * worst)
             elif job.fresh is None:
                 break
@@ -130,6 +143,9 @@ class Keeper:
         try:
             self._stream.addresses()  # a wrong address or topic is said before a table is made
             self._table = _opened(job)
+            self._rejected = Rejected(spark, self._table, job.schema) if job.schema else None
+            if self._rejected:
+                self._rejected.settle(self._queues())
             self._small = sum(map(is_small, self._table.files()))
             self._held = self._begin()
             if job.fresh is None:
@@ -149,13 +165,18 @@ class Keeper:
         self._table.append([], held, {})
         return held
 
+    def _queues(self) -> list[tuple[str, str]]:
+        keys = self._stream.addresses()
+        return [(key.topic, f"{key.broker}:{key.queue_id}") for key in keys]
+
     def _seen(self) -> Held:
-        queues = [
-            (topic, queue)
-            for topic, names in to_json(self._stream.addresses()).items()  # type: ignore[arg-type]
-            for queue in names
-        ]
-        return self._table.held(queues)
+        return self._table.held([*self._queues(), RETRIES])
+
+    def retry_rejected(self) -> tuple[int, int]:
+        """Rejected rows tried again: how many fit now, and how many do not."""
+        if self._rejected is None:
+            raise TableError("rejected rows can be tried again with a schema: give --schema")
+        return self._rejected.retry(self._queues())
 
     def trigger(self) -> Commit | None:
         """One commit with what came since the last; None when nothing came."""
@@ -171,12 +192,27 @@ class Keeper:
         begun = {one.key: one.start for one in reversed(ranges)} | start
         held = self._held.extended(to_json(end | begun), to_json(end))
         groups = shared_out(ranges, self._tasks(), ROWS_PER_TASK)
-        files = write_ranges(self._spark, groups, self._plan, layout_of(self._table))
-        oldest = min((one.oldest_ms or 0 for one in files), default=0)
+        files, refused = self._write(groups, start)
+        oldest = min((one.oldest_ms or 0 for one in (*files, *refused)), default=0)
         rows = sum(one.rows for one in files)
         self._append(files, held, {"rows": rows, "oldest-ms": oldest})
         self._stream.show_progress(end)
-        return self._told(files, time.monotonic() - began, oldest, end)
+        rejected = sum(one.rows for one in refused)
+        return self._told(files, time.monotonic() - began, oldest, end, rejected)
+
+    def _write(
+        self, groups: list[list[Range]], start: Offsets
+    ) -> tuple[list[DataFile], list[DataFile]]:
+        """The files of the rows, and of those that do not fit the schema; the latter committed."""
+        if self._rejected is None:
+            layout = layout_of(self._table)
+            return write_ranges(self._spark, groups, self._plan, layout), []
+        begun = {one.key: one.start for group in reversed(groups) for one in reversed(group)}
+        sorting = self._rejected.sorting(self._queues(), begun | start)
+        files, refused = write_typed(self._spark, groups, self._plan, sorting)
+        ends = {one.key: one.end for group in groups for one in group}
+        self._rejected.append(refused, self._held.extended(to_json(begun), to_json(ends)))
+        return files, refused
 
     def _start(self) -> Offsets:
         """The next offsets of the queues that this job covers; new queues are not among them."""
@@ -205,14 +241,16 @@ class Keeper:
                     raise
                 log.warning("%s; trying again", error)
 
-    def _told(self, files: list[DataFile], seconds: float, oldest_ms: int, end: Offsets) -> Commit:
+    def _told(
+        self, files: list[DataFile], seconds: float, oldest_ms: int, end: Offsets, rejected: int
+    ) -> Commit:
         self._added += len(files)
         self._small += sum(map(is_small, files))
         fresh = max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
         ends = self._stream.available()
         lag = {key: max(0, ends[key] - end.get(key, 0)) for key in ends}
         rows = sum(one.rows for one in files)
-        return Commit(rows, len(files), seconds, fresh, to_json(lag), self._small)
+        return Commit(rows, len(files), seconds, fresh, to_json(lag), self._small, rejected)
 
     def upkeep(self, *, ending: bool = False) -> None:
         """Merges small files once enough came, and cleans on schedule."""
@@ -221,8 +259,11 @@ class Keeper:
             if self._added >= job.small_files:
                 self._added = 0
                 compact(self._spark, self._table, self._held, job.small_files)
+                if self._rejected:
+                    self._rejected.upkeep(job.small_files)
                 self._small = sum(map(is_small, self._table.files()))
-            if cleaned := self._schedule.clean(self._table, ending=ending):
+            beside = [self._rejected.table] if self._rejected else []
+            for cleaned in self._schedule.clean([self._table, *beside], ending=ending):
                 log.info("%s: %s", self._table.where, cleaned)
         except TableConflict as error:  # somebody else does the same; the next time will do
             log.warning("upkeep of %s: %s", self._table.where, error)
@@ -233,13 +274,13 @@ class Keeper:
 
 
 def _opened(job: TableJob) -> Table:
-    """The job's table, made when it is not there."""
+    """The job's table, made when it is not there; with new columns when its schema has grown."""
     where = place(job.to)
     there = format_of(where)
+    typed = columns_of(job.schema) if job.schema else []
     if there is None:
-        return create_table(
-            where, job.table_format, table_schema(job.partition_by), job.partition_by
-        )
+        schema = table_schema(job.partition_by, typed)
+        return create_table(where, job.table_format, schema, job.partition_by)
     if there != job.table_format:
         raise TableError(f"{where} is a {there} table: --format {there}, or another place")
     table = open_table(where, writing=True)
@@ -248,4 +289,10 @@ def _opened(job: TableJob) -> Table:
             f"{where} is partitioned by {', '.join(table.partition_by) or 'nothing'}, not by "
             f"{', '.join(job.partition_by) or 'nothing'}; say the same, or use another place"
         )
+    known = table.schema()
+    more = [name for name in known.names if name not in (*DEFAULT_COLUMNS, *job.partition_by)]
+    if more and job.schema is None:
+        raise TableError(f"{where} has the columns {', '.join(more)} of a schema: give --schema")
+    if job.schema and (new := grown(known, job.schema)):
+        table.add_columns(new)
     return table

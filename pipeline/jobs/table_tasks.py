@@ -4,16 +4,25 @@ A task pulls, decodes and writes by itself. No row passes the JVM, whose transpo
 all the rest; Spark hands out the work, runs a failed task again and brings back the files' names.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema
-from aerobee.pipeline.lake.data_files import TIMES, Layout, read_rows, write_files
+from aerobee.pipeline.lake.data_files import TIMES, FileWriter, Layout, read_rows, write_files
 from aerobee.pipeline.lake.model import ASIDE, DataFile, Table
+from aerobee.pipeline.source.history import of_queue
 from aerobee.pipeline.source.puller import Range
+from aerobee.pipeline.source.queues import QueueKey
 from aerobee.pipeline.source.topic_ranges import TopicPlan, read_range
+from aerobee.pipeline.typed.columns import columns_of
+from aerobee.pipeline.typed.decode import decode_values
+from aerobee.pipeline.typed.shape import Shape
 
-Work = Callable[[int], Iterable[DataFile]]
+Found = TypeVar("Found")
 
 
 def layout_of(table: Table) -> Layout:
@@ -30,11 +39,72 @@ def write_ranges(
     """A task for each group of ranges; the files they wrote."""
 
     def work(at: int) -> Iterable[DataFile]:
-        schema = arrow_schema(DEFAULT_COLUMNS)
-        rows = (batch for one in groups[at] for batch in read_range(one, plan, schema))
-        return write_files(rows, layout)
+        return write_files(_rows(groups[at], plan), layout)
 
     return run_tasks(spark, len(groups), work)
+
+
+def _rows(ranges: Sequence[Range], plan: TopicPlan) -> Iterator[Any]:
+    schema = arrow_schema(DEFAULT_COLUMNS)
+    for one in ranges:
+        yield from read_range(one, plan, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """How tasks tell rows that fit a schema from those that do not."""
+
+    shape: Shape
+    fitting: Layout
+    rejected: Layout
+    done: Mapping[QueueKey, int]  # rows below are among the rejected already
+
+
+def write_typed(
+    spark: Any, groups: Sequence[Sequence[Range]], plan: TopicPlan, sorting: Sorting
+) -> tuple[list[DataFile], list[DataFile]]:
+    """The same for a typed table: the files of rows that fit, and of those that do not."""
+
+    def work(at: int) -> Iterable[tuple[bool, DataFile]]:
+        return sort_rows(_rows(groups[at], plan), sorting)
+
+    return _both(run_tasks(spark, len(groups), work))
+
+
+def retry_files(
+    spark: Any, files: Sequence[DataFile], sorting: Sorting
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Rejected rows tried again, a task for each file."""
+
+    def work(at: int) -> Iterable[tuple[bool, DataFile]]:
+        schema = arrow_schema(DEFAULT_COLUMNS)
+        return sort_rows(read_rows(files[at], schema.names, schema), sorting)
+
+    return _both(run_tasks(spark, len(files), work))
+
+
+def _both(found: list[tuple[bool, DataFile]]) -> tuple[list[DataFile], list[DataFile]]:
+    return [one for fits, one in found if fits], [one for fits, one in found if not fits]
+
+
+def sort_rows(batches: Iterable[Any], sorting: Sorting) -> list[tuple[bool, DataFile]]:
+    """Rows with the columns of their value, and those without, whole, with the reason."""
+    fitting, rejected = FileWriter(sorting.fitting), FileWriter(sorting.rejected)
+    columns = columns_of(sorting.shape)
+    for batch in batches:
+        rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        arrays, reasons = decode_values(rows["value"], sorting.shape)
+        reason = pa.array(reasons, pa.string())
+        typed = rows
+        for field, array in zip(columns, arrays, strict=True):
+            typed = typed.append_column(field, array.cast(field.type))
+        fitting.add(typed.filter(pc.is_null(reason)))
+        refused = rows.append_column("reason", reason).filter(pc.is_valid(reason))
+        for key, offset in sorting.done.items():
+            again = pc.and_(of_queue(refused, key), pc.less(refused["offset"], offset))
+            refused = refused.filter(pc.invert(again))
+        rejected.add(refused)
+    return [(True, one) for one in fitting.finish()] + [(False, one) for one in rejected.finish()]
 
 
 def merge_files(spark: Any, groups: Sequence[Sequence[DataFile]], table: Table) -> list[DataFile]:
@@ -49,10 +119,10 @@ def merge_files(spark: Any, groups: Sequence[Sequence[DataFile]], table: Table) 
     return run_tasks(spark, len(groups), work)
 
 
-def run_tasks(spark: Any, count: int, work: Work) -> list[DataFile]:
+def run_tasks(spark: Any, count: int, work: Callable[[int], Iterable[Found]]) -> list[Found]:
     """`work` of each number below `count`, as a Spark task each."""
     numbers = spark.sparkContext.parallelize(range(count), count)
-    found: list[DataFile] = numbers.flatMap(lambda at: list(work(at))).collect()
+    found: list[Found] = numbers.flatMap(lambda at: list(work(at))).collect()
     return found
 
 

@@ -84,9 +84,9 @@ class Schedule:
         self._upkeep = upkeep
         self._cleaned_at = time.monotonic()
 
-    def clean(self, table: Table, *, ending: bool = False) -> Cleaned | None:
+    def clean(self, tables: Iterable[Table], *, ending: bool = False) -> list[Cleaned]:
         now = time.monotonic()
         if not ending and now - self._cleaned_at < self._upkeep.clean_every:
-            return None
+            return []
         self._cleaned_at = now
-        return table.clean(self._upkeep.keep)
+        return [table.clean(self._upkeep.keep) for table in tables]

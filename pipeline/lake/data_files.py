@@ -80,20 +80,37 @@ def with_times(batch: Any, names: Iterable[str]) -> Any:
     return batch
 
 
-def write_files(batches: Iterable[Any], layout: Layout) -> Iterator[DataFile]:
-    """The rows as files of their partitions; nothing of it belongs to the table yet."""
-    pending: list[Any] = []
-    size = 0
+class FileWriter:
+    """Collects rows and writes them as files of their partitions; nothing of it belongs to the
+    table yet."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._pending: list[Any] = []
+        self._size = 0
+        self.files: list[DataFile] = []
+
+    def add(self, rows: Any) -> None:
+        whole = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        self._pending.append(whole)
+        self._size += whole.nbytes
+        if self._size >= BUFFER_BYTES:
+            self.finish()
+
+    def finish(self) -> list[DataFile]:
+        """Writes what is left; all files so far."""
+        if self._pending and any(rows.num_rows for rows in self._pending):
+            self.files += _write(pa.concat_tables(self._pending), self._layout)
+        self._pending, self._size = [], 0
+        return self.files
+
+
+def write_files(batches: Iterable[Any], layout: Layout) -> list[DataFile]:
+    """All the rows as files."""
+    writer = FileWriter(layout)
     for batch in batches:
-        pending.append(
-            pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        )
-        size += batch.nbytes
-        if size >= BUFFER_BYTES:
-            yield from _write(pa.concat_tables(pending), layout)
-            pending, size = [], 0
-    if pending:
-        yield from _write(pa.concat_tables(pending), layout)
+        writer.add(batch)
+    return writer.finish()
 
 
 def _write(rows: Any, layout: Layout) -> Iterator[DataFile]:

@@ -50,6 +50,14 @@ class Held:
         return Held(first, following)
 
 
+# Stands among the queues: how often rejected rows of a typed table were tried again.
+RETRIES: Final = ("(retries)", "rejected:0")
+
+
+def retries(held: Held) -> int:
+    return held.next.get(RETRIES[0], {}).get(RETRIES[1], 0)
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """One Parquet file of a table."""

@@ -17,6 +17,11 @@ def place(where: str) -> str:
     return str(Path(where).expanduser().absolute())
 
 
+def rejected_place(where: str) -> str:
+    """Where the rows of a typed table are that do not fit its schema."""
+    return f"{place(where)}__rejected"
+
+
 def is_name(where: str) -> bool:
     """Whether it is a table of a catalog (lake.orders), not a path."""
     return "/" not in where and "." in where.strip(".") and not Path(where).exists()

@@ -5,6 +5,7 @@ table, from it on those of the broker. As much as there is comes from the table,
 may remove its part while it is read.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -15,11 +16,20 @@ import pyarrow.compute as pc
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema
 from aerobee.pipeline.lake.data_files import read_rows
-from aerobee.pipeline.lake.model import TARGET_BYTES, DataFile, TableError
-from aerobee.pipeline.lake.opening import open_table
+from aerobee.pipeline.lake.model import (
+    RETRIES,
+    TARGET_BYTES,
+    DataFile,
+    Held,
+    Table,
+    TableError,
+    retries,
+)
+from aerobee.pipeline.lake.opening import format_of, open_table, rejected_place
 from aerobee.pipeline.source.queues import Offsets, QueueKey, from_json
 
 Slices = dict[QueueKey, tuple[int, int]]  # start <= offset < end
+_LOOKS: Final = 8
 _KEY: Final = ("topic", "broker", "partition", "offset")
 
 
@@ -43,14 +53,35 @@ class History:
     def look(self, keys: Iterable[QueueKey]) -> None:
         wanted = list(keys)
         table = open_table(self.where)
-        held = table.held([(key.topic, f"{key.broker}:{key.queue_id}") for key in wanted])
+        names = [(key.topic, f"{key.broker}:{key.queue_id}") for key in wanted]
+        held = table.held([*names, RETRIES])
+        self._files = table.files()
+        if format_of(rejected_place(self.where)) is not None:
+            held = self._with_rejected(table, held, names)
         first, following = from_json(held.first), from_json(held.next)
         self.first = {key: first[key] for key in wanted if key in first}
         self.next = {key: following[key] for key in wanted if key in following}
-        self._files = table.files()
         missing = [name for name in DEFAULT_COLUMNS if name not in table.schema().names]
         if missing:
             raise TableError(f"{self.where} cannot be a history: it lacks {', '.join(missing)}")
+
+    def _with_rejected(self, table: Table, held: Held, names: list[tuple[str, str]]) -> Held:
+        """Rows that do not fit a typed table's schema are messages too. Rows may go from the one
+        table to the other, so both are looked at until they agree."""
+        for attempt in range(_LOOKS):
+            beside = open_table(rejected_place(self.where))
+            again = open_table(self.where)
+            seen = again.held([*names, RETRIES])
+            agree = retries(seen) == retries(beside.held([RETRIES]))
+            if agree and seen == held and again.files() == self._files:
+                self._files = [*self._files, *beside.files()]
+                return held
+            held, self._files = seen, again.files()
+            time.sleep(0.1 * attempt)
+        raise TableError(
+            f"{self.where} and its rejected rows do not agree: a retry of rejected rows runs, or "
+            "was killed; starting its table job finishes it"
+        )
 
     def earliest(self, first: Offsets) -> Offsets:
         """The first offsets that there are, in the table or else in the brokers."""
@@ -112,13 +143,14 @@ def _first_at(
     for rows in read_rows(one, schema.names, schema):
         for key in keys:
             at = pa.scalar(times[key] * 1000, pa.int64()).cast(schema.field("timestamp").type)
-            late = pc.and_(_of_queue(rows, key), pc.greater_equal(rows["timestamp"], at))
+            late = pc.and_(of_queue(rows, key), pc.greater_equal(rows["timestamp"], at))
             offset = pc.min(rows["offset"].filter(late)).as_py()
             if offset is not None:
                 earlier[key] = min(offset, earlier.get(key, offset))
 
 
-def _of_queue(rows: Any, key: QueueKey) -> Any:
+def of_queue(rows: Any, key: QueueKey) -> Any:
+    """Which rows are of the queue."""
     return pc.and_(
         pc.and_(pc.equal(rows["topic"], key.topic), pc.equal(rows["broker"], key.broker)),
         pc.equal(rows["partition"], key.queue_id),
@@ -136,7 +168,7 @@ def read_part(
         mask = None
         for key, (start, end) in part.slices.items():
             inside = pc.and_(pc.greater_equal(rows["offset"], start), pc.less(rows["offset"], end))
-            one = pc.and_(_of_queue(rows, key), inside)
+            one = pc.and_(of_queue(rows, key), inside)
             mask = one if mask is None else pc.or_(mask, one)
         if tags is not None:
             among = pc.is_in(rows["tags"], value_set=pa.array(sorted(tags), pa.string()))

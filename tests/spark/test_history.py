@@ -22,6 +22,7 @@ from aerobee.pipeline.options import OptionError, source_options
 from aerobee.pipeline.source.queues import DataLoss
 from aerobee.pipeline.source.topic_ranges import TopicPlan, plan_batch, read_joined
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
 Start = Callable[..., AerobeeBroker]
 SMALL = {"mappedFileSizeCommitLog": "65536", "brokerName": "broker-a"}
 BODY = b"." * 1500

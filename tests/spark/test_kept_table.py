@@ -23,6 +23,7 @@ from aerobee.pipeline.jobs.upkeep import Upkeep
 from aerobee.pipeline.lake.model import TableConflict
 from aerobee.pipeline.lake.opening import open_table
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
 Run = Callable[..., Result]
 
 

@@ -1,0 +1,75 @@
+"""Which columns a schema makes, and how they fit a table that is there."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from aerobee.pipeline.columns import COLUMNS
+from aerobee.pipeline.lake.data_files import TIMES
+from aerobee.pipeline.typed.decode import fields_of
+from aerobee.pipeline.typed.shape import SchemaError, Shape
+
+
+def column_of(name: str) -> str:
+    """A field whose name a message's column has is told apart; Spark ignores a name's case."""
+    taken = {column.lower() for column in (*COLUMNS, *TIMES, "reason")}
+    return f"value_{name}" if name.lower() in taken else name
+
+
+def nullable(kind: Any) -> Any:
+    """The type with all its parts nullable, and with Spark's name for what is in a list."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, nullable(one.type)) for one in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(nullable(kind.key_type), nullable(kind.item_type))
+    return kind
+
+
+def columns_of(shape: Shape) -> list[Any]:
+    """The columns of the shape, all of them nullable: a later schema may lack a field."""
+    return [pa.field(column_of(one.name), nullable(one.type)) for one in fields_of(shape)]
+
+
+def load_shape(where: str) -> Shape:
+    """orders.json (JSON schema), orders.avsc, or orders.desc:shop.Order (a descriptor set)."""
+    path, _, message = where.partition(":")
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise SchemaError(f"the schema {path} cannot be read: {error.strerror}") from None
+    kinds = {".json": "json", ".avsc": "avro", ".desc": "protobuf", ".pb": "protobuf"}
+    kind = kinds.get(Path(path).suffix)
+    if kind is None:
+        raise SchemaError(f"{path}: a schema is a .json, .avsc or .desc (protoc) file")
+    if (kind == "protobuf") != bool(message):
+        raise SchemaError("a descriptor needs the name of its message: orders.desc:shop.Order")
+    shape = Shape(kind, source, message)
+    try:
+        names = [one.name.lower() for one in columns_of(shape)]
+    except ImportError as error:
+        raise SchemaError(f"{error}; pip install 'aerobee[lake]'") from None
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SchemaError(f"{path} has {twice[0]} twice, as Spark ignores a name's case")
+    return shape
+
+
+def grown(known: Any, shape: Shape) -> list[Any]:
+    """The fields that a table with the schema `known` lacks; SchemaError where one would break."""
+    more, broken = [], []
+    for one in columns_of(shape):
+        if one.name not in known.names:
+            more.append(one)
+            continue
+        there = nullable(known.field(one.name).type)
+        if there != one.type:
+            broken.append(f"{one.name} is {there} in the table, {one.type} in the schema")
+    if broken:
+        raise SchemaError(
+            f"the schema does not fit the table: {'; '.join(broken)}. Name the field anew, or keep "
+            "another table"
+        )
+    return more
