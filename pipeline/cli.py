@@ -25,7 +25,7 @@ pipeline.add_command(schema)
 
 
 @pipeline.command(cls=Job)
-@click.option("--source", required=True, help="The archive's folder.")
+@click.option("--source", required=True, help="A table, an archive or a store: its folder.")
 @click.option("--namesrv", required=True, metavar="HOST:PORT")
 @click.option("--topic", help="Send everything there; default: to the topic it came from.")
 @click.option("--only", help="Only messages of these topics, separated by commas.")
@@ -34,6 +34,8 @@ pipeline.add_command(schema)
 @click.option("--rate", type=click.IntRange(min=1), help="Messages per second.")
 @click.option("--same-queues", is_flag=True, help="To the queue of the same number.")
 @click.option("--exactly-once", is_flag=True, help="All or nothing (Aerobee brokers only).")
+@click.option("--sql", help="Over the view `messages`: what it selects is sent.")
+@click.option("--dry-run", is_flag=True, help="Count what would be sent.")
 @click.option("--format", "table_format", type=FORMATS, help="Not needed any more.", hidden=True)
 @spark_options
 def replay(
@@ -46,6 +48,8 @@ def replay(
     rate: int | None,
     same_queues: bool,
     exactly_once: bool,
+    sql: str | None,
+    dry_run: bool,
     table_format: str | None,
     master: str,
     conf: tuple[str, ...],
@@ -65,8 +69,10 @@ def replay(
         rate,
         same_queues,
         exactly_once,
+        sql,
+        dry_run,
     )
-    click.echo(f"{run(spark, job)} messages sent")
+    click.echo(f"{run(spark, job)} messages {'would be sent' if dry_run else 'sent'}")
 
 
 @pipeline.command(cls=Job)

@@ -22,13 +22,18 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def session(name: str, master: str, conf: tuple[str, ...], **more: Any) -> Any:
     from aerobee.pipeline.jobs.session import open_session
 
-    config = {}
-    for pair in conf:
+    return open_session(name, master, config=parse_pairs(None, None, conf), **more)
+
+
+def parse_pairs(_ctx: Any, _parameter: Any, pairs: tuple[str, ...]) -> dict[str, str]:
+    """KEY=VALUE of an option that may be repeated."""
+    table = {}
+    for pair in pairs:
         key, found, value = pair.partition("=")
         if not found:
-            raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--conf")
-        config[key] = value
-    return open_session(name, master, config=config, **more)
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE")
+        table[key] = value
+    return table
 
 
 class Job(click.Command):

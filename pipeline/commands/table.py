@@ -12,6 +12,7 @@ from aerobee.pipeline.commands.common import (
     FORMATS,
     Job,
     parse_duration,
+    parse_pairs,
     session,
     spark_options,
 )
@@ -41,8 +42,18 @@ _UPKEEP = (
 )
 
 
-def upkeep_options(command: Any) -> Any:
-    for option in reversed(_UPKEEP):
+_SOURCE = click.option(
+    "--option",
+    "source_options",
+    multiple=True,
+    callback=parse_pairs,
+    metavar="NAME=VALUE",
+    help="An option of the Spark source: accessKey, secretKey, useTLS, tlsCaFile, timeout.broker.",
+)
+
+
+def common_options(command: Any) -> Any:
+    for option in (_SOURCE, *reversed(_UPKEEP)):
         command = option(command)
     return command
 
@@ -75,7 +86,7 @@ def upkeep_options(command: Any) -> Any:
 @click.option("--schema", help="The value as columns: .json (JSON schema), .avsc, .desc:MESSAGE.")
 @click.option("--retry-rejected", is_flag=True, help="First try rows again that did not fit.")
 @click.option("--metrics", type=click.IntRange(1, 65535), help="A port for Prometheus.")
-@upkeep_options
+@common_options
 @spark_options
 def table(
     topic: str,
@@ -96,6 +107,7 @@ def table(
     small_files: int,
     keep: timedelta,
     clean_every: timedelta,
+    source_options: dict[str, str],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -118,6 +130,7 @@ def table(
         fail_on_data_loss=not allow_loss,
         upkeep=Upkeep(small_files, keep, clean_every.total_seconds()),
         schema=load_shape(schema) if schema else None,
+        options=source_options,
     )
     spark = session("table", master, conf, retries=True)
     if retry_rejected:
@@ -138,7 +151,7 @@ def table(
 @click.option("--rows-per-batch", type=click.IntRange(min=1), default=500_000, show_default=True)
 @click.option("--group", help="A consumer group that shows the archive's progress.")
 @click.option("--allow-loss", is_flag=True, help="Go on when messages were deleted unread.")
-@upkeep_options
+@common_options
 @spark_options
 def archive(
     namesrv: str,
@@ -154,6 +167,7 @@ def archive(
     small_files: int,
     keep: timedelta,
     clean_every: timedelta,
+    source_options: dict[str, str],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -178,6 +192,7 @@ def archive(
         group,
         not allow_loss,
         Upkeep(small_files, keep, clean_every.total_seconds()),
+        options=source_options,
     )
     run_table(job, "archive", None, session("archive", master, conf, retries=True), "archived")
 

@@ -8,6 +8,12 @@ from aerobee.pipeline.lake.model import OWN, Table, TableError
 from aerobee.pipeline.lake.parquet_folder import ParquetFolder
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
+# The first commit: a folder alone may be what a kill has left of a table that was to be made.
+_MARKS: Final = {
+    "parquet": f"{OWN}/commits/*.json",
+    "delta": "_delta_log/*.json",
+    "iceberg": "metadata/v*.metadata.json",
+}
 
 
 def place(where: str) -> str:
@@ -35,8 +41,7 @@ def format_of(where: str) -> str | None:
         from deltalake import DeltaTable
 
         return "delta" if DeltaTable.is_deltatable(where) else None
-    marks = {"parquet": f"{OWN}/commits", "delta": "_delta_log", "iceberg": "metadata"}
-    found = [name for name, mark in marks.items() if (Path(where) / mark).is_dir()]
+    found = [name for name, mark in _MARKS.items() if any(Path(where).glob(mark))]
     return found[0] if found else None
 
 

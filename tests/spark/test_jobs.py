@@ -148,6 +148,23 @@ def test_replay_takes_the_same_messages_in_whatever_zone_the_times_are_given(
         assert sorted(row["offset"] for row in found) == list(range(10, 40)), zone
 
 
+def test_replay_of_a_store_sends_what_a_query_makes_of_it(
+    run: Run, store: Path, broker: AerobeeBroker
+) -> None:
+    create_topic(broker.broker, "chosen", 1)
+    words = ("replay", "--source", store, "--namesrv", broker.namesrv, "--topic", "chosen")
+    chosen = (
+        "select upper(cast(value as string)) as value, tags, topic, partition, offset "
+        "from messages where tags = 'red' and cast(substr(value, 1, 6) as string) < '000010'"
+    )
+    assert last_line(run(*words, "--sql", chosen, "--dry-run")) == "10 messages would be sent"
+    assert topic_rows(broker.namesrv, "chosen") == []
+    assert last_line(run(*words, "--sql", chosen)) == "10 messages sent"
+    assert len(topic_rows(broker.namesrv, "chosen")) == 10
+    message = run(*words, "--sql", "select tags from messages", fails=True).output
+    assert "a message needs a value" in message
+
+
 def test_replay_takes_a_list_of_topics_with_spaces_in_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -287,7 +304,7 @@ def test_what_spark_says_of_an_argument_is_a_sentence_too(
     assert message.startswith("Error: ") and "Path does not exist" in message
     out = ("--topics", "argued", "--out", tmp_path / "out")
     message = run("archive", *named, *out, "--every", "soon", fails=True).output
-    assert message.startswith("Error: ") and "soon" in message
+    assert "Error: " in message and "'soon' is no time like 30s" in message
 
 
 def test_wrong_arguments_end_with_a_sentence(run: Run, tmp_path: Path, store: Path) -> None:

@@ -72,6 +72,19 @@ def _broker_name(table: Any) -> str:
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+def test_a_kill_while_the_table_is_made_leaves_nothing_that_the_next_start_refuses(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
+) -> None:
+    folders = {"parquet": "_aerobee/commits", "delta": "_delta_log", "iceberg": "metadata"}
+    (tmp_path / "t" / folders[table_format]).mkdir(parents=True)
+    topic = f"made-{table_format}"
+    create_topic(broker.broker, topic, 1)
+    produce(broker.namesrv, topic, numbers(5))
+    job = TableJob(broker.namesrv, str(tmp_path / "t"), topic, table_format=table_format)
+    assert keep_table(spark, job, print) == 5
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
 def test_small_files_are_merged_and_leftovers_removed(
     spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
 ) -> None:
