@@ -20,7 +20,7 @@ $(SV41_OK): pyproject.toml
 KILLS ?= 100
 SEAMS ?= 50
 
-.PHONY: test-spark test-spark-full test-spark-41 test-table-kills test-seam bench-spark
+.PHONY: test-spark test-spark-full test-spark-41 test-table-kills test-seam bench-spark bench-table
 test-spark: $(SV_OK) ## the Spark pipeline on the newest PySpark (Java 17)
 	$(SV)/bin/pytest -q -m "not slow and not apache" tests/spark $(ARGS)
 	$(SV)/bin/pytest -q -m spark tests/docs $(ARGS)
@@ -39,3 +39,6 @@ test-seam: $(SV_OK) ## history and present as one over SEAMS=50 random cuts of r
 
 bench-spark: $(SV_OK) ## MB/s of topic read, offline read and write beside Parquet (Java 17)
 	$(SV)/bin/python -m bench.spark $(ARGS)
+
+bench-table: $(SV_OK) ## rows/s, CPU and freshness of kept tables beside Spark's own Parquet sink
+	$(SV)/bin/python -m bench.table $(ARGS)
