@@ -1,5 +1,8 @@
 # docker build -t aerobee . && docker run -p 10911:10911 -p 9876:9876 -v aerobee:/var/lib/aerobee aerobee
 FROM docker.io/library/python:3.12-slim AS build
+# For the broker's compiled part.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+ || echo "no C compiler: the broker will run in pure Python"
 WORKDIR /src
 COPY . .
 RUN python3 -m venv /opt/aerobee \

@@ -13,7 +13,9 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | \
 	  awk 'BEGIN{FS=":.*## "}{printf "  %-18s %s\n",$$1,$$2}'
 
-$(OK): pyproject.toml constraints.txt
+COMPILED := hatch_build.py $(wildcard broker/compiled/*.pyx broker/compiled/*.pxi broker/compiled/*.h)
+
+$(OK): pyproject.toml constraints.txt $(COMPILED)
 	@echo "setting up $(V) with $$($(PY) --version) (once, about a minute)"
 	@$(PY) -m venv $(V)
 	@$(V)/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.daemon.wiring import make_broker, make_front
+from aerobee.broker.fast.choice import HotFeed
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.busy_poll import BusyPoll
@@ -204,7 +205,7 @@ async def main(arguments: argparse.Namespace) -> None:
         front = make_front(broker)
         connection = Unwritten(NoServer())
         connection.peer = connection.local = ("127.0.0.1", 10911)
-        hot = HotPath(connection, front.dispatcher, 16 << 20, front.sends, front.pulls)
+        hot = HotFeed(connection, front.dispatcher, 16 << 20, front.sends, front.pulls)
         sends(broker, hot, arguments)
         pulls(broker, hot, arguments)
         broker.store.close()

@@ -13,6 +13,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.worker import Worker
+from aerobee.broker.compiled import PATH
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.daemon.process import run_daemon
 from aerobee.broker.daemon.replication import Following, start_master
@@ -21,7 +22,7 @@ from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.daemon.service_life import ServiceLife
 from aerobee.broker.daemon.store_settings import store_settings
 from aerobee.broker.daemon.wiring import make_broker, make_front
-from aerobee.broker.fast.hot_path import HotPath
+from aerobee.broker.fast.choice import HotFeed
 from aerobee.broker.ha.master_links import MasterLinks
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.addresses import join
@@ -148,6 +149,7 @@ class AppBroker:
             cluster=self.settings.broker_cluster_name,
             name=self.settings.broker_name,
             metrics_port=self.metrics_port if self._metrics else "off",
+            hot_path=PATH,
         )
 
     @property
@@ -218,7 +220,7 @@ class AppBroker:
         quotas = quotas_of(settings, self.clock, lambda each: each.waiting + holds.held_by(each))
 
         def feed(connection: Connection) -> Feed:
-            made = HotPath(
+            made = HotFeed(
                 connection, front.dispatcher, limits.frame_size_max, front.sends, front.pulls
             )
             return made if quotas is None else quotas.apply(made)

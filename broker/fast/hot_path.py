@@ -32,7 +32,7 @@ from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.dispatch import Dispatcher, failure_text, say_refused
 from aerobee.broker.net.general_feed import ANSWERS_MAX, ANYTHING, NOTHING, PUT_OFF, GeneralFeed
 from aerobee.broker.net.outbox import JOIN_MAX, Part
-from aerobee.broker.store.log.commitlog import Fact, Row, message_of
+from aerobee.broker.store.log.commitlog import EncodedRows, Fact, Row, message_of
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol.files import properties
@@ -196,7 +196,9 @@ class HotPath(GeneralFeed):
             self._put((run_codec, code, started), rows, marks, out)
         return frame
 
-    def _put(self, run: Run, rows: list[Row], marks: list[Mark], out: list[Part]) -> None:
+    def _put(
+        self, run: Run, rows: list[Row] | EncodedRows, marks: Sequence[Mark], out: list[Part]
+    ) -> None:
         """Store the messages of a run and answer those that need not wait for the disk."""
         facts: list[Fact] = []
         results: list[PutResult] = []
@@ -228,7 +230,7 @@ class HotPath(GeneralFeed):
     def _answer_rows(
         self,
         run: Run,
-        marks: list[Mark],
+        marks: Sequence[Mark],
         facts: list[Fact],
         out: list[Part],
         waiting: list[Stored],
@@ -256,7 +258,7 @@ class HotPath(GeneralFeed):
         self,
         run: Run,
         rows: list[Row],
-        marks: list[Mark],
+        marks: Sequence[Mark],
         results: list[PutResult],
         out: list[Part],
         waiting: list[Stored],
@@ -302,13 +304,15 @@ class HotPath(GeneralFeed):
         self._latencies[code].add_many(perf_counter() - started, len(waiting))
         answers = self._sends.answers
         out: list[Part] = []
-        for mark, physical_offset, queue_offset, _ in waiting:
+        if status is PutStatus.PUT_OK:
+            out, late = self._stored_answers(run, waiting), []
+        else:
+            late = waiting
+        for mark, physical_offset, queue_offset, _ in late:
             opaque, queue_id, flag, _, key = mark
             if flag & ONEWAY_FLAG:
                 continue
-            if status is PutStatus.PUT_OK:
-                out.append(self._stored_answer(run, mark, physical_offset, queue_offset))
-            elif status in STORED:  # but not in time: the answer says where, all the same
+            if status in STORED:  # but not in time: the answer says where, all the same
                 message_id = offset_message_id(self._store_host, physical_offset)
                 ext = answers.fields(message_id, str(queue_id), str(queue_offset), key)
                 answer = Command(code_of(status), ext, b"", opaque, RESPONSE_FLAG)
@@ -320,6 +324,14 @@ class HotPath(GeneralFeed):
         self.connection.waits_end(len(waiting))
         if out:
             self.connection.write((b"".join(out),))
+
+    def _stored_answers(self, run: Run, waiting: list[Stored]) -> list[Part]:
+        """Answers to messages that are safe now."""
+        return [
+            self._stored_answer(run, mark, physical_offset, queue_offset)
+            for mark, physical_offset, queue_offset, _ in waiting
+            if not mark[2] & ONEWAY_FLAG
+        ]
 
     def _refuse(
         self,

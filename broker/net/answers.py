@@ -4,6 +4,7 @@ A template gives the same bytes as the general encoder, from which it is made, w
 Command for each answer.
 """
 
+import re
 import struct
 from collections.abc import Callable
 from functools import lru_cache
@@ -117,6 +118,14 @@ class SendAnswers:
             self._forms[form] = low, high, template
         return template % (number, physical_offset, queue_offset, key)
 
+    def form(
+        self, id_head: bytes, codec: int, opaque: int, queue_id: int, queue_offset: int, key: int
+    ) -> tuple[bytes, ...]:
+        """The pieces between opaque, physical offset, queue offset and unique key for all values
+        that are as long as these; `key`: how long. For the other codecs."""
+        sizes = len(id_head) + 16, len(str(queue_offset)), key
+        return pieces_of(self._template(codec, opaque, id_head, str(queue_id), sizes))
+
     def _template(
         self, codec: int, opaque: int, id_head: bytes, queue_id: str, sizes: tuple[int, int, int]
     ) -> bytes:
@@ -138,6 +147,23 @@ class SendAnswers:
         pieces = frame[:place], frame[begin:end], after_id, after_offset, after_key
         start, one, two, three, four = (piece.replace(b"%", b"%%") for piece in pieces)
         return b"".join((start, b"%b", one, id_head, b"%016X", two, b"%d", three, b"%b", four))
+
+
+_TO_FILL: Final = re.compile(rb"%(?:%|016X|d|b)")
+
+
+def pieces_of(template: bytes) -> tuple[bytes, ...]:
+    """The texts between what a template leaves to be filled in."""
+    pieces, begin = [b""], 0
+    for found in _TO_FILL.finditer(template):
+        pieces[-1] += template[begin : found.start()]
+        begin = found.end()
+        if found[0] == b"%%":
+            pieces[-1] += b"%"
+        else:
+            pieces.append(b"")
+    pieces[-1] += template[begin:]
+    return tuple(pieces)
 
 
 _FOUND_JSON: Final = (

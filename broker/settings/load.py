@@ -20,7 +20,8 @@ from aerobee.broker.settings.typed import (
 )
 
 PREFIX = "AEROBEE_"
-NO_SETTINGS = {"AEROBEE_URL", "AEROBEE_NAMESRV", "AEROBEE_COMPLETE"}  # of clients and shells
+# Of clients, shells and the choice of the hot path.
+NO_SETTINGS = {"AEROBEE_URL", "AEROBEE_NAMESRV", "AEROBEE_COMPLETE", "AEROBEE_PURE"}
 
 # Old keys that named single places of the store: right where they name what the layout has anyway.
 _OLD_PLACES = {

@@ -11,7 +11,7 @@ import structlog
 from aerobee.broker.store.base import StoreBase
 from aerobee.broker.store.dispatch.reput import Reput
 from aerobee.broker.store.durability.flush_log import LogFlush
-from aerobee.broker.store.log.commitlog import CommitLog, Fact, LogFull, Row
+from aerobee.broker.store.log.commitlog import CommitLog, EncodedRows, Fact, LogFull, Row
 from aerobee.broker.store.log.limits import MessageLimits
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import PutResult, PutStatus, Refusal, RefusedPut
@@ -73,7 +73,7 @@ class Writer:
         self._note_put(started, facts, len(messages))
         return results
 
-    def put_rows(self, rows: Sequence[Row]) -> list[Fact]:
+    def put_rows(self, rows: list[Row] | EncodedRows) -> list[Fact]:
         """Append plain messages, cheaply: a fact for each that was taken. What is left, from the
         first that was not, is for `put`, which also knows the reason."""
         lock = self._put_message_lock

@@ -79,8 +79,25 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, row[2]) for name, row in COMMANDS.items()])
 
 
+def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        from importlib.metadata import version
+
+        from aerobee.broker.compiled import PATH
+
+        click.echo(f"aerobee, version {version('aerobee')} (broker: {PATH})")
+        context.exit()
+
+
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="aerobee", prog_name="aerobee")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version, and whether the broker's compiled part is used.",
+)
 def cli() -> None:
     """Aerobee: a message broker that speaks Apache RocketMQ's protocol, and its tools.
 

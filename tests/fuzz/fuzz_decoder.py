@@ -4,7 +4,8 @@
     python tests/fuzz/fuzz_decoder.py --atheris [-runs=100000000 ...]  by coverage, with atheris
 
 Beside not crashing it must hold that: slices do not matter, what is decoded encodes back to the
-same, and the hot path's decoders never read a header otherwise than the general ones.
+same, and the hot path's decoders, in Python and compiled, never read a header otherwise than the
+general ones.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import contextlib
 import random
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from mutate import damaged, frames
 
+from aerobee.broker import compiled
+from aerobee.broker.fast.compiled_path import CutDecoder, rules
 from aerobee.broker.fast.hot_codecs import SEND, UNUSUAL, heads_by_codec
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import decode_batch
@@ -25,7 +29,13 @@ from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.command import Command
-from aerobee.protocol.wire.frame import FrameDecoder, RawFrame, encode_frame
+from aerobee.protocol.wire.frame import (
+    FRAME_SIZE_MAX,
+    FrameDecoder,
+    RawFrame,
+    encode_frame,
+    frame_lengths,
+)
 from aerobee.protocol.wire.headers import (
     HeaderError,
     PullRequest,
@@ -33,6 +43,9 @@ from aerobee.protocol.wire.headers import (
     decode_ext,
     decode_send_v2,
 )
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
 
 
 def check(data: bytes) -> None:
@@ -47,6 +60,10 @@ def check(data: bytes) -> None:
         position += step
         step = 1 + step * 7 % 61
     assert pieces == cut, "slices matter"
+    if compiled.hot is not None:
+        again = CutDecoder(FRAME_SIZE_MAX)
+        assert list(again.feed(data)) == cut, "frames are cut otherwise in C"
+        assert str(again.error) == str(whole.error) and again.pending == whole.pending
     assert (sliced.error is None) == (whole.error is None)
     heads = heads_by_codec()
     for frame in cut:
@@ -70,11 +87,46 @@ def check_frame(frame: RawFrame, heads: tuple[object, ...]) -> None:
     try:
         hot = head[1](header)
     except UNUSUAL:
+        assert compiled_send(frame, "Fuzz", 1) is None, "Python reads no such header"
         return
+    if head[0] == SEND:
+        check_compiled(frame, hot)
     if hot is None or command is None:  # what the hot path skips may be unsound
         return
     assert (hot.opaque, hot.flag) == (command.opaque, command.flag)
     compare(head[0], hot.extFields, command)
+
+
+class _Queue:
+    """Stands for the queue that a send goes to."""
+
+
+def compiled_send(frame: RawFrame, topic: str, queue_id: int) -> _hot.Run | None:
+    """The frame as the compiled path takes it; None: it does not."""
+    if compiled.hot is None:
+        return None
+    codec, header, body = frame
+    frames: _hot.Frames = compiled.hot.Frames(
+        frame_lengths(codec, len(header), len(body)) + header + body, FRAME_SIZE_MAX
+    )
+    host = bytes(8)
+    return frames.sends({topic: {queue_id: _Queue()}}, rules("x\x01y\x02"), host, host, False)
+
+
+def check_compiled(frame: RawFrame, hot: object) -> None:
+    """What the compiled path takes it reads as the one in Python does."""
+    fields = hot.extFields  # type: ignore[attr-defined]
+    run = compiled_send(frame, fields.b, fields.e)
+    if run is None:
+        return
+    [(_, body, text, flag, sys_flag, born, _, _, times, _)] = run[:]
+    [(opaque, queue_id, frame_flag, _, key)] = run.marks()
+    ended = properties.ended(fields.i)
+    assert (body, text) == (frame[2], ended + "x\x01y\x02")
+    assert key == properties.get(ended, properties.UNIQ_KEY)
+    assert (flag, sys_flag, born, times) == (fields.h, fields.f, fields.g, fields.j)
+    assert (opaque, frame_flag) == (hot.opaque, hot.flag)  # type: ignore[attr-defined]
+    assert (queue_id, fields.m) == (fields.e, False)
 
 
 def compare(kind: int, hot: object, command: Command) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -46,9 +47,16 @@ REQUIRED = {
 }
 
 
-def run(*command: object, cwd: Path | None = None) -> str:
+def run(
+    *command: object, cwd: Path | None = None, environment: dict[str, str] | None = None
+) -> str:
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=240
+        [str(word) for word in command],
+        cwd=cwd,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
@@ -74,6 +82,24 @@ def test_the_wheel_holds_every_package_and_data_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert names >= REQUIRED
     assert not [name for name in names if name.startswith(("tests/", "bench/", "src/"))]
+
+
+def test_the_wheel_has_the_compiled_part(wheel: Path) -> None:
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert len(names) == 1 and names[0].startswith("aerobee/broker/compiled/_hot.")
+    assert not wheel.name.endswith("py3-none-any.whl")
+
+
+def test_without_a_compiler_the_wheel_is_pure_python(source: Path, tmp_path: Path) -> None:
+    pip = (sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "-w", tmp_path, source)
+    said = run(*pip, environment={"CC": "/bin/false"})
+    (built,) = tmp_path.glob("*.whl")
+    assert built.name.endswith("py3-none-any.whl")
+    assert "the compiled part could not be built" in said
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "click", "msgspec")
+    run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "--no-deps", built)
+    assert "pure Python" in run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
 
 
 def test_every_module_of_the_source_is_in_the_wheel(source: Path, wheel: Path) -> None:
@@ -107,6 +133,7 @@ def test_the_installed_command_runs_outside_the_source_tree(wheel: Path, tmp_pat
     run(*pip, "-c", ROOT / "constraints.txt", wheel)
     listed = run(tmp_path / "venv/bin/aerobee", "config", cwd=tmp_path)
     assert "listenPort" in listed
+    assert "compiled" in run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
 
 
 def test_the_sdk_alone_is_small_and_has_the_command(source: Path, tmp_path: Path) -> None:

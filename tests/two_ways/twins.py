@@ -1,6 +1,7 @@
-"""Two brokers that differ in nothing but the way their requests go: fast where it can, or general.
+"""Brokers that differ in nothing but the way their requests go: fast where it can, in Python or
+compiled, or general.
 
-Both have the same clock, which stands still, see the same addresses and make the same unique ids,
+All have the same clock, which stands still, see the same addresses and make the same unique ids,
 so that every byte they answer and store can be compared.
 """
 
@@ -8,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +19,9 @@ from peers.in_process import running_broker
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.compiled import hot
 from aerobee.broker.daemon import app as app_module
+from aerobee.broker.fast.compiled_path import CompiledPath
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.pull.pull import Pulls
@@ -45,6 +48,14 @@ SETTINGS: dict[str, Any] = {
     "enable_property_filter": True,
     "broker_ip1": "127.0.0.1",
 }
+FEEDS: dict[str, Callable[[Connection, Dispatcher, int, Sends, Pulls], Feed]] = {
+    "fast": HotPath,
+    "general": lambda connection, dispatcher, size_max, _sends, _pulls: GeneralFeed(
+        connection, dispatcher, size_max
+    ),
+}
+if hot is not None:
+    FEEDS["compiled"] = CompiledPath
 TOPICS = {"Known": 6, "Other": 6, "ReadOnly": 4, "WriteOnly": 2, "Ordered": 6}
 
 
@@ -67,7 +78,7 @@ class CountedIds(UniqueIds):
 
 
 class Twin:
-    """One of the two, and the connection to it."""
+    """One of them, and the connection to it."""
 
     def __init__(
         self,
@@ -127,14 +138,15 @@ def _numbers(counter: Counter) -> tuple[int, int, int]:
 
 
 @asynccontextmanager
-async def twins(folder: Path, **settings: Any) -> AsyncIterator[tuple[Twin, Twin, StandingClock]]:
-    """The fast one, the general one and the clock of both."""
+async def twins(folder: Path, **settings: Any) -> AsyncIterator[tuple[list[Twin], StandingClock]]:
+    """One for each of FEEDS, and the clock of all."""
     clock = StandingClock()
-    async with (
-        _twin(folder / "fast", clock, "fast", settings) as fast,
-        _twin(folder / "general", clock, "general", settings) as general,
-    ):
-        yield fast, general, clock
+    async with AsyncExitStack() as stack:
+        made = [
+            await stack.enter_async_context(_twin(folder / way, clock, way, settings))
+            for way in FEEDS
+        ]
+        yield made, clock
 
 
 @asynccontextmanager
@@ -153,11 +165,9 @@ async def _twin(
         connections.append(connection)
         connection.peer, connection.local = PEER, LOCAL
         sends.unique_ids = CountedIds()
-        if way == "fast":
-            return HotPath(connection, dispatcher, frame_size_max, sends, pulls)
-        return GeneralFeed(connection, dispatcher, frame_size_max)
+        return FEEDS[way](connection, dispatcher, frame_size_max, sends, pulls)
 
-    with mock.patch.object(app_module, "HotPath", feed):
+    with mock.patch.object(app_module, "HotFeed", feed):
         async with running_broker(folder, clock, **SETTINGS | settings) as app:
             broker = app.broker
             broker.turns.slice_s = float("inf")  # nothing is put off to a later turn

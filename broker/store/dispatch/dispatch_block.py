@@ -24,6 +24,8 @@ from aerobee.protocol.files.record_columns import groups, rows
 
 Column = NDArray[Any]
 Lane = tuple[ConsumeQueue, Column, Column]  # its records in the block: all, those it lacks
+# Entries by queue; hashes, physical offsets and store times of keys, 64 bits each.
+Derived = tuple[list[tuple[ConsumeQueue, bytes]], tuple[bytes, bytes, bytes]]
 
 
 def dispatch_block(
@@ -57,6 +59,28 @@ def dispatch_block(
             queue.assigned = max(queue.assigned, queue.max_offset)
     if index is not None:
         _add_keys(index, keys, lanes, base, block)
+    return True
+
+
+def dispatch_derived(
+    index: IndexService | None, derived: Derived, opened_max: int | None = None
+) -> bool:
+    """The same for records whose entries and keys are made already, by compiled code."""
+    lanes, keys = derived
+    if opened_max is not None:
+        opened = sum(queue.writing is None for queue, entries in lanes if entries)
+        if opened > opened_max:
+            return False
+    for queue, entries in lanes:
+        if entries:
+            queue.put_run(entries)
+            queue.assigned = max(queue.assigned, queue.max_offset)
+    if index is not None:
+        index.write_pending()
+        hashes, offsets, times = (np.frombuffer(column, np.int64) for column in keys)
+        wanted = int(np.searchsorted(offsets, index.indexed_offset, "right"))
+        if wanted < len(offsets):
+            index.add_hashed(hashes[wanted:], offsets[wanted:], times[wanted:])
     return True
 
 

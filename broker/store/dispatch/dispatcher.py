@@ -7,10 +7,12 @@ OSError what was not dispatched is to be handed over again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from aerobee.broker.compiled import hot
 from aerobee.broker.store.base import StoreBase
-from aerobee.broker.store.dispatch.dispatch_block import dispatch_block
+from aerobee.broker.store.dispatch.dispatch_block import Derived, dispatch_block, dispatch_derived
 from aerobee.broker.store.dispatch.entries import NO_MAX, put_entries
 from aerobee.broker.store.dispatch.facts import count_up_to, end_of
 from aerobee.broker.store.files.mapped_file import MappedFile
@@ -23,6 +25,8 @@ from aerobee.protocol.files.record import NOT_IN_QUEUE
 from aerobee.protocol.files.record_columns import LEAST_SIZE
 from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import Scanned, check_record
+
+Derive = Callable[[list[Fact]], Derived | None]
 
 BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
 OPENED_MAX: Final = 2  # queues that get a file or blocks in one go: some 0.3 ms each
@@ -46,6 +50,8 @@ class RecordDispatcher:
         self.dispatched_timestamp = 0
         self._failed_to = 0  # records below may have keys in the index though they wait
         self._arrivals: list[Arrival] = []
+        # Entries and keys of plain records, in C where the installation has that.
+        self.derive: Derive | None = hot.derived if hot is not None else None
 
     # -- facts of an append
 
@@ -77,6 +83,12 @@ class RecordDispatcher:
         if file is None or start not in (self.dispatched_offset, file.start):
             return False
         self._failed_to = end
+        derived = self.derive(facts) if self.derive is not None else None
+        if derived is not None:
+            if not dispatch_derived(self._index, derived, OPENED_MAX):
+                return False
+            self._note_dispatched(end, facts[-1][4], len(facts))
+            return True
         block = read_block(
             file.view,
             file.start,
@@ -160,10 +172,14 @@ class RecordDispatcher:
             self._log.queues, self._index, file.view, file.start, block, opened_max
         ):
             return False
-        self.dispatched_offset = file.start + int(block.end[-1])
-        self.dispatched_timestamp = int(block.time[-1])
-        self._stats.dispatched += len(block)
+        end = file.start + int(block.end[-1])
+        self._note_dispatched(end, int(block.time[-1]), len(block))
         return True
+
+    def _note_dispatched(self, end: int, time_ms: int, count: int) -> None:
+        self.dispatched_offset = end
+        self.dispatched_timestamp = time_ms
+        self._stats.dispatched += count
 
     def _dispatch(self, facts: list[Fact], opened_max: int) -> None:
         """Queue entries and keys. After a failure none counts as dispatched, though some queues

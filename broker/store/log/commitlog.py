@@ -1,8 +1,8 @@
 """The commitlog: every message of every topic, one behind the other, in files of one size.
 
 A file ends with a blank record (int room left, int magic) of at least 8 bytes, so a record that
-would leave less goes to the next file. `append_rows` is the hot path: it encodes plain messages,
-joins them and writes them with one call; what it knows of each goes to reput as a
+would leave less goes to the next file. `append_rows` is the hot path: plain messages are encoded,
+joined and written with one call; what it knows of each goes to reput as a
 tuple, so that nobody has to read the log again. `append` takes messages of every kind.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -58,6 +58,27 @@ RECORD_SIZE_MIN: Final = HEAD_V4_SIZE + 2  # with the properties' length
 JOIN_BODY_MAX: Final = 4096  # a larger body is not copied once more to save a call
 _pack_head = HEAD_V4.pack
 _pack_short = struct.Struct(">h").pack
+
+
+class EncodedRows(Protocol):
+    """Plain messages that know how to encode themselves: those of the compiled path."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, which: slice) -> list[Row]: ...
+
+    def encode(
+        self,
+        base: int,
+        position: int,
+        limit: int,
+        now_ms: int,
+        append_crc: bool,
+        body_size_max: int,
+        props_size_max: int,
+        /,
+    ) -> tuple[list[Fact], bytes]:
+        """As `encode_rows`."""
 
 
 class LogFull(Exception):
@@ -121,92 +142,25 @@ class CommitLog:
 
     # -- appending
 
-    def append_rows(self, rows: Sequence[Row], now_ms: int) -> list[Fact]:
+    def append_rows(self, rows: list[Row] | EncodedRows, now_ms: int) -> list[Fact]:
         """Append plain messages while they fit the file; a fact for each that was appended. What
-        is left begins with one that `append` has to look at. LogFull when there is no file.
-
-        One long loop without calls of ours: this is where a put spends its time.
-        """
+        is left begins with one that `append` has to look at. LogFull when there is no file."""
         if now_ms < self.last_store_timestamp:  # the clock was set back
-            rows = _up_to_first_timed(rows)
+            rows = _up_to_first_timed(rows[:])
             now_ms = self.last_store_timestamp
         self.last_store_timestamp = now_ms
         file = self._file_with_room(0)
-        base = file.start
-        start = position = file.wrote
-        limit = file.size - BLANK_SIZE
-        append_crc = self.append_crc
-        body_size_max = self.limits.body_size
-        props_size_max = self.limits.properties_size
-        facts: list[Fact] = []
-        parts: list[bytes | memoryview] = []
-        add_part = parts.append
-        join = b"".join
-        for (
-            queue,
-            body,
-            text,
-            flag,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_host,
-            reconsume_times,
-            prepared_offset,
-        ) in rows:
-            queue_offset = queue.assigned
-            offset = base + position
+        start = file.wrote
+        place = (
+            *(file.start, start, file.size - BLANK_SIZE, now_ms, self.append_crc),
+            *(self.limits.body_size, self.limits.properties_size),
+        )
+        facts, records = (
+            encode_rows(rows, *place) if isinstance(rows, list) else rows.encode(*place)
+        )
+        if facts:
             try:
-                props = text.encode()
-                body_size = len(body)
-                props_size = len(props)
-                if body_size > body_size_max or props_size > props_size_max or CRC32 in text:
-                    break
-                if append_crc:
-                    if props_size and text[-1] != PAIR_END:
-                        props += PAIR_END_BYTES
-                        props_size += 1
-                    props_size += CRC_PROPERTY_SIZE
-                topic_field = queue.topic_field
-                size = RECORD_SIZE_MIN + body_size + len(topic_field) + props_size
-                if position + size > limit:
-                    break
-                head = _pack_head(
-                    size,
-                    MAGIC_V1,
-                    (crc32_large if body_size >= LARGE else crc32)(body) & CRC_MASK,
-                    queue.queue_id,
-                    flag,
-                    queue_offset,
-                    offset,
-                    sys_flag,
-                    born_timestamp,
-                    born_host,
-                    now_ms,
-                    store_host,
-                    reconsume_times,
-                    prepared_offset,
-                    body_size,
-                )
-            except (struct.error, UnicodeError, TypeError):
-                break
-            tail = topic_field + _pack_short(props_size) + props
-            if body_size <= JOIN_BODY_MAX:
-                # One join, then one checksum of it: cheaper than one of each part.
-                record = join((head, body, tail))
-                add_part(record)
-                crc = (crc32_large if size >= LARGE else crc32)(record) if append_crc else 0
-            else:
-                crc = crc32(tail, crc32_large(body, crc32(head))) if append_crc else 0
-                parts += (head, body, tail)
-            if append_crc:
-                add_part((CRC_REVERSED % (crc & CRC_MASK))[::-1])
-            queue.assigned = queue_offset + 1
-            facts.append((queue, queue_offset, offset, size, now_ms, text, sys_flag))
-            position += size
-        if parts:
-            try:
-                self._write(file, start, join(parts))
+                self._write(file, start, records)
             except LogFull:
                 _take_numbers_back(facts)
                 raise
@@ -421,7 +375,91 @@ class CommitLog:
         return file
 
 
-def _up_to_first_timed(rows: Sequence[Row]) -> Sequence[Row]:
+def encode_rows(
+    rows: list[Row],
+    base: int,
+    position: int,
+    limit: int,
+    now_ms: int,
+    append_crc: bool,
+    body_size_max: int,
+    props_size_max: int,
+) -> tuple[list[Fact], bytes]:
+    """Facts and bytes of the plain messages that fit between `position` and `limit` of the file
+    that starts at `base`; their numbers are taken from their queues.
+
+    One long loop without calls of ours: this is where a put spends its time.
+    """
+    facts: list[Fact] = []
+    parts: list[bytes | memoryview] = []
+    add_part = parts.append
+    join = b"".join
+    for (
+        queue,
+        body,
+        text,
+        flag,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+    ) in rows:
+        queue_offset = queue.assigned
+        offset = base + position
+        try:
+            props = text.encode()
+            body_size = len(body)
+            props_size = len(props)
+            if body_size > body_size_max or props_size > props_size_max or CRC32 in text:
+                break
+            if append_crc:
+                if props_size and text[-1] != PAIR_END:
+                    props += PAIR_END_BYTES
+                    props_size += 1
+                props_size += CRC_PROPERTY_SIZE
+            topic_field = queue.topic_field
+            size = RECORD_SIZE_MIN + body_size + len(topic_field) + props_size
+            if position + size > limit:
+                break
+            head = _pack_head(
+                size,
+                MAGIC_V1,
+                (crc32_large if body_size >= LARGE else crc32)(body) & CRC_MASK,
+                queue.queue_id,
+                flag,
+                queue_offset,
+                offset,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                now_ms,
+                store_host,
+                reconsume_times,
+                prepared_offset,
+                body_size,
+            )
+        except (struct.error, UnicodeError, TypeError):
+            break
+        tail = topic_field + _pack_short(props_size) + props
+        if body_size <= JOIN_BODY_MAX:
+            # One join, then one checksum of it: cheaper than one of each part.
+            record = join((head, body, tail))
+            add_part(record)
+            crc = (crc32_large if size >= LARGE else crc32)(record) if append_crc else 0
+        else:
+            crc = crc32(tail, crc32_large(body, crc32(head))) if append_crc else 0
+            parts += (head, body, tail)
+        if append_crc:
+            add_part((CRC_REVERSED % (crc & CRC_MASK))[::-1])
+        queue.assigned = queue_offset + 1
+        facts.append((queue, queue_offset, offset, size, now_ms, text, sys_flag))
+        position += size
+    return facts, join(parts)
+
+
+def _up_to_first_timed(rows: list[Row]) -> list[Row]:
     """Store times never go back, so that they can be searched. Those of delayed messages follow
     the clock all the same, in `_append_slowly`: when they are due counts from there, also for a
     queue that is rebuilt and for a Java broker."""

@@ -1,0 +1,787 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True
+# cython: binding=False, embedsignature=False
+"""The plain sends of a read in one pass of C: from a frame's bytes to its record and its answer.
+
+A twin of `fast.hot_path` and `store.log.commitlog` without rules of its own: whatever is not as
+plain as it gets stays where it is, and the path in Python goes on with it. Names, layout and
+templates come from there; a layout that has changed refuses to be imported.
+
+Memory: frames are read in place, from the bytes that the socket gave, between bounds that were
+checked when the frame was cut. Texts are copied to a space that `_grow` has made large enough
+before. A record is written to bytes of exactly the size that was summed up before.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from aerobee.protocol.files.record_layout import (
+    CRC_MASK as _CRC_MASK,
+    CRC_NAME as _CRC_NAME,
+    CRC_PROPERTY_SIZE as _CRC_PROPERTY_SIZE,
+    HEAD_V4 as _HEAD_V4,
+    MAGIC_V1 as _MAGIC_V1,
+)
+
+cdef extern from "crc.h":
+    void crc_begin(int may_use_lanes) nogil
+    uint32_t crc_of(uint32_t crc, const uint8_t* data, size_t size) nogil
+    uint32_t crc_by_tables(uint32_t crc, const uint8_t* data, size_t size) nogil
+    uint32_t crc_power(uint64_t n) nogil
+    uint32_t crc_join(uint32_t first, uint32_t second, uint32_t shift) nogil
+
+include "headers.pxi"
+
+if _HEAD_V4.format != ">iiiiiqqiq8sq8siqi" or len(_CRC_NAME) != 9 or _CRC_PROPERTY_SIZE != 20:
+    raise ImportError("this build does not know the layout of records any more; install again")
+
+cdef enum:
+    HEAD_SIZE = 88
+    RECORD_SIZE_MIN = 90  # with the properties' length
+    CRC_SIZE = 20
+    CRC_MASK = 0x7FFFFFFF
+    NAME_END = 1
+    PAIR_END = 2
+    KEY_MAX = 256
+    JSON = 0
+    ROCKETMQ = 1
+    MSGPACK = 2
+    RESPONSE_FLAG = 1
+    ONEWAY_FLAG = 2
+    FORMS_MAX = 4096
+
+cdef int32_t MAGIC = _MAGIC_V1
+cdef bytes CRC_NAME = _CRC_NAME
+assert _CRC_MASK == CRC_MASK
+crc_begin(True)
+
+
+def crc32(const uint8_t[::1] data, uint32_t crc=0, *, bint by_tables=False):
+    """zlib's CRC-32; for tests, which compare."""
+    cdef const uint8_t* start = &data[0] if data.shape[0] else NULL
+    if by_tables:
+        return crc_by_tables(crc, start, data.shape[0])
+    return crc_of(crc, start, data.shape[0])
+
+
+def crc32_joined(uint32_t first, uint32_t second, uint64_t second_size):
+    """The CRC-32 of two pieces, by theirs."""
+    return crc_join(first, second, crc_power(8 * second_size))
+
+
+# --- what all connections share
+
+
+cdef class Rules:
+    """What makes a property text unusual, and what is added to it. `names`: a text that holds one
+    of them, anywhere, is unusual; `no_wait` only where answers wait for the disk. `sys_flags`: the
+    bits that are unusual."""
+
+    cdef tuple _names
+    cdef uint16_t _first[256]  # which names begin with a byte; bit 0: the unique key's
+    cdef readonly bytes added
+    cdef int64_t _sys_flags
+
+    def __init__(self, bytes unique, bytes no_wait, names, int64_t sys_flags, bytes added):
+        if not added or added[len(added) - 1] != PAIR_END or len(names) > 14:
+            raise ValueError("no plain send with these")
+        self.added = added
+        self._sys_flags = sys_flags
+        self._names = (unique, no_wait, *names)
+        memset(self._first, 0, sizeof(self._first))
+        for number, name in enumerate(self._names):
+            if not name or not isinstance(name, bytes):
+                raise ValueError("a name is not empty")
+            self._first[<uint8_t>name[0]] |= 1 << number
+
+    cdef Py_ssize_t unique_key(self, const uint8_t* text, Py_ssize_t size, bint waits) except -2:
+        """Where the unique key begins: behind the last of its names. -1: the text is unusual."""
+        cdef Py_ssize_t at, key = -1, length, name_at = 0
+        cdef uint16_t which
+        cdef int number
+        cdef bytes name
+        for at in range(size):
+            which = self._first[text[at]]
+            if not which:
+                continue
+            number = 0
+            while which:
+                if which & 1 and (waits or number != 1):
+                    name = <bytes>self._names[number]
+                    length = PyBytes_GET_SIZE(name)
+                    if length <= size - at and memcmp(text + at, PyBytes_AS_STRING(name), length) == 0:
+                        if number:
+                            return -1
+                        name_at, key = at, at + length
+                which >>= 1
+                number += 1
+        if key >= 0 and name_at and text[name_at - 1] != PAIR_END:
+            return -1  # another's name ends so
+        return key
+
+
+cdef class Answers:
+    """The answers to stored messages. `json`: the pieces between physical offset, queue id, queue
+    offset, unique key and opaque; `form` gives those for the other codecs, by what decides about
+    their lengths."""
+
+    cdef tuple _json
+    cdef object _form
+    cdef dict _forms
+
+    def __init__(self, tuple json, form):
+        if len(json) != 6 or any(type(piece) is not bytes for piece in json):
+            raise ValueError("six pieces")
+        self._json = json
+        self._form = form
+        self._forms = {}
+
+    cdef tuple form(self, int codec, int64_t opaque, int opaque_size, int64_t queue_id,
+                    int64_t queue_offset, int digits, Py_ssize_t key_size):
+        cdef object which = (
+            <int64_t>codec << 60 | <int64_t>opaque_size << 56 | <int64_t>digits << 48
+            | <int64_t>key_size << 36 | queue_id
+        )
+        found = self._forms.get(which)
+        if found is None:
+            if len(self._forms) >= FORMS_MAX:
+                self._forms.clear()
+            found = self._form(codec, opaque, queue_id, queue_offset, key_size)
+            if len(found) != 5 or any(type(piece) is not bytes for piece in found):
+                raise ValueError("five pieces")
+            self._forms[which] = found
+        return <tuple>found
+
+
+# --- bytes that grow
+
+
+cdef class Space:
+    """Bytes to write to; `_grow` before, as much as is written then at most."""
+
+    cdef uint8_t* data
+    cdef Py_ssize_t size
+    cdef Py_ssize_t room
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int grow(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room
+        cdef uint8_t* moved
+        if self.room - self.size < more:
+            room = 2 * self.room + more
+            moved = <uint8_t*>realloc(self.data, room)
+            if moved == NULL:
+                raise MemoryError
+            self.data, self.room = moved, room
+        return 0
+
+    cdef int add(self, const void* data, Py_ssize_t size) except -1:
+        self.grow(size)
+        memcpy(self.data + self.size, data, size)
+        self.size += size
+        return 0
+
+    cdef int add_bytes(self, bytes data) except -1:
+        return self.add(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef int add_decimal(self, int64_t number) except -1:
+        cdef char digits[24]
+        cdef int at = 24
+        cdef uint64_t rest = <uint64_t>number if number >= 0 else 0 - <uint64_t>number
+        while True:
+            at -= 1
+            digits[at] = <char>(c'0' + <char>(rest % 10))
+            rest = rest // 10
+            if not rest:
+                break
+        if number < 0:
+            at -= 1
+            digits[at] = c'-'
+        return self.add(digits + at, 24 - at)
+
+    cdef int add_hexadecimal(self, uint64_t number) except -1:
+        """Sixteen digits."""
+        cdef char digits[16]
+        cdef int k, digit
+        for k in range(16):
+            digit = <int>(number >> (60 - 4 * k)) & 15
+            digits[k] = <char>(digit + (c'0' if digit < 10 else c'A' - 10))
+        return self.add(digits, 16)
+
+    cdef int add_int(self, uint64_t number, int width) except -1:
+        """Big-endian."""
+        cdef uint8_t written[8]
+        store_int(written, number, width)
+        return self.add(written, width)
+
+    cdef int add_packed(self, int64_t number) except -1:
+        """The shortest form that MessagePack has for an integer of 32 bits."""
+        cdef int width = packed_size(number) - 1
+        if not width:
+            return self.add_int(<uint64_t>number, 1)
+        if number >= 0:
+            self.add_int(0xCC if width == 1 else 0xCD if width == 2 else 0xCE, 1)
+        else:
+            self.add_int(0xD0 if width == 1 else 0xD1 if width == 2 else 0xD2, 1)
+        return self.add_int(<uint64_t>number, width)
+
+
+cdef inline int packed_size(int64_t number) noexcept nogil:
+    if -32 <= number < 128:
+        return 1
+    if number >= 0:
+        return 2 if number < 1 << 8 else 3 if number < 1 << 16 else 5
+    return 2 if number >= -(1 << 7) else 3 if number >= -(1 << 15) else 5
+
+
+cdef inline void store_int(uint8_t* to, uint64_t number, int width) noexcept nogil:
+    cdef int k
+    for k in range(width):
+        to[width - 1 - k] = <uint8_t>(number >> (8 * k))
+
+
+cdef inline int digits_of(int64_t number) noexcept nogil:
+    cdef int digits = 1
+    while number > 9:
+        number = number // 10
+        digits += 1
+    return digits
+
+
+# --- frames
+
+
+cdef struct Bounds:
+    Py_ssize_t header
+    Py_ssize_t body
+    Py_ssize_t end
+    int codec
+
+
+cdef class Frames:
+    """The whole frames at the start of `data`, cut when they are asked for: an iterator of those
+    that are left. `stop`: where the first that is not whole begins; `bad`: it cannot be one."""
+
+    cdef bytes _data
+    cdef Bounds* _bounds
+    cdef Py_ssize_t _count
+    cdef Py_ssize_t _next
+    cdef readonly Py_ssize_t stop
+    cdef readonly Py_ssize_t wanted  # bytes from `stop` on without which no frame can be cut
+    cdef readonly bint bad
+
+    def __cinit__(self, bytes data, Py_ssize_t length_max):
+        cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, room = 0, header_end, end
+        cdef Bounds* moved
+        cdef int64_t length
+        cdef int codec
+        self._data = data
+        self.wanted = 8
+        while size - at >= 8:
+            length = <int32_t>(
+                <uint32_t>start[at] << 24 | <uint32_t>start[at + 1] << 16
+                | <uint32_t>start[at + 2] << 8 | start[at + 3]
+            )
+            codec = start[at + 4]
+            header_end = at + 8 + (
+                <Py_ssize_t>start[at + 5] << 16 | <Py_ssize_t>start[at + 6] << 8 | start[at + 7]
+            )
+            end = at + 4 + length
+            if header_end > end or not 4 <= length <= length_max or codec > MSGPACK:
+                self.bad = True
+                break
+            if end > size:
+                self.wanted = end - at
+                break
+            if self._count == room:
+                room = 2 * room + 16
+                moved = <Bounds*>realloc(self._bounds, room * sizeof(Bounds))
+                if moved == NULL:
+                    raise MemoryError
+                self._bounds = moved
+            self._bounds[self._count].header = at + 8
+            self._bounds[self._count].body = header_end
+            self._bounds[self._count].end = end
+            self._bounds[self._count].codec = codec
+            self._count += 1
+            at = end
+        self.stop = at
+
+    def __dealloc__(self):
+        free(self._bounds)
+
+    def __len__(self):
+        return self._count - self._next
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Bounds* bounds
+        if self._next >= self._count:
+            raise StopIteration
+        bounds = self._bounds + self._next
+        self._next += 1
+        return (
+            bounds.codec,
+            self._data[bounds.header : bounds.body],
+            self._data[bounds.body : bounds.end],
+        )
+
+    def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits):
+        """Take the plain sends that come next: those of one codec and code. None: there is none."""
+        cdef Run run
+        cdef Bounds* bounds
+        cdef int codec, code, run_codec = -1, run_code = 0
+        if len(born_host) != 8 or len(store_host) != 8 or self._next >= self._count:
+            return None
+        run = Run.__new__(Run)
+        run.begin(self._data, self._count - self._next, plain, rules, born_host, store_host, waits)
+        while self._next < self._count:
+            bounds = self._bounds + self._next
+            codec = bounds.codec
+            code = self._code_of(bounds)
+            if not code or (run._count and (codec != run_codec or code != run_code)):
+                break
+            run_codec, run_code = codec, code
+            if not run.take(bounds, code):
+                break
+            self._next += 1
+        if not run._count:
+            return None
+        run.codec, run.code = run_codec, run_code
+        return run
+
+    cdef int _code_of(self, Bounds* bounds) noexcept:
+        """310 or 10 for what may be a plain send; else 0."""
+        cdef const uint8_t* header = <const uint8_t*>PyBytes_AS_STRING(self._data) + bounds.header
+        cdef Py_ssize_t size = bounds.body - bounds.header
+        if bounds.codec == JSON:
+            if size < 12:
+                return 0
+            if memcmp(header, b'{"code":310,', 12) == 0:
+                return 310
+            return 10 if memcmp(header, b'{"code":10,"', 12) == 0 else 0
+        if bounds.codec == ROCKETMQ:
+            return 310 if size > 2 and header[0] == 1 and header[1] == 0x36 else 0
+        return 310 if size > 4 and memcmp(header, b"\x97\xcd\x01\x36", 4) == 0 else 0
+
+
+# --- a run of sends
+
+
+cdef struct Entry:
+    Py_ssize_t body
+    Py_ssize_t body_end
+    Py_ssize_t text  # in the run's space
+    Py_ssize_t text_size
+    Py_ssize_t key  # in the run's space
+    Py_ssize_t key_size
+    Py_ssize_t queue  # which of the run's queues
+    int64_t numbers[10]
+    int64_t queue_offset
+    int64_t offset
+    Py_ssize_t size
+
+
+cdef class Run:
+    """Plain sends of one codec and code. A sequence of rows for `append_rows`, which encodes them
+    here, and of what their answers need."""
+
+    cdef bytes _data
+    cdef Entry* _entries
+    cdef Py_ssize_t _room
+    cdef Py_ssize_t _count
+    cdef readonly Py_ssize_t encoded  # how many, by the last `encode`
+    cdef Space _space
+    cdef dict _plain
+    cdef Rules _rules
+    cdef bytes _born_host
+    cdef bytes _store_host
+    cdef readonly bint waits
+    cdef list _queues
+    cdef list _texts
+    cdef bytes _topic
+    cdef dict _topic_queues
+    cdef readonly int codec
+    cdef readonly int code
+
+    def __dealloc__(self):
+        free(self._entries)
+
+    def __len__(self):
+        return self._count
+
+    cdef int begin(self, bytes data, Py_ssize_t most, dict plain, Rules rules, bytes born_host,
+                   bytes store_host, bint waits) except -1:
+        self._data = data
+        self._plain, self._rules = plain, rules
+        self._born_host, self._store_host = born_host, store_host
+        self.waits = waits
+        self._space = Space.__new__(Space)
+        self._queues, self._texts = [], []
+        self._entries = <Entry*>malloc(most * sizeof(Entry))
+        if self._entries == NULL:
+            raise MemoryError
+        self._room = most
+        return 0
+
+    # -- parsing
+
+    cdef bint take(self, Bounds* bounds, int code) except -1:
+        """Take in the next frame; False: it is unusual."""
+        cdef Reader reader
+        cdef Send send
+        cdef Entry* entry
+        cdef Space space = self._space
+        cdef uint8_t* text
+        cdef Py_ssize_t key, key_end, header_size = bounds.body - bounds.header
+        cdef bint known
+        if self._count >= self._room:
+            return False
+        space.grow(header_size + 1 + PyBytes_GET_SIZE(self._rules.added))
+        text = space.data + space.size
+        memset(&send, 0, sizeof(send))
+        reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
+        reader.at, reader.end = bounds.header, bounds.body
+        if bounds.codec == JSON:
+            reader.at += 12 if code == 310 else 11
+            known = json_send(&reader, &send, code == 10, text)
+        elif bounds.codec == ROCKETMQ:
+            reader.at += 2
+            known = binary_send(&reader, &send, text)
+        else:
+            reader.at += 4
+            known = packed_send(&reader, &send, text)
+        if not known or not self._is_plain(&send, code):
+            return False
+        key = self._rules.unique_key(text, send.text_size, self.waits)
+        if key < 0:
+            return False
+        key_end = key
+        while key_end < send.text_size and text[key_end] != PAIR_END:
+            key_end += 1
+        if not 0 < key_end - key < KEY_MAX or not is_plain_text(text + key, key_end - key):
+            return False
+        entry = self._entries + self._count
+        memset(entry, 0, sizeof(Entry))
+        entry.queue = self._queue(&reader, &send)
+        if entry.queue < 0:
+            return False
+        memcpy(entry.numbers, send.numbers, sizeof(send.numbers))
+        entry.body, entry.body_end = bounds.body, bounds.end
+        entry.text = space.size
+        entry.key, entry.key_size = space.size + key, key_end - key
+        entry.text_size = send.text_size
+        if text[send.text_size - 1] != PAIR_END:
+            text[send.text_size] = PAIR_END
+            entry.text_size += 1
+        memcpy(
+            text + entry.text_size,
+            PyBytes_AS_STRING(self._rules.added),
+            PyBytes_GET_SIZE(self._rules.added),
+        )
+        entry.text_size += PyBytes_GET_SIZE(self._rules.added)
+        try:
+            self._texts.append(PyUnicode_DecodeUTF8(<char*>text, entry.text_size, NULL))
+        except UnicodeDecodeError:
+            return False
+        space.size += entry.text_size
+        self._count += 1
+        return True
+
+    cdef bint _is_plain(self, Send* send, int code) noexcept:
+        cdef uint32_t required = REQUIRED if code == 310 else REQUIRED_LONG
+        return (
+            send.seen & required == required
+            and not send.numbers[SYS_FLAG] & self._rules._sys_flags
+            and not send.numbers[FRAME_FLAG] & RESPONSE_FLAG
+            and send.numbers[QUEUE_ID] >= 0
+            and send.text_size > 0
+        )
+
+    cdef Py_ssize_t _queue(self, Reader* reader, Send* send) except -2:
+        """Which of the run's queues it goes to; -1: to one that needs more checks."""
+        cdef const char* topic = <const char*>reader.data + send.topic_at
+        cdef Py_ssize_t number
+        if (
+            self._topic is None
+            or PyBytes_GET_SIZE(self._topic) != send.topic_size
+            or memcmp(PyBytes_AS_STRING(self._topic), topic, send.topic_size) != 0
+        ):
+            self._topic = PyBytes_FromStringAndSize(topic, send.topic_size)
+            self._topic_queues = self._plain.get(self._topic.decode("ascii"))
+        if self._topic_queues is None:
+            return -1
+        queue = self._topic_queues.get(send.numbers[QUEUE_ID])
+        if queue is None:
+            return -1
+        for number in range(len(self._queues)):
+            if self._queues[number] is queue:
+                return number
+        self._queues.append(queue)
+        return len(self._queues) - 1
+
+    # -- as the path in Python has them
+
+    def __getitem__(self, slice which):
+        """Rows."""
+        return [self._row(number) for number in range(*which.indices(self._count))]
+
+    cdef tuple _row(self, Py_ssize_t number):
+        cdef Entry* entry = self._entries + number
+        return (
+            self._queues[entry.queue],
+            self._data[entry.body : entry.body_end],
+            self._texts[number],
+            entry.numbers[FLAG],
+            entry.numbers[SYS_FLAG],
+            entry.numbers[BORN],
+            self._born_host,
+            self._store_host,
+            entry.numbers[RECONSUMED],
+            0,
+        )
+
+    def marks(self):
+        return [self._mark(number) for number in range(self._count)]
+
+    cdef tuple _mark(self, Py_ssize_t number):
+        cdef Entry* entry = self._entries + number
+        cdef const char* key = <const char*>self._space.data + entry.key
+        return (
+            entry.numbers[OPAQUE],
+            entry.numbers[QUEUE_ID],
+            entry.numbers[FRAME_FLAG],
+            self.waits,
+            key[: entry.key_size].decode("ascii"),
+        )
+
+    def stored(self):
+        """What is remembered of stored messages whose answers wait."""
+        cdef Py_ssize_t number
+        cdef Entry* entry
+        waiting = []
+        for number in range(self.encoded):
+            entry = self._entries + number
+            waiting.append(
+                (self._mark(number), entry.offset, entry.queue_offset, entry.offset + entry.size)
+            )
+        return waiting
+
+    # -- encoding
+
+    def encode(self, int64_t base, int64_t position, int64_t limit, int64_t now_ms,
+               bint append_crc, int64_t body_size_max, int64_t properties_size_max):
+        """Facts and bytes of the records that fit; their numbers are taken from their queues."""
+        cdef Py_ssize_t number, total = 0, count = 0
+        cdef Entry* entry
+        cdef int64_t size, extra = CRC_SIZE if append_crc else 0
+        cdef bytes topic
+        cdef bytes records
+        cdef list topics = [queue.topic_field for queue in self._queues]
+        cdef list assigned = [queue.assigned for queue in self._queues]
+        cdef list facts = []
+        cdef uint8_t* to
+        for number in range(self._count):
+            entry = self._entries + number
+            topic = topics[entry.queue]
+            size = entry.body_end - entry.body
+            if size > body_size_max or entry.text_size > properties_size_max:
+                break
+            if entry.text_size + extra > 0x7FFF:
+                break
+            size += RECORD_SIZE_MIN + PyBytes_GET_SIZE(topic) + entry.text_size + extra
+            if position + total + size > limit:
+                break
+            entry.size = size
+            total += size
+            count += 1
+        self.encoded = count
+        if not count:
+            return facts, b""
+        records = PyBytes_FromStringAndSize(NULL, total)
+        to = <uint8_t*>PyBytes_AS_STRING(records)
+        total = 0
+        for number in range(count):
+            entry = self._entries + number
+            entry.offset = base + position + total
+            entry.queue_offset = assigned[entry.queue]
+            assigned[entry.queue] = entry.queue_offset + 1
+            if total + entry.size > PyBytes_GET_SIZE(records):
+                raise AssertionError("a record is longer than was summed up")
+            self._write_record(to + total, entry, topics[entry.queue], now_ms, append_crc)
+            total += entry.size
+            facts.append(
+                (
+                    self._queues[entry.queue],
+                    entry.queue_offset,
+                    entry.offset,
+                    entry.size,
+                    now_ms,
+                    self._texts[number],
+                    entry.numbers[SYS_FLAG],
+                )
+            )
+        for number, queue in enumerate(self._queues):
+            queue.assigned = assigned[number]
+        return facts, records
+
+    cdef int _write_record(self, uint8_t* to, Entry* entry, bytes topic, int64_t now_ms,
+                           bint append_crc) except -1:
+        """All `entry.size` bytes of it."""
+        cdef const uint8_t* body = <const uint8_t*>PyBytes_AS_STRING(self._data) + entry.body
+        cdef Py_ssize_t body_size = entry.body_end - entry.body
+        cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic)
+        cdef uint32_t body_crc = crc_of(0, body, body_size)
+        cdef uint32_t crc
+        cdef uint8_t* tail = to + HEAD_SIZE + body_size
+        cdef int k
+        store_int(to, entry.size, 4)
+        store_int(to + 4, <uint64_t>MAGIC, 4)
+        store_int(to + 8, body_crc & CRC_MASK, 4)
+        store_int(to + 12, entry.numbers[QUEUE_ID], 4)
+        store_int(to + 16, <uint64_t>entry.numbers[FLAG], 4)
+        store_int(to + 20, entry.queue_offset, 8)
+        store_int(to + 28, entry.offset, 8)
+        store_int(to + 36, <uint64_t>entry.numbers[SYS_FLAG], 4)
+        store_int(to + 40, <uint64_t>entry.numbers[BORN], 8)
+        memcpy(to + 48, PyBytes_AS_STRING(self._born_host), 8)
+        store_int(to + 56, now_ms, 8)
+        memcpy(to + 64, PyBytes_AS_STRING(self._store_host), 8)
+        store_int(to + 72, <uint64_t>entry.numbers[RECONSUMED], 4)
+        store_int(to + 76, 0, 8)
+        store_int(to + 84, body_size, 4)
+        memcpy(to + HEAD_SIZE, body, body_size)
+        memcpy(tail, PyBytes_AS_STRING(topic), topic_size)
+        store_int(tail + topic_size, entry.text_size + (CRC_SIZE if append_crc else 0), 2)
+        memcpy(tail + topic_size + 2, self._space.data + entry.text, entry.text_size)
+        if append_crc:
+            crc = crc_join(crc_of(0, to, HEAD_SIZE), body_crc, crc_shift(body_size))
+            crc = crc_of(crc, tail, topic_size + 2 + entry.text_size) & CRC_MASK
+            tail += topic_size + 2 + entry.text_size
+            memcpy(tail, PyBytes_AS_STRING(CRC_NAME), 9)
+            for k in range(10):
+                tail[9 + k] = <uint8_t>(c'0' + crc % 10)
+                crc = crc // 10
+            tail[19] = PAIR_END
+        return 0
+
+    # -- answers
+
+    def answers(self, Answers answers):
+        """The frames that answer the stored messages, in one piece."""
+        cdef Py_ssize_t number
+        cdef Entry* entry
+        cdef Space out = Space.__new__(Space)
+        out.grow(384 * self.encoded)
+        for number in range(self.encoded):
+            entry = self._entries + number
+            if not entry.numbers[FRAME_FLAG] & ONEWAY_FLAG:
+                add_answer(
+                    out, answers, self.codec, entry.numbers[OPAQUE], entry.numbers[QUEUE_ID],
+                    entry.offset, entry.queue_offset, self._space.data + entry.key, entry.key_size,
+                )
+        return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+
+
+cdef Py_ssize_t _shift_size = -1
+cdef uint32_t _shift = 0
+
+
+cdef uint32_t crc_shift(Py_ssize_t size) noexcept:
+    """For a second piece of so many bytes; most messages are as long as the one before."""
+    global _shift_size, _shift
+    if size != _shift_size:
+        _shift_size, _shift = size, crc_power(8 * <uint64_t>size)
+    return _shift
+
+
+cdef int add_answer(Space out, Answers answers, int codec, int64_t opaque, int64_t queue_id,
+                    int64_t offset, int64_t queue_offset, const uint8_t* key,
+                    Py_ssize_t key_size) except -1:
+    cdef tuple pieces
+    cdef Py_ssize_t start = out.size, size
+    if codec == JSON:
+        pieces = answers._json
+        out.add_int(0, 8)
+        out.add_bytes(pieces[0])
+        out.add_hexadecimal(offset)
+        out.add_bytes(pieces[1])
+        out.add_decimal(queue_id)
+        out.add_bytes(pieces[2])
+        out.add_decimal(queue_offset)
+        out.add_bytes(pieces[3])
+        out.add(b'"', 1)
+        out.add(key, key_size)
+        out.add(b'"', 1)
+        out.add_bytes(pieces[4])
+        out.add_decimal(opaque)
+        out.add_bytes(pieces[5])
+        size = out.size - start - 8
+        store_int(out.data + start, 4 + size, 4)
+        store_int(out.data + start + 4, size, 4)
+        return 0
+    pieces = answers.form(
+        codec, opaque, 4 if codec == ROCKETMQ else packed_size(opaque), queue_id, queue_offset,
+        digits_of(queue_offset), key_size,
+    )
+    out.add_bytes(pieces[0])
+    if codec == ROCKETMQ:
+        out.add_int(<uint64_t>opaque, 4)
+    else:
+        out.add_packed(opaque)
+    out.add_bytes(pieces[1])
+    out.add_hexadecimal(offset)
+    out.add_bytes(pieces[2])
+    out.add_decimal(queue_offset)
+    out.add_bytes(pieces[3])
+    out.add(key, key_size)
+    out.add_bytes(pieces[4])
+    return 0
+
+
+def answers_of(int codec, list waiting, Answers answers):
+    """The frames that answer messages whose answers have waited; None: one has an unusual key."""
+    cdef Space out = Space.__new__(Space)
+    cdef const char* key
+    cdef Py_ssize_t key_size = 0
+    for mark, offset, queue_offset, _ in waiting:
+        opaque, queue_id, flag, _, text = mark
+        if flag & ONEWAY_FLAG:
+            continue
+        key = PyUnicode_AsUTF8AndSize(text, &key_size)
+        if key_size >= KEY_MAX or not is_plain_text(<const uint8_t*>key, key_size):
+            return None
+        add_answer(
+            out, answers, codec, opaque, queue_id, offset, queue_offset, <const uint8_t*>key,
+            key_size,
+        )
+    return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+
+
+def sizes_of(list facts):
+    """Their topic, None if they have several; the least size, the largest, and the sum."""
+    cdef int64_t least = 0x7FFFFFFFFFFFFFFF, most = 0, total = 0, size
+    cdef tuple fact
+    queue = topic = None
+    for fact in facts:
+        if fact[0] is not queue:
+            queue = fact[0]
+            if topic is None:
+                topic = queue.topic
+            elif topic != queue.topic:
+                return None, 0, 0, 0
+        size = fact[3]
+        least = min(least, size)
+        most = max(most, size)
+        total += size
+    return topic, least, most, total
+
+
+include "dispatch.pxi"

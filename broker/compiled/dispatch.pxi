@@ -1,0 +1,173 @@
+# Queue entries and keys of many appended records, from the facts that append has noted.
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const uint8_t* ascii_data "PyUnicode_1BYTE_DATA"(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+
+from aerobee.protocol.files.queue_entry import ENTRY as _ENTRY
+from aerobee.protocol.files.record import TRANSACTION_MASK as _TRANSACTION_MASK
+from aerobee.protocol.files.record import TRANSACTION_ROLLBACK as _TRANSACTION_ROLLBACK
+
+if _ENTRY.format != ">qiq":
+    raise ImportError("this build does not know the layout of queue entries any more; install again")
+
+cdef int64_t TRANSACTION_MASK = _TRANSACTION_MASK
+cdef int64_t TRANSACTION_ROLLBACK = _TRANSACTION_ROLLBACK
+
+
+cdef struct Span:
+    Py_ssize_t start
+    Py_ssize_t end
+
+
+cdef struct Found:
+    Span tag
+    Span unique
+    Span words
+
+
+cdef Found find_values(const uint8_t* text, Py_ssize_t size) noexcept nogil:
+    """Where the values of TAGS, UNIQ_KEY and KEYS stand; of two the last one's that is not empty."""
+    cdef Found found
+    cdef Py_ssize_t at = 0, name_end, end, length
+    cdef Span* span
+    memset(&found, 0, sizeof(found))
+    while at < size:
+        name_end = at
+        while name_end < size and text[name_end] != NAME_END and text[name_end] != PAIR_END:
+            name_end += 1
+        end = name_end
+        while end < size and text[end] != PAIR_END:
+            end += 1
+        if end > name_end + 1:  # it has a value
+            length = name_end - at
+            span = NULL
+            if length == 4 and memcmp(text + at, b"TAGS", 4) == 0:
+                span = &found.tag
+            elif length == 4 and memcmp(text + at, b"KEYS", 4) == 0:
+                span = &found.words
+            elif length == 8 and memcmp(text + at, b"UNIQ_KEY", 8) == 0:
+                span = &found.unique
+            if span != NULL:
+                span.start, span.end = name_end + 1, end
+        at = end + 1
+    return found
+
+
+cdef inline uint32_t java_hash(
+    uint32_t begun, const uint8_t* text, Py_ssize_t start, Py_ssize_t end
+) noexcept nogil:
+    """Java's hash of a text that has begun with what has this hash."""
+    while start < end:
+        begun = begun * 31 + text[start]
+        start += 1
+    return begun
+
+
+cdef class Lane:
+    """What a queue gets."""
+
+    cdef object queue
+    cdef Space entries
+    cdef int64_t next_offset
+    cdef int64_t known_to
+    cdef uint32_t key_hash
+
+
+cdef class Keys:
+    """Index hash, physical offset and store time of each key: 64-bit numbers, as numpy reads them."""
+
+    cdef Space hashes
+    cdef Space offsets
+    cdef Space times
+
+    def __cinit__(self):
+        self.hashes = Space.__new__(Space)
+        self.offsets = Space.__new__(Space)
+        self.times = Space.__new__(Space)
+
+    cdef int add(self, uint32_t java, int64_t offset, int64_t time_ms) except -1:
+        cdef int64_t folded = <int32_t>java
+        if folded < 0:
+            folded = -folded
+        if folded > 0x7FFFFFFF:
+            folded = 0
+        self.hashes.add(&folded, 8)
+        self.offsets.add(&offset, 8)
+        return self.times.add(&time_ms, 8)
+
+
+cdef bytes bytes_of(Space space):
+    return PyBytes_FromStringAndSize(<char*>space.data, space.size)
+
+
+def derived(list facts):
+    """For each queue its entries in one piece, and of all keys the hashes, offsets and times. None:
+    not all of these are plain, or somebody listens."""
+    cdef dict lanes = {}
+    cdef Keys keys = Keys()
+    cdef tuple fact
+    cdef object text
+    cdef int64_t queue_offset, offset, size, time_ms, sys_flag
+    for fact in facts:
+        queue, queue_offset, offset, size, time_ms, text, sys_flag = fact
+        if type(text) is not str or not PyUnicode_IS_ASCII(text):
+            return None
+        lane = lanes.get(queue)
+        if lane is None:
+            if queue.listened or not queue.plain_tags:
+                return None
+            lane = lanes[queue] = new_lane(queue)
+        if not add_derived(<Lane>lane, keys, queue_offset, offset, size, time_ms, text, sys_flag):
+            return None
+    return (
+        [((<Lane>lane).queue, bytes_of((<Lane>lane).entries)) for lane in lanes.values()],
+        (bytes_of(keys.hashes), bytes_of(keys.offsets), bytes_of(keys.times)),
+    )
+
+
+cdef Lane new_lane(object queue):
+    cdef Lane lane = Lane.__new__(Lane)
+    lane.queue = queue
+    lane.entries = Space.__new__(Space)
+    lane.next_offset = queue.max_offset
+    lane.known_to = queue.max_physical_offset
+    lane.key_hash = queue.key_hash
+    return lane
+
+
+cdef bint add_derived(Lane lane, Keys keys, int64_t queue_offset, int64_t offset, int64_t size,
+                      int64_t time_ms, object text, int64_t sys_flag) except -1:
+    """One record's entry and keys. False: it does not simply follow the queue's end."""
+    cdef const uint8_t* data = ascii_data(text)
+    cdef Found found = find_values(data, PyUnicode_GET_LENGTH(text))
+    cdef Py_ssize_t start, end
+    cdef uint8_t entry[20]
+    if queue_offset >= 0 and offset + size > lane.known_to:
+        if queue_offset != lane.next_offset:
+            return False
+        lane.next_offset += 1
+        store_int(entry, offset, 8)
+        store_int(entry + 8, size, 4)
+        store_int(
+            entry + 12,
+            <uint64_t><int64_t><int32_t>java_hash(0, data, found.tag.start, found.tag.end),
+            8,
+        )
+        lane.entries.add(entry, 20)
+    if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        return True
+    if found.unique.end:
+        keys.add(
+            java_hash(lane.key_hash, data, found.unique.start, found.unique.end), offset, time_ms
+        )
+    start = found.words.start
+    while start < found.words.end:
+        end = start
+        while end < found.words.end and data[end] != c' ':
+            end += 1
+        if end > start:
+            keys.add(java_hash(lane.key_hash, data, start, end), offset, time_ms)
+        start = end + 1
+    return True

@@ -1,0 +1,9 @@
+"""Which hot path the broker takes: the one with a compiled part, where there is one."""
+
+from typing import Final
+
+from aerobee.broker.compiled import hot
+from aerobee.broker.fast.compiled_path import CompiledPath
+from aerobee.broker.fast.hot_path import HotPath
+
+HotFeed: Final = CompiledPath if hot is not None else HotPath

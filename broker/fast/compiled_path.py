@@ -1,0 +1,160 @@
+"""The hot path with its plain sends in C (`broker.compiled`): same answers, same files.
+
+Frames are cut there, and what comes next in a read is taken there as far as it is plain. The rest,
+and whatever the store does not take at once, goes on in Python, from the same frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, cast, overload
+
+from aerobee.broker.compiled import hot
+from aerobee.broker.fast.hot_path import HotPath, Mark, Run, Stored
+from aerobee.broker.handlers.pull.pull import Pulls
+from aerobee.broker.handlers.send import Sends
+from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
+from aerobee.broker.net.answers import SendAnswers, pieces_of
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.dispatch import Dispatcher
+from aerobee.broker.net.outbox import Part
+from aerobee.broker.store.log.commitlog import Fact
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.properties import CRC32, NAME_END
+from aerobee.protocol.wire.frame import FrameDecoder, RawFrame
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
+
+_UNIQUE: Final = f"{properties.UNIQ_KEY}{NAME_END}".encode()
+_NO_WAIT: Final = f"{properties.WAIT}{NAME_END}false".encode()
+_NAMES: Final = tuple(name.encode() for name in (*UNUSUAL_NAMES, CRC32))
+
+
+@lru_cache(maxsize=64)
+def rules(added: str) -> _hot.Rules:
+    """What makes a send unusual; `added`: the properties that every message gets."""
+    make: type[_hot.Rules] = _compiled().Rules
+    return make(_UNIQUE, _NO_WAIT, _NAMES, UNUSUAL_SYS_FLAGS, added.encode())
+
+
+@lru_cache(maxsize=1024)
+def _answers(answers: SendAnswers, id_head: bytes) -> _hot.Answers:
+    """`id_head`: that of the address by which clients reach us; there are few."""
+    pieces = pieces_of(answers.json_template(id_head))
+    make: type[_hot.Answers] = _compiled().Answers
+    return make(pieces, partial(answers.form, id_head))
+
+
+def _compiled() -> Any:
+    assert hot is not None, "this installation has no compiled part"
+    return hot
+
+
+class CutDecoder(FrameDecoder):
+    """Cuts frames in C, one when it is asked for."""
+
+    __slots__ = ("_cut",)
+
+    def __init__(self, frame_size_max: int) -> None:
+        super().__init__(frame_size_max)
+        self._cut = _compiled().Frames
+
+    def feed(self, data: bytes) -> list[RawFrame]:
+        if self.error is not None:
+            return []
+        if self._buffer:
+            if len(self._buffer) + len(data) < self._wanted:
+                self._buffer += data
+                return []
+            data = b"".join((self._buffer, data))
+            self._buffer.clear()
+        frames = self._cut(data, self.frame_size_max - 4)
+        self._wanted = frames.wanted
+        if frames.bad:
+            super().feed(data[frames.stop :])  # which says what is wrong with it
+        elif frames.stop < len(data):
+            self._buffer += data[frames.stop :] if frames.stop else data
+        return cast(list[RawFrame], frames)  # as far as it is used: an iterator with a length
+
+
+class _Marks(Sequence[Mark]):
+    """The marks of a run of C's: made only for those that the store did not take there."""
+
+    def __init__(self, run: _hot.Run) -> None:
+        self.run = run
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    @overload
+    def __getitem__(self, which: int) -> Mark: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Mark]: ...
+    def __getitem__(self, which: int | slice) -> Mark | list[Mark]:
+        return self.run.marks()[which]
+
+
+class CompiledPath(HotPath):
+    """The feed of a broker's connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        dispatcher: Dispatcher,
+        frame_size_max: int,
+        sends: Sends,
+        pulls: Pulls,
+    ) -> None:
+        super().__init__(connection, dispatcher, frame_size_max, sends, pulls)
+        self._hot = _compiled()
+        self._decoder = CutDecoder(frame_size_max)
+        # What needs a signature is looked at in Python.
+        self._takes_sends = self._is_plain_host and self._guard is None
+
+    def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
+        if self._takes_sends and isinstance(remaining, self._hot.Frames):
+            started = perf_counter()
+            sends = self._sends
+            run = remaining.sends(
+                sends.plain,
+                rules(sends.added),
+                self._born_host,
+                self._store_host,
+                self._store.puts_wait,
+            )
+            if run is not None:
+                self._put((run.codec, run.code, started), run, _Marks(run), out)
+            if not len(remaining):
+                return None
+        return super()._send_run(remaining, out)
+
+    def _answer_rows(
+        self,
+        run: Run,
+        marks: Sequence[Mark],
+        facts: list[Fact],
+        out: list[Part],
+        waiting: list[Stored],
+    ) -> None:
+        if not isinstance(marks, _Marks) or marks.run.encoded != len(facts):
+            super()._answer_rows(run, marks, facts, out, waiting)
+        elif marks.run.waits:
+            waiting += marks.run.stored()
+        elif answers := marks.run.answers(_answers(self._sends.answers, self._id_head)):
+            out.append(answers)
+
+    def _stored_answers(self, run: Run, waiting: list[Stored]) -> list[Part]:
+        made = self._hot.answers_of(run[0], waiting, _answers(self._sends.answers, self._id_head))
+        if made is None:
+            return super()._stored_answers(run, waiting)
+        return [made] if made else []
+
+    def _count(self, facts: list[Fact]) -> None:
+        topic, least, most, total = self._hot.sizes_of(facts)
+        if topic is not None and least.bit_length() == most.bit_length():
+            self._stats.add_put(topic, len(facts), total, len(facts))
+        else:
+            super()._count(facts)

@@ -1,0 +1,25 @@
+# The compiled part of the broker, and the path in Python that it stands for.
+.PHONY: test-pure
+test-pure: $(OK) ## the hot path, the store and the ways beside each other without the compiled part
+	AEROBEE_PURE=1 $(V)/bin/pytest -q -m "$(QUICK)" tests/two_ways tests/store tests/broker/test_hot_codecs.py \
+	  tests/broker/test_send.py tests/broker/test_connection.py $(ARGS)
+
+ASAN := build/asan
+ASAN_OK := $(V)/.asan-installed
+SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+
+$(ASAN_OK): $(OK)
+	@$(V)/bin/pip install -q --disable-pip-version-check 'cython>=3.1,<4' 'setuptools>=77' 'hatchling>=1.26'
+	@touch $@
+
+.PHONY: asan
+asan: $(ASAN_OK) ## the compiled part under the address sanitizer: its tests and the decoders' fuzz (gcc)
+	@rm -rf $(ASAN) && mkdir -p $(ASAN)
+	@cp -a broker client conf pipeline protocol src systemd tests hatch_build.py pyproject.toml $(ASAN)
+	@rm -f $(ASAN)/broker/compiled/*.so
+	@cd $(ASAN) && AEROBEE_CFLAGS="$(SANITIZED)" $(abspath $(V))/bin/python hatch_build.py
+	cd $(ASAN) && export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=src PYTHONMALLOC=malloc && \
+	  $(abspath $(V))/bin/python -c "from aerobee.broker import compiled; assert compiled.hot, compiled.PATH" && \
+	  $(abspath $(V))/bin/pytest -q -p no:cacheprovider tests/two_ways/test_compiled.py $(ARGS) && \
+	  $(abspath $(V))/bin/python tests/fuzz/fuzz_decoder.py --seconds 30

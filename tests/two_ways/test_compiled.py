@@ -1,0 +1,288 @@
+"""The compiled path beside the one in Python: same bytes in, same bytes out, on disk too.
+
+Thousands of random requests in random slices, plain ones, odd ones and damaged ones, while files
+roll, the disk fails, puts are refused, the clock is set back and answers wait.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from aerobee.broker.compiled import hot
+from aerobee.broker.fast.compiled_path import CompiledPath, CutDecoder, rules
+from aerobee.broker.fast.hot_path import HotPath
+from aerobee.broker.store.dispatch.dispatch_block import Derived
+from aerobee.broker.store.log.commitlog import Fact
+from aerobee.broker.store.results import PutStatus
+from aerobee.protocol.wire.codecs import ProtocolError, decode_command
+from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
+from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
+from two_ways.in_process import Fed
+from two_ways.requests import each_odd_request, framed
+from two_ways.twins import stored
+
+pytestmark = pytest.mark.skipif(hot is None, reason="this installation is pure Python")
+
+CODECS = (JSON, ROCKETMQ, MSGPACK)
+STATUSES = [PutStatus.PUT_OK] * 4 + [PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.UNKNOWN_ERROR]
+NAMES = ["DELAY", "a", "MY_UNIQ_KEY", "__CRC32#"]
+KEYS = ["7F000001000018B4AAC20000000000%02X", "k%d", '"%d', "\\%d", "ü%d", "x" * 260 + "%d"]
+VALUES = ["TagA", "k1 k2", "", "a b", '"', "\\", "\t", "ü", "\U0001f41d", "UNIQ_KEY", "v" * 300]
+
+
+def usual(draw: random.Random, opaque: int, tame: bool = False) -> bytes:
+    """As clients send it, with what varies from one to the next; `tame`: nothing that a dispatch
+    of many at once leaves to the one of each."""
+    keys = [key for key in KEYS if key.isascii() or not tame]
+    values = [value for value in VALUES if value.isascii() or not tame]
+    codec = draw.choice(CODECS)
+    key = draw.choice(KEYS[:1] * 9 + keys) % (opaque & 255)
+    text = f"UNIQ_KEY\x01{key}\x02WAIT\x01{draw.choice(['true'] * 9 + ['false'])}"
+    if draw.random() < 0.5:
+        text = f"KEYS\x01{draw.choice(values)}\x02{text}\x02TAGS\x01{draw.choice(values)}"
+    if draw.random() < 0.1:
+        text += f"\x02{draw.choice(NAMES[tame:])}\x011"
+    ext: dict[str, object] = {
+        "a": "pg",
+        "b": draw.choice(["Known"] * 8 + ["Other", ""]),
+        "c": "TBW102",
+        "d": "4",
+        "e": str(draw.choice([0, 1, 2, 3, 3, 3, 9, -1])),
+        "f": draw.choice(["0"] * 9 + ["1", "4", "16", "1024"]),
+        "g": "1700000000000",
+        "h": draw.choice(["0", "7", "-1"]),
+        "i": text + draw.choice(["", "\x02"]),
+        "j": draw.choice(["0"] * 9 + ["3"]),
+        "k": "false",
+        "m": "false",
+    }
+    if draw.random() < 0.1:
+        ext["l"] = draw.choice(["16", "x"])
+    if draw.random() < 0.1:  # bare numbers
+        ext |= {name: int(str(ext[name])) for name in "defghj"}
+    if draw.random() < 0.1:
+        names = list(ext)
+        draw.shuffle(names)
+        ext = {name: ext[name] for name in names}
+    body = draw.choice([b"", b"body", bytes(63), bytes(64), b"x" * 1000, b"y" * 4096, b"z" * 5000])
+    flag = draw.choice([0] * 9 + [2])
+    if codec == JSON:
+        code = 310
+        fields = {"code": code, "extFields": ext, "flag": flag, "language": "JAVA"}
+        rest = {"opaque": opaque, "serializeTypeCurrentRPC": "JSON", "version": 453}
+        header = json.dumps(
+            fields | rest, separators=(",", ":"), ensure_ascii=draw.random() < 0.5
+        ).encode()
+        return framed(JSON, header, body)
+    if codec == MSGPACK and draw.random() < 0.5:
+        return framed(MSGPACK, msgpack.packb((310, flag, opaque, 0, 453, None, ext)), body)
+    texts = {name: str(value) for name, value in ext.items()}
+    return encode_frame(Command(310, texts, body, opaque, flag, None, "JAVA", 453, codec))
+
+
+def damaged(draw: random.Random, frame: bytes) -> bytes:
+    """Another byte somewhere in the header; the lengths stay as they are."""
+    data = bytearray(frame)
+    end = 8 + int.from_bytes(frame[5:8], "big")
+    for _ in range(draw.randrange(1, 3)):
+        data[draw.randrange(8, end)] = draw.choice([draw.randrange(256), 0, 34, 48, 92, 125, 255])
+    return bytes(data)
+
+
+def is_sound(frame: bytes) -> bool:
+    """Whether the general decoder can read it. The fast ones do not look at what they skip, so
+    that for others it matters whether a frame begins a run."""
+    try:
+        decode_command(*FrameDecoder().feed(frame)[0])
+    except ProtocolError:
+        return False
+    return True
+
+
+def bursts(draw: random.Random, tame: bool) -> Iterator[bytes]:
+    odd = odd_sends()
+    opaque = draw.choice([0, 100, 2**31 - 5000, -(2**31), -130, 65000])
+    while True:
+        frames = []
+        for _ in range(draw.randrange(1, 24)):
+            opaque += 1
+            kind = draw.random()
+            if kind < 0.8 or tame:
+                frames.append(usual(draw, opaque, tame))
+            elif kind < 0.9:
+                frames.append(draw.choice(odd))
+            elif is_sound(frame := damaged(draw, usual(draw, opaque, tame))):
+                frames.append(frame)
+        yield b"".join(frames)
+
+
+def slices(draw: random.Random, data: bytes) -> list[bytes]:
+    if draw.random() < 0.5:
+        return [data]
+    cuts = sorted(draw.randrange(len(data) + 1) for _ in range(draw.randrange(1, 5)))
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b]
+
+
+def odd_sends() -> list[bytes]:
+    """To topics that are there: when a new one is on disk depends on a thread."""
+    asked = [each for codec in CODECS for some in each_odd_request(codec) for each in some]
+    return [
+        each.frame for each in asked if "Known" in each.shown and each.shown[:2] in ("31", "10")
+    ]
+
+
+def frames_of(answers: bytes) -> list[bytes]:
+    """In one order: those that waited may come before others. Refusals name the file, in each's
+    own folder."""
+    frames = FrameDecoder().feed(answers)
+    return sorted(header.replace(b"/two/", b"/one/") for _, header, _ in frames)
+
+
+def count_derived(way: Fed) -> list[int]:
+    """How many records each call of C's dispatch has taken, from now on."""
+    counts: list[int] = []
+    dispatcher = way.broker.store.reput.dispatcher
+    derive = dispatcher.derive
+    assert derive is not None
+
+    def counting(facts: list[Fact]) -> Derived | None:
+        made = derive(facts)
+        counts.append(len(facts) if made is not None else 0)
+        return made
+
+    dispatcher.derive = counting
+    return counts
+
+
+def alone(data: bytes) -> list[bytes]:
+    return [framed(*frame) for frame in FrameDecoder().feed(data)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("append_crc", [True, False])
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+async def test_both_answer_and_store_the_same(
+    tmp_path: Path, seed: int, waits: bool, append_crc: bool
+) -> None:
+    draw = random.Random(f"{seed} {waits} {append_crc}")
+    # Many records of one file are dispatched in C if all are tame; small files roll often.
+    settings = {
+        "enabled_append_prop_crc": append_crc,
+        "mapped_file_size_commit_log": 64 << 10 if seed else 1 << 20,
+    }
+    ways = [
+        Fed(tmp_path / name, kind, **settings)
+        for name, kind in (("one", HotPath), ("two", CompiledPath))
+    ]
+    python, compiled = ways
+    requests = bursts(draw, tame=seed == 0)
+    derived = count_derived(compiled)
+    for way in ways:
+        if waits:
+            way.wait_for_copies()
+    for step in range(120):
+        fails, refuses = draw.random() < 0.05, draw.random() < 0.05
+        later_ms, status = draw.choice([0, 1, 1, 5, -3]), draw.choice(STATUSES)
+        for way in ways:
+            way.disk.fails, way.copied = fails, status
+            way.clock.ms += later_ms
+            way.refuse(refuses)
+        burst = next(requests)
+        # What is said of a failure depends on which messages were written together, and they are
+        # not the same for both where one is plain for Python only.
+        for piece in alone(burst) if fails else slices(draw, burst):
+            random.seed(step)  # queue ids that the broker chooses
+            wanted = python.said(piece)
+            random.seed(step)
+            found = compiled.said(piece)
+            assert frames_of(found[0]) == frames_of(wanted[0]), f"step {step}"
+            assert found[1] == wanted[1], f"step {step}"
+        for way in ways:
+            way.disk.fails = False
+            if step % 40 == 39:  # so many that they are dispatched in columns
+                assert way.broker.store.dispatched_offset < way.broker.store.max_physical_offset
+                way.broker.store.reput.catch_up()
+        assert compiled.counted() == python.counted(), f"step {step}"
+    assert compiled.counted()["store"][0] > 500, "hardly anything was stored"
+    assert seed or sum(derived) > 250, "hardly anything was dispatched in C"
+    for way in ways:
+        way.refuse(False)
+        way.broker.store.close()
+    assert stored(tmp_path / "two") == stored(tmp_path / "one")
+
+
+async def test_damaged_headers_are_read_alike(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    python = Fed(tmp_path / "one", HotPath)
+    compiled = Fed(tmp_path / "two", CompiledPath)
+    for opaque in range(3000):
+        frame = usual(draw, opaque)
+        if draw.random() < 0.7:
+            frame = damaged(draw, frame)
+        random.seed(opaque)
+        wanted = python.said(frame)
+        random.seed(opaque)
+        found = compiled.said(frame)
+        assert (frames_of(found[0]), found[1]) == (frames_of(wanted[0]), wanted[1]), frame
+        for way in (python, compiled):
+            if way.feed.error is not None:  # nothing more is read from such a client
+                way.connect()
+    assert compiled.counted() == python.counted()
+    for way in (python, compiled):
+        way.broker.store.close()
+    assert stored(tmp_path / "two") == stored(tmp_path / "one")
+
+
+async def test_a_usual_send_takes_the_compiled_way(tmp_path: Path) -> None:
+    """Else the comparison above would be of Python with itself."""
+    assert hot is not None
+    way = Fed(tmp_path, CompiledPath)
+    draw = random.Random(1)
+    fields = {"b": "Known", "d": "4", "f": "0", "g": "1"}
+    for number in (*range(4), *range(4)):
+        way.said(encode_frame(Command(310, fields | {"e": str(number)}, b"first")))
+    sends = way.feed._sends
+    taken = {codec: 0 for codec in CODECS}
+    for opaque in range(2000):
+        frame = usual(draw, opaque)
+        frames = hot.Frames(frame, 1 << 20)
+        run = frames.sends(sends.plain, rules(sends.added), bytes(8), bytes(8), False)
+        taken[frame[4]] += run is not None and len(run) == 1
+    assert min(taken.values()) > 100, taken
+    way.broker.store.close()
+
+
+@pytest.mark.parametrize("by_tables", [False, True])
+def test_the_checksum_is_zlibs(by_tables: bool) -> None:
+    assert hot is not None
+    draw = random.Random(1)
+    data = draw.randbytes(5000)
+    for size in [*range(300), *draw.choices(range(5000), k=200)]:
+        start, begun = draw.randrange(64), draw.randrange(2**32)
+        piece = data[start : start + size]
+        assert hot.crc32(piece, begun, by_tables=by_tables) == zlib.crc32(piece, begun)
+        joined = hot.crc32_joined(begun, zlib.crc32(piece), len(piece))
+        assert joined == zlib.crc32(piece, begun)
+
+
+def test_frames_are_cut_alike_in_any_slices() -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        data = b"".join(usual(draw, number) for number in range(draw.randrange(1, 9)))
+        if draw.random() < 0.3:
+            at = draw.randrange(len(data))
+            data = data[:at] + draw.randbytes(9) + data[at:]
+        python, compiled = FrameDecoder(1 << 20), CutDecoder(1 << 20)
+        for piece in slices(draw, data):
+            assert list(compiled.feed(piece)) == python.feed(piece)
+            assert compiled.pending == python.pending
+            assert compiled.header_missing == python.header_missing
+            assert str(compiled.error) == str(python.error)
