@@ -28,6 +28,7 @@ from aerobee.broker.net.connection import Connection, Feed, Limits
 from aerobee.broker.net.outbox import Part
 from aerobee.broker.settings import Settings
 from aerobee.protocol.files import properties
+from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
@@ -154,6 +155,29 @@ def sends(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(18)
 
 
+def batches(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
+    """Messages of 100 bytes, 32 in a request, as producers that batch send them."""
+    text = "KEYS\x01key%010d\x02UNIQ_KEY\x017F0000010000%020X\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+    for name, codec in CODECS.items():
+        requests = []
+        for start in range(0, ROUND_MESSAGES, 32):
+            numbers = range(start, start + 32)
+            body = encode_batch([(0, bytes(100), text % (number, number)) for number in numbers])
+            ext = {"a": "pg", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(start // 32 % 4)}
+            ext |= {"f": "0", "g": "1700000000000", "h": "0", "i": "", "j": "0", "m": "true"}
+            requests.append(encode_frame(Command(320, ext, body, start, codec=codec)))
+        check([b"".join(hot.feed(request)) for request in requests], len(requests))
+        broker.store.reput.catch_up()
+
+        def one_round(requests: list[bytes] = requests) -> None:
+            for request in requests:
+                hot.feed(request)
+            broker.store.reput.catch_up()
+
+        low, middle = measure(one_round, arguments.rounds)
+        print(f"batch {name:8} total {low:5.2f} / {middle:5.2f}   us per message, min / median")
+
+
 def pulls(broker: Broker, hot: HotPath, arguments: argparse.Namespace) -> None:
     connection = hot.connection
     assert isinstance(connection, Unwritten)
@@ -207,6 +231,7 @@ async def main(arguments: argparse.Namespace) -> None:
         connection.peer = connection.local = ("127.0.0.1", 10911)
         hot = HotFeed(connection, front.dispatcher, 16 << 20, front.sends, front.pulls)
         sends(broker, hot, arguments)
+        batches(broker, hot, arguments)
         pulls(broker, hot, arguments)
         broker.store.close()
 

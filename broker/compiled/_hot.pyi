@@ -53,8 +53,20 @@ class Run:
         body_size_max: int,
         properties_size_max: int,
     ) -> tuple[list[Any], bytes]: ...
+    def size_bound(self, each: int) -> int: ...
+    def message_ids(self, id_head: bytes) -> str: ...
     def answers(self, answers: Answers) -> bytes: ...
 
+def batch(
+    body: bytes,
+    queue: Any,
+    rules: Rules,
+    sys_flag: int,
+    born: int,
+    times: int,
+    born_host: bytes,
+    store_host: bytes,
+) -> Run | None: ...
 def answers_of(codec: int, waiting: list[Any], answers: Answers) -> bytes | None: ...
 def derived(
     facts: list[Any],

@@ -17,6 +17,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from aerobee.protocol.files.batch import BATCH_HEAD as _BATCH_HEAD
 from aerobee.protocol.files.record_layout import (
     CRC_MASK as _CRC_MASK,
     CRC_NAME as _CRC_NAME,
@@ -34,7 +35,9 @@ cdef extern from "crc.h":
 
 include "headers.pxi"
 
-if _HEAD_V4.format != ">iiiiiqqiq8sq8siqi" or len(_CRC_NAME) != 9 or _CRC_PROPERTY_SIZE != 20:
+if (_HEAD_V4.format, _BATCH_HEAD.format) != (">iiiiiqqiq8sq8siqi", ">iiiii") or (
+    len(_CRC_NAME) != 9 or _CRC_PROPERTY_SIZE != 20
+):
     raise ImportError("this build does not know the layout of records any more; install again")
 
 cdef enum:
@@ -45,6 +48,7 @@ cdef enum:
     NAME_END = 1
     PAIR_END = 2
     KEY_MAX = 256
+    BATCH_PART_MIN = 22
     JSON = 0
     ROCKETMQ = 1
     MSGPACK = 2
@@ -98,7 +102,14 @@ cdef class Rules:
 
     cdef Py_ssize_t unique_key(self, const uint8_t* text, Py_ssize_t size, bint waits) except -2:
         """Where the unique key begins: behind the last of its names. -1: the text is unusual."""
-        cdef Py_ssize_t at, key = -1, length, name_at = 0
+        cdef Py_ssize_t name_at = self.scan(text, size, waits)
+        if name_at < 0 or (name_at and text[name_at - 1] != PAIR_END):
+            return -1  # there is none, or another's name ends so
+        return name_at + PyBytes_GET_SIZE(<bytes>self._names[0])
+
+    cdef Py_ssize_t scan(self, const uint8_t* text, Py_ssize_t size, bint waits) except -3:
+        """Where the last name of a unique key stands; -1: nowhere, -2: the text is unusual."""
+        cdef Py_ssize_t at, length, name_at = -1
         cdef uint16_t which
         cdef int number
         cdef bytes name
@@ -113,13 +124,11 @@ cdef class Rules:
                     length = PyBytes_GET_SIZE(name)
                     if length <= size - at and memcmp(text + at, PyBytes_AS_STRING(name), length) == 0:
                         if number:
-                            return -1
-                        name_at, key = at, at + length
+                            return -2
+                        name_at = at
                 which >>= 1
                 number += 1
-        if key >= 0 and name_at and text[name_at - 1] != PAIR_END:
-            return -1  # another's name ends so
-        return key
+        return name_at
 
 
 cdef class Answers:
@@ -383,6 +392,7 @@ cdef struct Entry:
     Py_ssize_t key  # in the run's space
     Py_ssize_t key_size
     Py_ssize_t queue  # which of the run's queues
+    int open_pair  # 1: the text needs a separator before another pair
     int64_t numbers[10]
     int64_t queue_offset
     int64_t offset
@@ -581,7 +591,7 @@ cdef class Run:
         """Facts and bytes of the records that fit; their numbers are taken from their queues."""
         cdef Py_ssize_t number, total = 0, count = 0
         cdef Entry* entry
-        cdef int64_t size, extra = CRC_SIZE if append_crc else 0
+        cdef int64_t size, extra
         cdef bytes topic
         cdef bytes records
         cdef list topics = [queue.topic_field for queue in self._queues]
@@ -594,6 +604,7 @@ cdef class Run:
             size = entry.body_end - entry.body
             if size > body_size_max or entry.text_size > properties_size_max:
                 break
+            extra = CRC_SIZE + entry.open_pair if append_crc else 0
             if entry.text_size + extra > 0x7FFF:
                 break
             size += RECORD_SIZE_MIN + PyBytes_GET_SIZE(topic) + entry.text_size + extra
@@ -659,18 +670,96 @@ cdef class Run:
         store_int(to + 84, body_size, 4)
         memcpy(to + HEAD_SIZE, body, body_size)
         memcpy(tail, PyBytes_AS_STRING(topic), topic_size)
-        store_int(tail + topic_size, entry.text_size + (CRC_SIZE if append_crc else 0), 2)
-        memcpy(tail + topic_size + 2, self._space.data + entry.text, entry.text_size)
-        if append_crc:
+        tail += topic_size + 2
+        memcpy(tail, self._space.data + entry.text, entry.text_size)
+        tail += entry.text_size
+        if not append_crc:
+            store_int(tail - entry.text_size - 2, entry.text_size, 2)
+        else:
+            store_int(tail - entry.text_size - 2, entry.text_size + entry.open_pair + CRC_SIZE, 2)
+            if entry.open_pair:
+                tail[0] = PAIR_END
+                tail += 1
             crc = crc_join(crc_of(0, to, HEAD_SIZE), body_crc, crc_shift(body_size))
-            crc = crc_of(crc, tail, topic_size + 2 + entry.text_size) & CRC_MASK
-            tail += topic_size + 2 + entry.text_size
+            crc = crc_of(crc, to + HEAD_SIZE + body_size, tail - to - HEAD_SIZE - body_size)
+            crc &= CRC_MASK
             memcpy(tail, PyBytes_AS_STRING(CRC_NAME), 9)
             for k in range(10):
                 tail[9 + k] = <uint8_t>(c'0' + crc % 10)
                 crc = crc // 10
             tail[19] = PAIR_END
         return 0
+
+    # -- batches
+
+    cdef bint take_batch(self, queue, int64_t sys_flag, int64_t born, int64_t times) except -1:
+        """Take in all messages of a batch; False: one of them, or the batch, is unusual."""
+        cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self._data)
+        cdef Reader reader
+        cdef Entry* entry
+        cdef Space space = self._space
+        cdef int64_t size, number = 0, flag = 0, body_size = 0, text_size = 0
+        cdef Py_ssize_t start
+        self._queues.append(queue)
+        reader.data, reader.at, reader.end = data, 0, PyBytes_GET_SIZE(self._data)
+        space.grow(reader.end)
+        while reader.at < reader.end:
+            start = reader.at
+            if self._count >= self._room or not big_endian(&reader, 4, &number):
+                return False
+            size = number
+            if not big_endian(&reader, 8, &number) or not big_endian(&reader, 4, &flag):
+                return False
+            if not big_endian(&reader, 4, &body_size) or body_size < 0:
+                return False
+            if body_size > reader.end - reader.at:
+                return False
+            entry = self._entries + self._count
+            memset(entry, 0, sizeof(Entry))
+            entry.body, entry.body_end = reader.at, reader.at + body_size
+            reader.at += body_size
+            if not big_endian(&reader, 2, &text_size) or text_size < 0:
+                return False
+            if text_size > reader.end - reader.at or reader.at + text_size != start + size:
+                return False
+            if self._rules.scan(data + reader.at, text_size, True) == -2:
+                return False
+            try:
+                text = PyUnicode_DecodeUTF8(<const char*>data + reader.at, text_size, NULL)
+            except UnicodeDecodeError:
+                return False
+            self._texts.append(text)
+            entry.text, entry.text_size = space.size, text_size
+            entry.open_pair = text_size > 0 and data[reader.at + text_size - 1] != PAIR_END
+            space.add(data + reader.at, text_size)
+            reader.at += text_size
+            entry.numbers[FLAG] = flag
+            entry.numbers[QUEUE_ID] = queue.queue_id
+            entry.numbers[SYS_FLAG] = sys_flag
+            entry.numbers[BORN] = born
+            entry.numbers[RECONSUMED] = times
+            self._count += 1
+        return self._count > 0
+
+    def size_bound(self, Py_ssize_t each):
+        """More than its records take, if one of an empty message takes less than `each`."""
+        cdef Py_ssize_t number, total = 0
+        cdef Entry* entry
+        for number in range(self._count):
+            entry = self._entries + number
+            total += each + entry.body_end - entry.body + 4 * entry.text_size
+        return total
+
+    def message_ids(self, bytes id_head):
+        """Of the encoded messages, as the answer to a batch has them."""
+        cdef Space out = Space.__new__(Space)
+        cdef Py_ssize_t number
+        for number in range(self.encoded):
+            if number:
+                out.add(b",", 1)
+            out.add_bytes(id_head)
+            out.add_hexadecimal(self._entries[number].offset)
+        return PyBytes_FromStringAndSize(<char*>out.data, out.size).decode("ascii")
 
     # -- answers
 
@@ -688,6 +777,17 @@ cdef class Run:
                     entry.offset, entry.queue_offset, self._space.data + entry.key, entry.key_size,
                 )
         return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+
+
+def batch(bytes body, queue, Rules rules, int64_t sys_flag, int64_t born, int64_t times,
+          bytes born_host, bytes store_host):
+    """The messages of a batch to one queue, as rows. None: one of them, or the batch, is
+    unusual."""
+    cdef Run run = Run.__new__(Run)
+    if len(born_host) != 8 or len(store_host) != 8 or sys_flag & rules._sys_flags:
+        return None
+    run.begin(body, len(body) // BATCH_PART_MIN + 1, None, rules, born_host, store_host, True)
+    return run if run.take_batch(queue, sys_flag, born, times) else None
 
 
 cdef Py_ssize_t _shift_size = -1

@@ -11,7 +11,9 @@ from typing import Final
 
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.compiled import hot
 from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.plain_batch import plain_batch
 from aerobee.broker.handlers.send_rules import (
     LATE,
     STORED,
@@ -24,7 +26,7 @@ from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.dispatch import Handler, Request, failed
 from aerobee.broker.services.topics.config import WRITE, TopicConfig
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
-from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.broker.store.results import BatchPut, PutResult, PutStatus
 from aerobee.protocol import names
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import decode_batch
@@ -48,6 +50,7 @@ class Sends:
         self.plain: dict[str, dict[int, ConsumeQueue]] = {}
         # By topic, for those that are not on disk yet.
         self._held: dict[str, dict[Connection, list[tuple[Request, SendRequest]]]] = {}
+        self.takes_plain_batches = hot is not None  # in C; tests compare with the general way
         self.added = ""  # the properties that every message gets
         self.unique_ids = UniqueIds()
         self._settings_changed(set())
@@ -82,6 +85,12 @@ class Sends:
                 return None
             if fields.batch:
                 unique_key = properties.get(fields.properties, properties.UNIQ_KEY)
+                if self.takes_plain_batches and (stored := self._put_plain_batch(request, fields)):
+                    result, ids = stored
+                    ext = self.answers.fields(
+                        ids, str(fields.queue_id), str(result.queue_offset), unique_key
+                    )
+                    return self._answer_durable(request, result, ext, wait=True)
                 return self._put_batch(request, self._batch(request, fields, config), unique_key)
             message = self._message(request, fields, config)
             if not held and self._must_wait(request.connection, message.topic):
@@ -281,6 +290,36 @@ class Sends:
             for flag, part_body, text in parts
         ]
 
+    def _put_plain_batch(
+        self, request: Request, fields: SendRequest
+    ) -> tuple[BatchPut, str] | None:
+        """What became of a batch of plain messages, and their ids; None: `_batch` has to look."""
+        body, text = request.command.body, fields.properties
+        queue = self.plain.get(fields.topic, {}).get(fields.queue_id)
+        if (
+            queue is None
+            or not isinstance(body, bytes)
+            or len(body) > self.broker.settings.max_message_size
+            or properties.TRAN_MSG in text
+            or _is_delayed(text)
+        ):
+            return None
+        connection = request.connection
+        store_host = self.broker.addresses.store_host(connection.peer, connection.local)
+        rows = plain_batch(
+            body,
+            queue,
+            (fields.sys_flag, fields.born_timestamp, fields.reconsume_times),
+            (encode_host(*connection.peer), store_host),
+        )
+        if rows is None:
+            return None
+        result: BatchPut | None = self.broker.store.put_plain_batch(rows, fields.topic)
+        if result is None:
+            return None
+        self.broker.stats.add_put(fields.topic, len(rows), result.size)
+        return result, rows.message_ids(store_host.hex().upper().encode())
+
     # --- putting and answering
 
     def _put(self, request: Request, message: Message, queue_id: int) -> Command | None:
@@ -309,10 +348,8 @@ class Sends:
         first = messages[0]
         self.broker.stats.add_put(first.topic, len(messages), result.size)
         host = first.store_host.hex().upper()
-        ids = [f"{host}{offset:016X}" for offset in result.physical_offsets or ()]
-        ext = self.answers.fields(
-            ",".join(ids), str(first.queue_id), str(result.queue_offset), unique_key
-        )
+        ids = ",".join([f"{host}{offset:016X}" for offset in result.physical_offsets or ()])
+        ext = self.answers.fields(ids, str(first.queue_id), str(result.queue_offset), unique_key)
         wait = any(properties.get(each.properties, properties.WAIT) != "false" for each in messages)
         return self._answer_durable(request, result, ext, wait)
 

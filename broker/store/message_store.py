@@ -85,6 +85,7 @@ class MessageStore:
         self.put_again = writer.put_again
         self.put_rows = writer.put_rows
         self.put_batch = writer.put_batch
+        self.put_plain_batch = writer.put_plain_batch
         self.append_copy = writer.append_copy
         self._writer = writer
 
@@ -120,7 +121,8 @@ class MessageStore:
         """Let go of the directory as a killed process does: nothing is flushed, `abort` stays."""
         self._life.opening.let_go()
 
-    # -- writing: `put`, `put_accepted`, `put_again`, `put_rows` and `put_batch` are the writer's
+    # -- writing: `put`, `put_accepted`, `put_again`, `put_rows`, `put_batch` and `put_plain_batch`
+    # are the writer's
 
     def when_durable(self, end_offset: int, callback: DurableCallback) -> None:
         """Call back when the log is as safe up to here as the settings ask for: on disk

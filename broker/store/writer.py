@@ -14,7 +14,7 @@ from aerobee.broker.store.durability.flush_log import LogFlush
 from aerobee.broker.store.log.commitlog import CommitLog, EncodedRows, Fact, LogFull, Row
 from aerobee.broker.store.log.limits import MessageLimits
 from aerobee.broker.store.refusals import Cause
-from aerobee.broker.store.results import PutResult, PutStatus, Refusal, RefusedPut
+from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, Refusal, RefusedPut
 from aerobee.protocol.files.record import Message
 
 log = structlog.get_logger("aerobee.store")
@@ -113,6 +113,27 @@ class Writer:
             lock.release()
         self._note_put(started, facts, len(messages))
         return result
+
+    def put_plain_batch(self, rows: EncodedRows, topic: str) -> BatchPut | None:
+        """The same for plain messages to one queue, cheaply. None: `put_batch` has to look at
+        them, and knows the reason."""
+        lock = self._put_message_lock
+        if self._refusals.current is not None or not lock.acquire(False):
+            return None
+        started = self._clock.monotonic()
+        try:
+            facts = self._log.append_plain_batch(rows, topic, self._clock.now_ms())
+            self._facts.offer(facts)
+        except LogFull:
+            return None
+        finally:
+            lock.release()
+        if not facts:
+            return None
+        self._note_put(started, facts, len(facts))
+        _, queue_offset, begin, _, time_ms, _, _ = facts[0]
+        offsets = [fact[2] for fact in facts]
+        return BatchPut(offsets, facts[-1][2] + facts[-1][3] - begin, queue_offset, time_ms)
 
     def append_copy(self, offset: int, data: memoryview) -> None:
         """A slave: append whole records of one file as its master wrote them. LogFull when the

@@ -106,6 +106,8 @@ class Fed:
             self.broker.store.reput.dispatcher.derive = None
         self._front = make_front(self.broker)
         self._front.sends.unique_ids = CountedIds()
+        if kind is HotPath:
+            self._front.sends.takes_plain_batches = False
         self._kind = kind
         self.connect()
 

@@ -19,8 +19,9 @@ from aerobee.broker.compiled import hot
 from aerobee.broker.fast.compiled_path import CompiledPath, CutDecoder, rules
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.store.dispatch.dispatch_block import Derived
-from aerobee.broker.store.log.commitlog import Fact
-from aerobee.broker.store.results import PutStatus
+from aerobee.broker.store.log.commitlog import EncodedRows, Fact
+from aerobee.broker.store.results import BatchPut, PutStatus
+from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
@@ -87,6 +88,36 @@ def usual(draw: random.Random, opaque: int, tame: bool = False) -> bytes:
     return encode_frame(Command(310, texts, body, opaque, flag, None, "JAVA", 453, codec))
 
 
+def batch(draw: random.Random, opaque: int, tame: bool) -> bytes:
+    """As producers that batch send it, with an odd message now and then."""
+    values = [value for value in VALUES if value.isascii() or not tame]
+    odd = ["", "WAIT\x01false\x02", "a\x01b", "KEYS\x01", "__CRC32#\x01x\x02", "DELAY\x010\x02"]
+    parts = []
+    for number in range(draw.randrange(1, 9)):
+        text = f"UNIQ_KEY\x01{opaque}-{number}\x02KEYS\x01{draw.choice(values)}\x02WAIT\x01true\x02"
+        if draw.random() < 0.05:
+            text = draw.choice(odd)
+        elif draw.random() < 0.5:
+            text += f"TAGS\x01{draw.choice(values)}"
+        body = draw.choice([b"", b"body", bytes(100)]) if draw.random() < 0.99 else bytes(5000)
+        parts.append((draw.choice([0, 7, -1]), body, text))
+    body = encode_batch(parts)
+    if draw.random() < 0.1:
+        body = body[:-1] if draw.random() < 0.5 else bytes([body[0] ^ 1]) + body[1:]
+    ext = {
+        "a": "pg",
+        "b": "Known",
+        "c": "TBW102",
+        "d": "4",
+        "e": str(draw.randrange(4)),
+        "m": "true",
+    }
+    ext |= {"f": draw.choice(["0"] * 9 + ["4", "1"]), "g": "1700000000000", "h": "0", "j": "0"}
+    if draw.random() < 0.5:
+        ext["i"] = draw.choice(["UNIQ_KEY\x01whole\x02", "DELAY\x011\x02", "TRAN_MSG\x01true\x02"])
+    return encode_frame(Command(320, ext, body, opaque, codec=draw.choice(CODECS)))
+
+
 def damaged(draw: random.Random, frame: bytes) -> bytes:
     """Another byte somewhere in the header; the lengths stay as they are."""
     data = bytearray(frame)
@@ -114,7 +145,9 @@ def bursts(draw: random.Random, tame: bool) -> Iterator[bytes]:
         for _ in range(draw.randrange(1, 24)):
             opaque += 1
             kind = draw.random()
-            if kind < 0.8 or tame:
+            if kind < 0.1:
+                frames.append(batch(draw, opaque, tame))
+            elif kind < 0.8 or tame:
                 frames.append(usual(draw, opaque, tame))
             elif kind < 0.9:
                 frames.append(draw.choice(odd))
@@ -161,6 +194,20 @@ def count_derived(way: Fed) -> list[int]:
     return counts
 
 
+def count_batches(way: Fed) -> list[int]:
+    """Of how many messages each batch was that was encoded in C, from now on."""
+    counts: list[int] = []
+    put = way.broker.store.put_plain_batch
+
+    def counting(rows: EncodedRows, topic: str) -> BatchPut | None:
+        stored = put(rows, topic)
+        counts.append(len(rows) if stored is not None else 0)
+        return stored
+
+    way.broker.store.put_plain_batch = counting
+    return counts
+
+
 def alone(data: bytes) -> list[bytes]:
     return [framed(*frame) for frame in FrameDecoder().feed(data)]
 
@@ -185,6 +232,7 @@ async def test_both_answer_and_store_the_same(
     python, compiled = ways
     requests = bursts(draw, tame=seed == 0)
     derived = count_derived(compiled)
+    put_batches = count_batches(compiled)
     for way in ways:
         if waits:
             way.wait_for_copies()
@@ -212,6 +260,7 @@ async def test_both_answer_and_store_the_same(
                 way.broker.store.reput.catch_up()
         assert compiled.counted() == python.counted(), f"step {step}"
     assert compiled.counted()["store"][0] > 500, "hardly anything was stored"
+    assert sum(put_batches) > 20, "hardly any batch was put in C"
     assert seed or sum(derived) > 250, "hardly anything was dispatched in C"
     for way in ways:
         way.refuse(False)

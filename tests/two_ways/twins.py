@@ -165,6 +165,9 @@ async def _twin(
         connections.append(connection)
         connection.peer, connection.local = PEER, LOCAL
         sends.unique_ids = CountedIds()
+        if way != "compiled":
+            sends.takes_plain_batches = False
+            sends.broker.store.reput.dispatcher.derive = None
         return FEEDS[way](connection, dispatcher, frame_size_max, sends, pulls)
 
     with mock.patch.object(app_module, "HotFeed", feed):

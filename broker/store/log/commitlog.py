@@ -80,6 +80,9 @@ class EncodedRows(Protocol):
     ) -> tuple[list[Fact], bytes]:
         """As `encode_rows`."""
 
+    def size_bound(self, each: int, /) -> int:
+        """More than the records take, if one of an empty message takes less than `each`."""
+
 
 class LogFull(Exception):
     """No further file could be made, or the last one not be written; the text says why."""
@@ -142,9 +145,23 @@ class CommitLog:
 
     # -- appending
 
-    def append_rows(self, rows: list[Row] | EncodedRows, now_ms: int) -> list[Fact]:
+    def append_plain_batch(self, rows: EncodedRows, topic: str, now_ms: int) -> list[Fact]:
+        """Append plain messages of one batch, all in the file that is open, or none: then
+        `append_batch` has to look at them."""
+        file = self.files.last
+        if file is None or now_ms < self.last_store_timestamp:
+            return []
+        bound = rows.size_bound(record_size_bound(Message(topic, 0, b"")))
+        if file.wrote + bound + BLANK_SIZE > file.size:
+            return []
+        return self.append_rows(rows, now_ms, whole=True)
+
+    def append_rows(
+        self, rows: list[Row] | EncodedRows, now_ms: int, *, whole: bool = False
+    ) -> list[Fact]:
         """Append plain messages while they fit the file; a fact for each that was appended. What
-        is left begins with one that `append` has to look at. LogFull when there is no file."""
+        is left begins with one that `append` has to look at. LogFull when there is no file.
+        `whole`: all or none."""
         if now_ms < self.last_store_timestamp:  # the clock was set back
             rows = _up_to_first_timed(rows[:])
             now_ms = self.last_store_timestamp
@@ -158,6 +175,9 @@ class CommitLog:
         facts, records = (
             encode_rows(rows, *place) if isinstance(rows, list) else rows.encode(*place)
         )
+        if whole and len(facts) < len(rows):
+            _take_numbers_back(facts)
+            return []
         if facts:
             try:
                 self._write(file, start, records)
