@@ -28,7 +28,7 @@ def build(root: Path, made: Path) -> Path:
     here = os.getcwd()
     os.chdir(root)
     try:
-        flags = os.environ.get("AEROBEE_CFLAGS", "-O2 -g0").split()
+        flags = os.environ.get("AEROBEE_CFLAGS", "-O3 -g0").split()
         extension = Extension(
             MODULE,
             [str(FOLDER / "_hot.pyx")],

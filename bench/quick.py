@@ -22,7 +22,7 @@ from bench import new_topic
 
 RECORDED = Path(__file__).parent / "results" / "quick.json"
 ALLOWED = 1.25
-_ROW = re.compile(r"^((?:send|pull)(?: +\w+)+?) +total +([\d.]+)", re.MULTILINE)
+_ROW = re.compile(r"^((?:send|batch|pull)(?: +\w+)+?) +total +([\d.]+)", re.MULTILINE)
 
 
 def yardstick() -> float:

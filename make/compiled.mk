@@ -23,3 +23,7 @@ asan: $(ASAN_OK) ## the compiled part under the address sanitizer: its tests and
 	  $(abspath $(V))/bin/python -c "from aerobee.broker import compiled; assert compiled.hot, compiled.PATH" && \
 	  $(abspath $(V))/bin/pytest -q -p no:cacheprovider tests/two_ways/test_compiled.py $(ARGS) && \
 	  $(abspath $(V))/bin/python tests/fuzz/fuzz_decoder.py --seconds 30
+
+.PHONY: bench-paths
+bench-paths: $(OK) ## the broker with and without its compiled part, in turns (cc; ARGS="--pairs 3")
+	$(V)/bin/python -m bench.paths $(ARGS)

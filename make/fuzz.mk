@@ -3,14 +3,16 @@ FUZZ_SECONDS ?= 3600
 FUZZ_OK := $(V)/.fuzz-installed
 
 .PHONY: fuzz-quick fuzz fuzz-coverage
-fuzz-quick: $(OK) ## decoders, a live server, signatures and TLS records, up to 30 s each
+fuzz-quick: $(OK) ## decoders, a live server with and without its compiled part, signatures and TLS records, up to 30 s each
 	$(V)/bin/python tests/fuzz/fuzz_decoder.py --seconds 30 $(ARGS)
 	$(V)/bin/python tests/fuzz/fuzz_server.py --seconds 30 $(ARGS)
+	AEROBEE_PURE=1 $(V)/bin/python tests/fuzz/fuzz_server.py --seconds 15 $(ARGS)
 	$(V)/bin/python tests/fuzz/fuzz_access.py --seconds 20 $(ARGS)
 
 fuzz: $(OK) ## the same for an hour each (FUZZ_SECONDS)
 	$(V)/bin/python tests/fuzz/fuzz_decoder.py --seconds $(FUZZ_SECONDS) $(ARGS)
 	$(V)/bin/python tests/fuzz/fuzz_server.py --seconds $(FUZZ_SECONDS) $(ARGS)
+	AEROBEE_PURE=1 $(V)/bin/python tests/fuzz/fuzz_server.py --seconds $(FUZZ_SECONDS) $(ARGS)
 	$(V)/bin/python tests/fuzz/fuzz_access.py --seconds $(FUZZ_SECONDS) $(ARGS)
 
 .PHONY: reloads
