@@ -343,6 +343,7 @@ cdef bint json_send(Reader* reader, Send* send, bint is_long, uint8_t* space) no
         elif not json_ignored(reader):
             return False
         if take(reader, c'}'):
+            take(reader, c'\n')  # as the C++ client's writer ends
             return reader.at == reader.end
         if not take(reader, c','):
             return False

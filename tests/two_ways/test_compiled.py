@@ -81,7 +81,7 @@ def usual(draw: random.Random, opaque: int, tame: bool = False) -> bytes:
         header = json.dumps(
             fields | rest, separators=(",", ":"), ensure_ascii=draw.random() < 0.5
         ).encode()
-        return framed(JSON, header, body)
+        return framed(JSON, header + draw.choice([b"", b"", b"\n", b" "]), body)
     if codec == MSGPACK and draw.random() < 0.5:
         return framed(MSGPACK, msgpack.packb((310, flag, opaque, 0, 453, None, ext)), body)
     texts = {name: str(value) for name, value in ext.items()}
