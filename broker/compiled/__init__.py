@@ -5,21 +5,21 @@ AEROBEE_PURE=1, the broker takes the same path in Python: every answer and every
 """
 
 import os
+from importlib import import_module
 from types import ModuleType
 from typing import Final
 
 PURE: Final = "AEROBEE_PURE"
+_MODULE: Final = f"{__name__}._hot"
 
 
 def _load() -> tuple[ModuleType | None, str]:
     if os.environ.get(PURE, "") not in ("", "0"):
         return None, f"pure Python, by {PURE}"
     try:
-        from aerobee.broker.compiled import _hot
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        return None, "pure Python" if missing else f"pure Python: {error}"
-    return _hot, "compiled"
+        return import_module(_MODULE), "compiled"
+    except ImportError as error:  # it is not there, or of other sources
+        return None, "pure Python" if error.name == _MODULE else f"pure Python: {error}"
 
 
 hot, PATH = _load()  # PATH: which one is taken, for those who ask

@@ -83,9 +83,12 @@ def _show_version(context: click.Context, _option: click.Parameter, asked: bool)
     if asked and not context.resilient_parsing:
         from importlib.metadata import version
 
-        from aerobee.broker.compiled import PATH
-
-        click.echo(f"aerobee, version {version('aerobee')} (broker: {PATH})")
+        try:
+            path = import_module("aerobee.broker.compiled").PATH
+        except ModuleNotFoundError:
+            click.echo(f"aerobee-sdk, version {version('aerobee-sdk')} (no broker)")
+        else:
+            click.echo(f"aerobee, version {version('aerobee')} (broker: {path})")
         context.exit()
 
 

@@ -59,7 +59,7 @@ def run(
         timeout=240,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,8 @@ def test_without_a_compiler_the_wheel_is_pure_python(source: Path, tmp_path: Pat
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "click", "msgspec")
     run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "--no-deps", built)
-    assert "pure Python" in run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
+    told = run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
+    assert "(broker: pure Python)" in told
 
 
 def test_every_module_of_the_source_is_in_the_wheel(source: Path, wheel: Path) -> None:
@@ -145,11 +146,12 @@ def test_the_sdk_alone_is_small_and_has_the_command(source: Path, tmp_path: Path
     (packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
     size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
     assert size < 30 << 20
+    command = tmp_path / "venv/bin/aerobee"
+    assert "(no broker)" in run(command, "--version", cwd=tmp_path)
     absent = ("numpy", "uvloop", "aerobee/broker", "aerobee/pipeline")
     assert [name for name in absent if (packages / name).exists()] == []
     program = tmp_path / "program.py"
     program.write_text(SDK_PROGRAM)
-    command = tmp_path / "venv/bin/aerobee"
     with AerobeeBroker(tmp_path / "broker") as broker:
         url = f"mq://{broker.namesrv}"
         assert "got one" in run(tmp_path / "venv/bin/python", program, url, cwd=tmp_path)
