@@ -342,6 +342,10 @@ cdef class Frames:
             self._data[bounds.body : bounds.end],
         )
 
+    def next_is_send(self):
+        """Whether the next frame begins as sends do that may be plain."""
+        return self._next < self._count and self._code_of(self._bounds + self._next) != 0
+
     def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits):
         """Take the plain sends that come next: those of one codec and code. None: there is none."""
         cdef Run run

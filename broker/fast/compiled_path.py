@@ -110,12 +110,17 @@ class CompiledPath(HotPath):
     ) -> None:
         super().__init__(connection, dispatcher, frame_size_max, sends, pulls)
         self._hot = _compiled()
+        self._frames: type[_hot.Frames] = self._hot.Frames
         self._decoder = CutDecoder(frame_size_max)
         # What needs a signature is looked at in Python.
         self._takes_sends = self._is_plain_host and self._guard is None
 
     def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
-        if self._takes_sends and isinstance(remaining, self._hot.Frames):
+        if not isinstance(remaining, self._frames):
+            return super()._send_run(remaining, out)
+        if not remaining.next_is_send():
+            return next(remaining, None)
+        if self._takes_sends:
             started = perf_counter()
             sends = self._sends
             run = remaining.sends(
@@ -127,8 +132,8 @@ class CompiledPath(HotPath):
             )
             if run is not None:
                 self._put((run.codec, run.code, started), run, _Marks(run), out)
-            if not len(remaining):
-                return None
+            if not remaining.next_is_send():
+                return next(remaining, None)
         return super()._send_run(remaining, out)
 
     def _answer_rows(
