@@ -34,6 +34,8 @@ from aerobee.client.transport.presence import HEARTBEAT_SECONDS, Presence
 from aerobee.client.transport.remoting import ConnectionEvent, Remoting
 from aerobee.client.transport.routes import Routes
 from aerobee.client.transport.url import parse_tls, parse_url
+from aerobee.client.why.answer import Why
+from aerobee.client.why.why import explain
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
@@ -448,6 +450,14 @@ class Client:
     async def message(self, message_id: str, *, topic: str | None = None) -> Message:
         """The message with that id; NotFound when there is none. A unique id needs the topic."""
         return await query.by_id(self._core, message_id, topic)
+
+    async def why(self, message_id: str, topic: str | None = None, group: str | None = None) -> Why:
+        """Where a message is: its life, and for the group (for each without one) one verdict.
+
+        Nothing is guessed: what no broker has evidence of is `unknown`. A message that is not
+        there is an answer too. Without `topic` all topics are searched.
+        """
+        return await explain(self._core, message_id, topic, group)
 
     @property
     def admin(self) -> Admin:

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from aerobee.client.serializers import json_of as json_of
     from aerobee.client.serializers import msgpack_of as msgpack_of
     from aerobee.client.transport.remoting import ConnectionEvent as ConnectionEvent
+    from aerobee.client.why.answer import GroupVerdict as GroupVerdict
+    from aerobee.client.why.answer import LifeEvent as LifeEvent
+    from aerobee.client.why.answer import Why as Why
+    from aerobee.client.why.answer import WhyVerdict as WhyVerdict
     from aerobee.client.worker import Worker as Worker
     from aerobee.protocol.json.fastjson import MessageQueue as MessageQueue
 
@@ -71,6 +75,7 @@ _MODULES = {
     "aerobee.client.producing.transactions": ("Half", "TransactionProducer", "Verdict"),
     "aerobee.client.serializers": ("JSON", "MSGPACK", "Serializer", "json_of", "msgpack_of"),
     "aerobee.client.transport.remoting": ("ConnectionEvent",),
+    "aerobee.client.why.answer": ("GroupVerdict", "LifeEvent", "Why", "WhyVerdict"),
     "aerobee.client.worker": ("Worker",),
     "aerobee.protocol.json.fastjson": ("MessageQueue",),
 }

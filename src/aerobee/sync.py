@@ -188,6 +188,7 @@ class Client(_Twin[client.Client]):
     max_offset = _blocking(client.Client.max_offset)
     offset_at = _blocking(client.Client.offset_at)
     message = _blocking(client.Client.message)
+    why = _blocking(client.Client.why)
 
     def producer(
         self, topic: str, *, timeout: float | None = None, serializer: Serializer | None = None
