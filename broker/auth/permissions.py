@@ -358,7 +358,7 @@ ROWS: Final[Mapping[int, Row]] = {
     # POP, which is refused in words
     **dict.fromkeys((200050, 200051, 200052, 200053, 200054, 200055, 200151), _PULL),
     # ours: the Spark sink's SINK_STATE, _PREPARE, _COMMIT, its list of queries and their removal;
-    # LIST_TIMERS; PROMOTE
+    # LIST_TIMERS; PROMOTE; EXPLAIN_MESSAGE
     20100: _SIGNED,
     20101: (topic("topic", PUB),),
     20102: (chunks_of_commit,),
@@ -366,6 +366,7 @@ ROWS: Final[Mapping[int, Row]] = {
     20104: _CLUSTER_UPDATE,
     20110: (topic_or_cluster("topic", GET),),
     20120: _CLUSTER_UPDATE,
+    20130: (topic_or_cluster("topic", GET),),
 }
 
 # Calls that change more than messages and offsets, or show secrets: each leaves a line in the log.

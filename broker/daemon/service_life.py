@@ -34,6 +34,7 @@ class ServiceLife:
             "groups": broker.groups.file,
             "offsets": broker.offsets.file,
             "filters": broker.filters.file,
+            "why": broker.history.file,
             "kv config": broker.name_service.kv.file,
         }
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,6 +102,7 @@ class ServiceLife:
             self._check_classes()
         broker.topics.load()
         broker.groups.load()
+        broker.history.load()
         broker.offsets.load()
         if not broker.store.was_stopped:
             broker.offsets.bring_back(broker.store.queue_end)
@@ -139,6 +141,7 @@ class ServiceLife:
         for name, file in self._files.items():
             pause_s = self._settings.flush_consumer_offset_interval / 1000
             self.spawn(name, file.run(pause_s if name == "offsets" else QUIET_S, broker.turns))
+        self.spawn("history", broker.history.run())
         self.spawn("clients", broker.clients.run())
         self.spawn("stats", broker.stats.run())
         self.spawn("names", broker.name_service.watch())
@@ -182,6 +185,7 @@ class ServiceLife:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        broker.history.stop()
         for file in self._files.values():
             self._save(file.stop)
         await broker.store.stop()

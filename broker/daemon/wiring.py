@@ -38,6 +38,7 @@ from aerobee.broker.handlers.name_service import requests as name_service
 from aerobee.broker.handlers.pull import pull
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
+from aerobee.broker.handlers.why import explain
 from aerobee.broker.net.addresses import Addresses
 from aerobee.broker.net.dispatch import Dispatcher, Handler
 from aerobee.broker.services.batch_ledger import BatchLedger
@@ -60,6 +61,7 @@ from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.timers.service import Timers
 from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.services.transactions.service import Transactions
+from aerobee.broker.services.why.history import History
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.message_store import MessageStore
@@ -84,6 +86,7 @@ HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
     admin_users.handlers,
     assignment.handlers,
     replication.handlers,
+    explain.handlers,
 )
 # Those that accept messages from clients, by the rules of `Sends`.
 SEND_HANDLERS: tuple[Callable[[Sends], dict[int, Handler]], ...] = (
@@ -119,11 +122,14 @@ def make_broker(
     stats = Stats(clock)
     topics = Topics(path("topics.json"), settings, clock, disk)
     groups = Groups(path("subscriptionGroup.json"), settings, clock, disk)
-    offsets = Offsets(path("consumerOffset.json"), clock, disk)
+    history = History(path("whyHistory.json"), clock, disk)
+    offsets = Offsets(path("consumerOffset.json"), clock, disk, history)
+    history.progress = offsets.progress
+    store.clean.on_removed = history.removed
     filters = Filters(path("consumerFilter.json"), clock, disk)
     returning = Returning(path("consumerMembers.json"), disk)
     clients = Clients(settings, groups, clock, turns, returning)
-    clients.on_group_change.append(filters.group_changed)
+    clients.on_group_change += [filters.group_changed, history.group_changed]
     hooks = PutHooks(settings, clock)
     transactions = Transactions(store, topics, offsets, hooks, stats.add_put)
     schedule = Schedule(store, settings, clock, folder, stats.add_put)
@@ -153,6 +159,7 @@ def make_broker(
         timers=timers,
         transactions=transactions,
         order_locks=OrderLocks(clock),
+        history=history,
         batch_ledger=BatchLedger(
             folder, store, clock, stats.add_put, settings.spark_sink_keep_days
         ),

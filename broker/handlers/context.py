@@ -28,6 +28,7 @@ from aerobee.broker.services.stats import Stats
 from aerobee.broker.services.timers.service import Timers
 from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.services.transactions.service import Transactions
+from aerobee.broker.services.why.history import History
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.message_store import MessageStore
 
@@ -55,6 +56,7 @@ class Broker:
     timers: Timers
     transactions: Transactions
     order_locks: OrderLocks
+    history: History  # to tell later why a message did not arrive
     batch_ledger: BatchLedger  # batches of the exactly-once Spark sink
     name_service: NameService
     guard: Guard  # stands before the handlers

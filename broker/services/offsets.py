@@ -12,6 +12,7 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.config_files.config_file import DataVersion, as_int
 from aerobee.broker.services.config_files.table_file import TableFile
+from aerobee.broker.services.why.history import History
 from aerobee.broker.store.files.disk import Disk
 from aerobee.protocol.files.config_journal import Change, Path
 
@@ -25,12 +26,16 @@ _FILE_KEYS: Final = ("dataVersion", _TABLE, "groupTopicMap")
 class Offsets:
     """Committed offsets, saved every few seconds; pull offsets and pending resets in memory."""
 
-    def __init__(self, path: str, clock: Clock, disk: Disk | None = None) -> None:
+    def __init__(
+        self, path: str, clock: Clock, disk: Disk | None = None, history: History | None = None
+    ) -> None:
         self.data_version = DataVersion(clock.now_ms())
         self.file = TableFile(path, clock, self._entries, self._value_of, disk)
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
-        self._pulled: dict[str, dict[int, int]] = {}
+        self._pulled: dict[str, dict[int, tuple[int, str | None]]] = {}  # how far, by which client
+        self._history = history
+        self._moved: set[str] = set() if history is None else history.moved
         self._resets: dict[str, dict[int, int]] = {}
         self._unknown: dict[str, Any] = {}
         self._masters: dict[str, dict[int, int]] = {}  # a slave: as its master told them last
@@ -55,18 +60,35 @@ class Offsets:
         queues = self._table.get(key)
         if queues is None:
             queues = self._table[key] = {}
-        if queues.get(queue_id) != queue_offset:
+        if (was := queues.get(queue_id)) != queue_offset:
+            if was is None:
+                self._began(key, queue_id, queue_offset)
             queues[queue_id] = queue_offset
+            self._moved.add(key)
             self.file.changed_lazily((_TABLE, key))
         return True
 
-    def commit_pull(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Remember how far the group has fetched; for statistics only, lost at a stop."""
+    def commit_pull(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        pulled_at: int = 0,
+        puller: str | None = None,
+    ) -> None:
+        """Remember how far the group has fetched, by a pull at `pulled_at`; lost at a stop."""
         key = f"{topic}@{group}"
         queues = self._pulled.get(key)
         if queues is None:
             queues = self._pulled[key] = {}
-        queues[queue_id] = queue_offset
+        if queue_id not in queues and queue_id not in self._table.get(key, ()):
+            self._began(key, queue_id, pulled_at)
+        queues[queue_id] = queue_offset, puller
+
+    def _began(self, key: str, queue_id: int, queue_offset: int) -> None:
+        if self._history is not None:
+            self._history.began(key, queue_id, queue_offset)
 
     @property
     def resets_wait(self) -> bool:
@@ -87,8 +109,18 @@ class Offsets:
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int:
         """How far the group has fetched; what it has committed when that is not known."""
-        pulled = self._pulled.get(f"{topic}@{group}", {}).get(queue_id, -1)
+        pulled = self._pulled.get(f"{topic}@{group}", {}).get(queue_id, (-1, None))[0]
         return max(pulled, self.query(group, topic, queue_id))
+
+    def progress(self, key: str) -> dict[int, tuple[int, int, str]]:
+        """Queue id -> committed offset, how far it was pulled (-1: not known), by which client."""
+        committed = self._table.get(key, {}) | self._resets.get(key, {})
+        pulled = self._pulled.get(key, {})
+        found = {}
+        for queue_id in committed.keys() | pulled.keys():
+            at, puller = pulled.get(queue_id, (-1, None))
+            found[queue_id] = committed.get(queue_id, -1), at, puller or ""
+        return found
 
     def queues_of(self, group: str, topic: str) -> dict[int, int]:
         """Queue id -> offset, a copy."""
@@ -152,6 +184,8 @@ class Offsets:
             self._pulled.pop(key, None)
             self._resets.pop(key, None)
             self.file.changed_lazily((_TABLE, key))
+        if self._history is not None:
+            self._history.forget(keys)
 
     # --- the file
 

@@ -51,6 +51,14 @@ def compile_filter(text: str) -> Predicate:
     return matches
 
 
+def value_of(node: Node, properties: Properties) -> Value:
+    """The value of a part of an expression; None when it has none for these properties."""
+    try:
+        return _compile(node)(properties)
+    except _NotComparable:
+        return None
+
+
 def _compile(node: Node) -> Evaluate:
     return _COMPILERS[type(node)](node)
 

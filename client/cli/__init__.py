@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "send": ("messages", "send", "Send messages."),
     "consume": ("messages", "consume", "Print messages of a topic."),
     "message": ("messages", "message", "Find stored messages by id, key or time."),
+    "why": ("why", "why", "Say where a message is, and why a group has it or has it not."),
     "topic": ("topics", "topic", "List, show, create, change and delete topics."),
     "group": ("groups", "group", "List, show, create, change and delete consumer groups."),
     "offsets": ("groups", "offsets", "Show and reset the offsets of a group."),

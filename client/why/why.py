@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
-from aerobee.client.admin import query
+import asyncio
+
+from aerobee.client.admin.admin import Admin
 from aerobee.client.core import Core
-from aerobee.client.errors import Misuse, NotFound
-from aerobee.client.why.answer import ANY_GROUP, GroupVerdict, LifeEvent, Why, WhyVerdict
+from aerobee.client.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    Misuse,
+    NoPermission,
+    RequestTimeout,
+    refusal,
+)
+from aerobee.client.transport.routes import MASTER
+from aerobee.client.why import by_admin
+from aerobee.client.why.answer import Why
+from aerobee.client.why.judge import judge
+from aerobee.client.why.story import life, tell
+from aerobee.protocol.wire import message_facts
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.message_facts import EXPLAIN_MESSAGE, Broker
 
 
 async def explain(core: Core, message_id: str, topic: str | None, group: str | None) -> Why:
     """The life of a message, and what became of it for the group, or for each group there is."""
-    who = group or ANY_GROUP
+    if not message_id or not message_id.isascii():
+        raise Misuse(f"{message_id!r} is no id of a message")
+    places = await _masters(core, topic)
+    answers = await asyncio.gather(
+        *(_ask(core, name, address, message_id, topic, group) for name, address in places.items())
+    )
+    found = [answer for answer in answers if isinstance(answer, Broker)]
+    unreached = [answer for answer in answers if isinstance(answer, str)]
+    story = tell(found, unreached, topic)
+    return Why(message_id, tuple(life(story)), judge(story, group))
+
+
+async def _masters(core: Core, topic: str | None) -> dict[str, str]:
+    """The brokers to ask: all, or those of the topic when the user may see no more."""
     try:
-        found = await query.by_id(core, message_id, topic)
-    except (Misuse, NotFound) as error:
-        verdict = GroupVerdict(who, WhyVerdict.NOT_FOUND, str(error))
-        return Why(message_id, (), (verdict,))
-    stored = found.stored
-    place = {
-        "broker": found.broker,
-        "queue": stored.queue_id,
-        "offset": stored.queue_offset,
-    }
-    event = LifeEvent(stored.store_timestamp, "stored", stored.topic, place)
-    verdict = GroupVerdict(who, WhyVerdict.UNKNOWN, "stored; nothing tells what groups did with it")
-    return Why(message_id, (event,), (verdict,))
+        brokers = await Admin(core).brokers()
+    except NoPermission:
+        if topic is None:
+            raise
+        route = await core.routes.refresh(topic)
+        return {part.broker: core.routes.address(part.broker) for part in route.parts}
+    return {broker.name: broker.address for broker in brokers if broker.number == MASTER}
+
+
+async def _ask(
+    core: Core, name: str, address: str, message_id: str, topic: str | None, group: str | None
+) -> Broker | str:
+    """What the broker knows; its name when it does not answer."""
+    ext = {"msgId": message_id}
+    ext |= {"topic": topic} if topic else {}
+    ext |= {"group": group} if group else {}
+    try:
+        answer = await core.remoting.request(address, Command(EXPLAIN_MESSAGE, ext))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return await by_admin.facts(core, name, address, message_id, topic, group)
+    except (ConnectFailed, ConnectionLost, RequestTimeout):
+        return name
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal(answer.code, answer.remark, what=f"the question about {message_id}")
+    return message_facts.decode(answer.body)

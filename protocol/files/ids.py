@@ -5,13 +5,15 @@ import os
 import socket
 import struct
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 _PORT: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
+_UNIQUE_SIZES: Final = (16, 28)  # by the length of the producer's address
+_AHEAD_MS: Final = 24 * 3600 * 1000  # a producer in another time zone
 HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20
 
@@ -55,6 +57,38 @@ def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
     return raw[:-8], _OFFSET.unpack(raw[-8:])[0]
 
 
+def is_offset_message_id(message_id: str) -> bool:
+    """Whether an id is a broker's: the two kinds have one length, but where a broker's has the
+    upper half of its port, which is 0, a producer's has its process id."""
+    try:
+        host, _ = parse_offset_message_id(message_id)
+    except ValueError:
+        return False
+    return host[-4:-2] == bytes(2) and host[-2:] != bytes(2)
+
+
+def unique_id_time(message_id: str, now_ms: int) -> int | None:
+    """When a producer made a unique id, by its own clock and time zone, this month or the last;
+    None when it is no unique id."""
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError:
+        return None
+    if len(raw) not in _UNIQUE_SIZES:
+        return None
+    elapsed_ms = int.from_bytes(raw[-6:-2])
+    this_month = _month_start(datetime.fromtimestamp(now_ms / 1000))
+    made_ms = int(this_month.timestamp() * 1000) + elapsed_ms
+    if made_ms > now_ms + _AHEAD_MS:
+        last_month = _month_start(this_month - timedelta(days=1))
+        made_ms = int(last_month.timestamp() * 1000) + elapsed_ms
+    return made_ms if made_ms <= now_ms + _AHEAD_MS else None
+
+
+def _month_start(moment: datetime) -> datetime:
+    return moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
 class UniqueIds:
     """Makes a producer's unique ids: ip, pid, a random word, ms of the month, a counter."""
 
@@ -74,9 +108,7 @@ class UniqueIds:
         return f"{self._prefix}{elapsed_ms:08X}{next(self._counter) & 0xFFFF:04X}"
 
     def _start_month(self, now_ms: int) -> None:
-        first = datetime.fromtimestamp(now_ms / 1000).replace(
-            day=1, hour=0, minute=0, second=0, microsecond=0
-        )
+        first = _month_start(datetime.fromtimestamp(now_ms / 1000))
         following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
         self._month_start_ms = int(first.timestamp() * 1000)
         self._next_month_ms = int(following.timestamp() * 1000)

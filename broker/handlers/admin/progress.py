@@ -45,6 +45,7 @@ def reset_offset(broker: Broker, request: Request) -> Command | None:
     members = broker.clients.consumers_of(header.group)
     if broker.settings.use_server_side_reset_offset:
         known_group(broker, header.group)
+        _note(broker, header.group, header.topic, table, request)
         for queue_id, offset in table.items():
             broker.offsets.reset(header.group, header.topic, queue_id, offset)
         members = [member for member in members if member.version < _VERSION_WITHOUT_PUSH]
@@ -56,6 +57,7 @@ def reset_offset(broker: Broker, request: Request) -> Command | None:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
+        _note(broker, header.group, header.topic, table, request)
     queues = {
         MessageQueue(header.topic, broker.settings.broker_name, queue_id): offset
         for queue_id, offset in table.items()
@@ -75,6 +77,13 @@ def reset_offset(broker: Broker, request: Request) -> Command | None:
     if not broker.settings.use_server_side_reset_offset:
         return answer  # the clients commit it
     return answer_when_saved(request, answer, broker.offsets.file)
+
+
+def _note(broker: Broker, group: str, topic: str, table: dict[int, int], request: Request) -> None:
+    """Remember who moved a group, for those who ask later why it has not got a message."""
+    for queue_id, offset in table.items():
+        was = broker.offsets.query(group, topic, queue_id)
+        broker.history.reset(f"{topic}@{group}", queue_id, was, offset, peer(request))
 
 
 def _targets(broker: Broker, header: ResetOffset, topic: TopicConfig) -> dict[int, int]:
@@ -158,6 +167,8 @@ def clone_group_offset(broker: Broker, request: Request) -> Command | None:
             continue
         unsubscribed = source is not None and topic not in source.subscriptions
         if header.offline or not unsubscribed:
+            source_offsets = broker.offsets.queues_of(header.src_group, topic)
+            _note(broker, header.dest_group, topic, source_offsets, request)
             broker.offsets.clone(header.src_group, header.dest_group, topic)
     broker.groups.get(header.dest_group)
     return answer_when_saved(request, success(request), broker.groups.file, broker.offsets.file)

@@ -63,6 +63,8 @@ CODES: Final = {
 }
 # Nothing was ever there: right for a reader at the start, wrong for one that is farther on.
 EMPTY: Final = frozenset({ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE})
+# The reader has seen all there is before its next offset.
+SEEN: Final = EMPTY | {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_OVERFLOW_ONE}
 
 
 class PutOff(Exception):
@@ -254,7 +256,9 @@ class Pulls:
             broker.offsets.commit(group, topic, queue_id, fields.commit_offset)
         next_offset = pull.queue_offset + count
         broker.stats.add_get(topic, group, count, size)
-        broker.offsets.commit_pull(group, topic, queue_id, next_offset)
+        broker.offsets.commit_pull(
+            group, topic, queue_id, next_offset, pull.queue_offset, pull.connection.client_id
+        )
         high = broker.store.visible_end(queue)
         low = queue.min_offset
         if settings.slave_read_enable:
@@ -416,15 +420,15 @@ class Pulls:
             )
         if status is ReadStatus.FOUND:
             broker.stats.add_get(pull.topic, fields.consumer_group, result.count, result.size)
-            broker.offsets.commit_pull(
-                fields.consumer_group, pull.topic, pull.queue_id, result.next_offset
-            )
+            self._note_pulled(pull, result.next_offset)
             return _with_messages(pull, result, views, self._next_broker(pull, result.cold))
         if status in EMPTY:
             empty = fields.queue_offset == 0
             code = ResponseCode.PULL_NOT_FOUND if empty else ResponseCode.PULL_OFFSET_MOVED
         else:
             code = CODES[status]
+        if status in SEEN and code != ResponseCode.PULL_OFFSET_MOVED:
+            self._note_pulled(pull, max(pull.queue_offset, result.next_offset))
         broker.stats.add_miss()
         may_wait = first and fields.sys_flag & PULL_SUSPEND
         if may_wait and code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
@@ -437,6 +441,17 @@ class Pulls:
             result.min_offset,
             result.max_offset,
             self._next_broker(pull, result.cold),
+        )
+
+    def _note_pulled(self, pull: Pull, next_offset: int) -> None:
+        """How far the group is, whether it got messages or none of these were for it."""
+        self.broker.offsets.commit_pull(
+            pull.fields.consumer_group,
+            pull.topic,
+            pull.queue_id,
+            next_offset,
+            pull.queue_offset,
+            pull.connection.client_id,
         )
 
     def _next_broker(self, pull: Pull, is_cold: bool) -> int:

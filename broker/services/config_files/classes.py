@@ -29,6 +29,7 @@ CLASSES: Final = {
     "access.json": Kept.LOCAL,  # users that were changed at this broker
     "kvConfig.json": Kept.LOCAL,  # of the name service
     "sparkSink.json": Kept.REPLICATED,  # and its newest part is in the log
+    "whyHistory.json": Kept.LOCAL,  # what was seen here: who read, left, was moved
     "broadcastOffset.json": Kept.JAVA,
     "consumerOrderInfo.json": Kept.JAVA,
     "lmqConsumerOffset.json": Kept.JAVA,

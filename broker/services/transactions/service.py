@@ -97,6 +97,14 @@ class Transactions:
         if not self._store.was_stopped:
             self.prepare()  # a commit that lacks its op gets it before anything else is stored
 
+    def is_open(self, half: StoredMessage) -> bool | None:
+        """Whether nobody has ended this half message's transaction; None: not known yet."""
+        if not self.prepare():
+            return None
+        if half.queue_offset >= self._read:
+            return half.queue_offset not in self._done
+        return root_of(half) in self._open
+
     @property
     def open_count(self) -> int:
         return len(self._open)

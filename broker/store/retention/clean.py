@@ -17,6 +17,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -45,6 +46,8 @@ CARRY_PAUSE_S: Final = 0.02  # between two pieces of what is stored again
 TURN: Final = 32  # queues looked at before the loop gets its turn
 
 Chosen = tuple[MappedFileQueue, MappedFile]
+# Of a log file: its start and end, when it was written last (ms), why it went.
+Removed = Callable[[int, int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ class Clean:
         self.keepers = Keepers(
             refusals, reports, lambda: (commit_log.max_offset, commit_log.flushed_offset)
         )
+        self.on_removed: Removed | None = None
+        self._reason = ""  # why the file that was chosen goes
+        self._written_ms = 0  # when it was written last
         self._manual = 0
         self._unmeasurable: set[str] = set()
         self._removed_in_round = 0
@@ -186,6 +192,9 @@ class Clean:
             return None
         self._said_stuck = False
         files.files.pop(0)
+        self._reason = "disk full" if state.force else "requested" if self._manual else "age"
+        with suppress(FileNotFoundError):
+            self._written_ms = self._disk.modified_ms(file.path)
         log.info("a commitlog file is removed", path=file.path, forced=state.force)
         return files, file
 
@@ -225,10 +234,17 @@ class Clean:
         then = f"tried again every {wait_s:g} s; the disk is not freed until it works"
         self._reports.disk_error(event, error, call=call, path=path, then=then)
 
+    def _log_settled(self, chosen: Chosen, removed: bool) -> bool:
+        """The same as `_settled`, for a file of the log, and tell who wants to know."""
+        _, file = chosen
+        if removed and self.on_removed is not None:
+            self.on_removed(file.start, file.end, self._written_ms, self._reason)
+        return _settled(chosen, removed)
+
     def step(self) -> float:
         """Remove at most one log file and what hangs on it; seconds until the next step."""
         chosen = self.choose()
-        removed = chosen is not None and _settled(chosen, self.remove(chosen))
+        removed = chosen is not None and self._log_settled(chosen, self.remove(chosen))
         for derived in self.choose_derived():
             if derived is not None:
                 _settled(derived, self.remove(derived))
@@ -252,7 +268,7 @@ class Clean:
             try:
                 chosen = self.choose()
                 if chosen is not None:
-                    removed = _settled(chosen, await worker.run(self.remove, chosen))
+                    removed = self._log_settled(chosen, await worker.run(self.remove, chosen))
                 for derived in self.choose_derived():
                     if derived is None:
                         await asyncio.sleep(0)

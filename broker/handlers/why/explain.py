@@ -1,0 +1,107 @@
+"""EXPLAIN_MESSAGE, a request of ours: all that this broker knows of a message, as facts."""
+
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.handlers.common import bound
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.why.copies import copy_facts, decoded, find_copies, meant_for
+from aerobee.broker.handlers.why.groups import group_facts, groups_to_tell
+from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.store.results import QueryResult
+from aerobee.protocol.files.ids import is_offset_message_id, parse_offset_message_id, unique_id_time
+from aerobee.protocol.files.record import decode_record
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.wire import message_facts
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.headers import Header, decode_ext
+from aerobee.protocol.wire.message_facts import EXPLAIN_MESSAGE, Removed
+
+_ID_SIZE_MAX = 256
+
+
+class _ExplainRequest(Header):
+    msg_id: str
+    topic: str | None = None
+    group: str | None = None
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    return bound(broker, {EXPLAIN_MESSAGE: explain})
+
+
+def explain(broker: Broker, request: Request) -> None:
+    header = decode_ext(request.command.ext, _ExplainRequest)
+    if not 0 < len(header.msg_id) <= _ID_SIZE_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, "msgId is no id of a message")
+    connection = request.connection
+    connection.waits_begin()
+
+    def done(outcome: QueryResult | Exception) -> None:
+        connection.waits_end()
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            own_host = broker.addresses.store_host(connection.peer, connection.local)
+            body = message_facts.encode(_facts(broker, header, outcome, own_host))
+        except Exception as error:
+            request.reply(failed(request, error))
+        else:
+            request.reply(request.command.answer(ResponseCode.SUCCESS, {}, body))
+
+    search = find_copies(broker, header.msg_id, header.topic or None)
+    broker.searches.start(search, done, lambda: not connection.is_closed)
+
+
+def _facts(
+    broker: Broker, header: _ExplainRequest, found: QueryResult, own_host: bytes
+) -> message_facts.Broker:
+    messages = decoded(found.views)
+    if header.topic:  # who may ask about one topic is told nothing of others
+        messages = [each for each in messages if meant_for(each) == header.topic]
+    topic = meant_for(messages[0]) if messages else header.topic or ""
+    facts = message_facts.Broker(
+        broker=broker.settings.broker_name,
+        now=broker.clock.now_ms(),
+        copies=[copy_facts(broker, message) for message in messages],
+        topic=topic,
+        sync_flush=broker.store.sync_flush,
+        oldest_at=_oldest_ms(broker),
+        has_history=True,
+    )
+    if not messages:
+        facts.removed = _removed(broker, header.msg_id, own_host)
+    names = [header.group] if header.group else groups_to_tell(broker, topic, messages)
+    facts.groups = [group_facts(broker, name, topic, messages) for name in names if messages]
+    return facts
+
+
+def _oldest_ms(broker: Broker) -> int | None:
+    """When the oldest record that is left was stored."""
+    view = broker.store.record_at(broker.store.readable_from)
+    try:
+        return None if view is None else decode_record(view).store_timestamp
+    except CorruptRecord:
+        return None
+
+
+def _removed(broker: Broker, message_id: str, own_host: bytes) -> Removed | None:
+    """The log file that held the message, or what was stored when its id was made."""
+    row = None
+    if is_offset_message_id(message_id):
+        host, physical_offset = parse_offset_message_id(message_id)
+        if host == own_host and physical_offset < broker.store.readable_from:
+            row = broker.history.removed_at(physical_offset)
+    else:
+        made_ms = unique_id_time(message_id, broker.clock.now_ms())
+        oldest_ms = _oldest_ms(broker)
+        if made_ms is not None and (oldest_ms is None or made_ms < oldest_ms):
+            row = broker.history.removed_since(made_ms)
+    if row is None:
+        return None
+    start, noted = row
+    return Removed(
+        start=start,
+        end=noted["end"],
+        written_until=noted["written"],
+        at=noted["at"],
+        reason=str(noted["why"]),
+    )
