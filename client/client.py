@@ -28,8 +28,10 @@ from aerobee.client.message import Body, Message, Receipt, timestamp_ms
 from aerobee.client.producing.producer import BUFFER_BYTES, BufferedProducer, Producer
 from aerobee.client.producing.requests import Requests
 from aerobee.client.producing.sender import Sender
+from aerobee.client.producing.traced import TracedSender
 from aerobee.client.producing.transactions import Check, TransactionProducer
 from aerobee.client.serializers import Serializer
+from aerobee.client.telemetry import Telemetry
 from aerobee.client.transport.presence import HEARTBEAT_SECONDS, Presence
 from aerobee.client.transport.remoting import ConnectionEvent, Remoting
 from aerobee.client.transport.routes import Routes
@@ -53,6 +55,7 @@ class connect:
     itself); without it AEROBEE_URL, then mq://127.0.0.1:9876. `timeout` is for single requests,
     `wait` for how long a cluster that is not there yet is waited for. `on_connection` is called
     when a connection is lost and when it is back. With a `serializer` bodies may be values.
+    `telemetry` makes OpenTelemetry's spans and metrics (`aerobee[otel]`).
     """
 
     def __init__(
@@ -63,9 +66,15 @@ class connect:
         wait: float = 0.0,
         on_connection: Callable[[ConnectionEvent], object] | None = None,
         serializer: Serializer | None = None,
+        telemetry: bool = False,
     ) -> None:
         self._client = Client(
-            url, timeout=timeout, wait=wait, on_connection=on_connection, serializer=serializer
+            url,
+            timeout=timeout,
+            wait=wait,
+            on_connection=on_connection,
+            serializer=serializer,
+            telemetry=telemetry,
         )
 
     def __await__(self) -> Generator[None, None, Client]:
@@ -89,6 +98,7 @@ class Client:
         wait: float = 0.0,
         on_connection: Callable[[ConnectionEvent], object] | None = None,
         serializer: Serializer | None = None,
+        telemetry: bool = False,
     ) -> None:
         if not timeout > 0:
             raise Misuse("timeout is a positive number of seconds")
@@ -97,6 +107,7 @@ class Client:
         self._wait = wait
         self._on_connection = on_connection
         self._serializer = serializer
+        self._telemetry = Telemetry() if telemetry else None
         self._name_servers, self._credentials = parse_url(url)
         self._tls = parse_tls(url)
         self._timeout = timeout
@@ -118,8 +129,10 @@ class Client:
         routes = Routes(remoting, self._name_servers)
         client_id = f"{_own_ip()}@{os.getpid()}#{secrets.token_hex(4)}"
         presence = Presence(client_id, remoting, routes)
-        sender = Sender(remoting, routes, group=PRODUCER_GROUP, serializer=self._serializer)
-        self._core_or_none = Core(client_id, self._timeout, remoting, routes, presence, sender)
+        sender = self._make_sender(remoting, routes, client_id)
+        self._core_or_none = Core(
+            client_id, self._timeout, remoting, routes, presence, sender, self._telemetry
+        )
         self._requests = self._members.requests = Requests(sender, routes, presence)
         try:
             await self._wait_for_a_name_server(remoting)
@@ -132,6 +145,18 @@ class Client:
             asyncio.create_task(every(ROUTE_SECONDS, self._renew_routes), name="routes"),
         ]
         return self
+
+    def _make_sender(self, remoting: Remoting, routes: Routes, client_id: str) -> Sender:
+        if self._telemetry is None:
+            return Sender(remoting, routes, group=PRODUCER_GROUP, serializer=self._serializer)
+        self._telemetry.client_id = client_id
+        return TracedSender(
+            remoting,
+            routes,
+            group=PRODUCER_GROUP,
+            serializer=self._serializer,
+            telemetry=self._telemetry,
+        )
 
     async def _wait_for_a_name_server(self, remoting: Remoting) -> None:
         loop = asyncio.get_running_loop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aerobee.client.producing.sender import Sender
+from aerobee.client.telemetry import Telemetry
 from aerobee.client.transport.presence import Presence
 from aerobee.client.transport.remoting import Remoting
 from aerobee.client.transport.routes import Routes
@@ -20,3 +21,4 @@ class Core:
     routes: Routes
     presence: Presence
     sender: Sender
+    telemetry: Telemetry | None = None

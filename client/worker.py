@@ -42,12 +42,14 @@ class Worker:
         timeout: float = 3.0,
         wait: float = 30.0,
         serializer: Serializer | None = None,
+        telemetry: bool = False,
     ) -> None:
         """As `connect`; a cluster that is not there is waited for."""
         self.url = url
         self._timeout = timeout
         self._wait = wait
         self._serializer = serializer
+        self._telemetry = telemetry
         self._declared: list[_Declared] = []
         self._client: Client | None = None
         self._stop: asyncio.Event | None = None
@@ -102,7 +104,11 @@ class Worker:
             raise Misuse("the worker has no handler: declare one by @app.handler(topic, group=...)")
         self._stop = asyncio.Event()
         opened = connect(
-            self.url, timeout=self._timeout, wait=self._wait, serializer=self._serializer
+            self.url,
+            timeout=self._timeout,
+            wait=self._wait,
+            serializer=self._serializer,
+            telemetry=self._telemetry,
         )
         async with opened as self._client, AsyncExitStack() as consumers:
             runs = []

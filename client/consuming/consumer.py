@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal, Self
 
 from aerobee.client.consuming import order_locks, redelivery
 from aerobee.client.consuming.assignment import Assignment
-from aerobee.client.consuming.handling import Handler, Handling
+from aerobee.client.consuming.handling import Handler, Handling, traced
 from aerobee.client.consuming.options import ConsumerOptions, Start
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.subscription import Subscription
@@ -189,12 +190,25 @@ class Consumer:
         handler raises Reject goes to the dead letters. (Broadcast messages are not redelivered.)
         """
         self._check_entered()
+        if self.core.telemetry is not None:
+            handler = traced(handler, self.processing)
         handling = Handling(self, handler, concurrency, time_limit)
         self._workers.update(handling.workers)
         try:
             await handling.join()
         finally:
             self._workers.difference_update(handling.workers)
+
+    def processing(self, message: Message) -> AbstractContextManager[object]:
+        """`with inbox.processing(message)`: a span of its handling, for those who do not `run` a
+        handler. Does nothing unless the client was made with `telemetry`."""
+        telemetry = self.core.telemetry
+        if telemetry is None:
+            return nullcontext()
+        size = len(message.stored.body)
+        return telemetry.processing(
+            message.topic, self.group, message.properties, size, self.broadcast
+        )
 
     # -- called by the queues and their readers
 
@@ -204,6 +218,9 @@ class Consumer:
             return
         before = process_queue.unfinished_bytes
         messages = process_queue.take(stored)
+        if self.core.telemetry is not None and messages:
+            found = [message.properties for message in messages]
+            self.core.telemetry.received(messages[0].topic, self.group, found, self.broadcast)
         self._count += len(messages)
         self._bytes += process_queue.unfinished_bytes - before
         if self.orderly:

@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -104,6 +105,24 @@ class Handling:
             seconds = LOCAL_RETRY_SECONDS
             log.exception("%r could not be handed back; it comes again in %g s", message, seconds)
             self._source.again_here(message, seconds)
+
+
+def traced(
+    handler: Handler, processing: Callable[[Message], AbstractContextManager[object]]
+) -> Handler:
+    """The handler, within a span for each message."""
+
+    async def call(message: Message) -> None:
+        with processing(message):
+            result = handler(message)
+            if inspect.isawaitable(result):
+                await result
+
+    def call_in_thread(message: Message) -> object:
+        with processing(message):
+            return handler(message)
+
+    return call if is_async(handler) else call_in_thread
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

@@ -16,7 +16,7 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
@@ -152,10 +152,16 @@ class Client(_Twin[client.Client]):
         wait: float = 0.0,
         on_connection: Callable[[ConnectionEvent], object] | None = None,
         serializer: Serializer | None = None,
+        telemetry: bool = False,
     ) -> None:
         """As `aerobee.connect`; `on_connection` is called in the background thread."""
         made = client.Client(
-            url, timeout=timeout, wait=wait, on_connection=on_connection, serializer=serializer
+            url,
+            timeout=timeout,
+            wait=wait,
+            on_connection=on_connection,
+            serializer=serializer,
+            telemetry=telemetry,
         )
         super().__init__(_Loop(), made)
         try:
@@ -453,6 +459,10 @@ class Consumer(_Twin[consumer.Consumer]):
             return handler(Message(self._loop, received))
 
         self._loop.run(self._made.run(handle, concurrency=concurrency, time_limit=time_limit))
+
+    def processing(self, message: Message) -> AbstractContextManager[object]:
+        """A span of its handling, for those who do not `run` a handler."""
+        return self._made.processing(message._message)
 
     @property
     def queues(self) -> list[MessageQueue]:
