@@ -10,15 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
 
-from aerobee.broker.base import resource_names
 from aerobee.broker.base.histogram import buckets
-from aerobee.broker.services.clients.heartbeats import BROADCASTING
+from aerobee.broker.daemon.metric_families import GROUP_TOPIC, Families, text_of
+from aerobee.broker.daemon.service_metrics import ServiceMetrics, Waiting
 from aerobee.protocol import names
 from aerobee.protocol.wire.codes import RequestCode
 
@@ -28,30 +26,20 @@ if TYPE_CHECKING:
     from aerobee.broker.net.dispatch import Dispatcher
     from aerobee.broker.net.server import Server
 
-_COMMON = ("cluster", "node_type", "node_id")
 _TOPIC = ("topic", "is_system")
-_GROUP_TOPIC = ("consumer_group", "topic", "is_retry", "is_system")
 # Sizes and times are counted by powers of two, of bytes and of microseconds.
 _SIZE_BITS = range(8, 24, 2)
 _TIME_BITS = range(6, 24, 2)  # from 64 microseconds to 4 seconds
 
 
-class Collector:
+class Collector(Families):
     """Makes all metrics of one broker."""
 
     def __init__(self, broker: Broker, server: Server, dispatcher: Dispatcher) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._server = server
         self._dispatcher = dispatcher
-        settings = broker.settings
-        extra = dict(_labels(settings.metrics_label))
-        self._names = (*_COMMON, *extra)
-        self._values = (
-            settings.broker_cluster_name,
-            "broker",
-            settings.broker_name,
-            *extra.values(),
-        )
+        self._more = ServiceMetrics(broker)
 
     def quick(self) -> list[Metric]:
         """What needs no disk; to be called in the event loop."""
@@ -61,18 +49,27 @@ class Collector:
             *self._store(),
             *self._services(),
             *self._replication(),
+            *self._more.quick(),
         ]
 
-    def waiting(self) -> list[tuple[str, str, int, int]]:
-        """(group, topic, queue, offset) of the first message that each group has not had."""
-        return [
+    def waiting(self) -> tuple[list[tuple[str, str, int, int]], Waiting]:
+        """(group, topic, queue, offset) of the first message that each group has not had, and what
+        else `slow` wants to know of the event loop's tables."""
+        behind = [
             (group, topic, queue_id, queue_offset)
-            for group, topic, queue_id, queue_offset, end in self._progress()
+            for group, topic, queue_id, queue_offset, end in self.progress()
             if queue_offset < end
         ]
+        return behind, self._more.waiting()
 
-    def latencies(self, waiting: Iterable[tuple[str, str, int, int]]) -> Metric:
-        """How old the oldest message is that waits for each group; reads the log."""
+    def slow(self, waiting: tuple[list[tuple[str, str, int, int]], Waiting]) -> Iterator[Metric]:
+        """What reads the log; not to be called in the event loop."""
+        behind, more = waiting
+        yield self._latencies(behind)
+        yield from self._more.slow(more)
+
+    def _latencies(self, waiting: Iterable[tuple[str, str, int, int]]) -> Metric:
+        """How old the oldest message is that waits for each group."""
         now_ms = self._broker.clock.now_ms()
         oldest: dict[tuple[str, str], int] = {}
         for group, topic, queue_id, queue_offset in waiting:
@@ -84,7 +81,7 @@ class Collector:
         family = self._gauge(
             "rocketmq_consumer_lag_latency",
             "Age of the oldest message that waits for the group, in milliseconds",
-            _GROUP_TOPIC,
+            GROUP_TOPIC,
         )
         for (group, topic), age_ms in oldest.items():
             self._add(family, self._group_topic(group, topic), age_ms)
@@ -102,8 +99,8 @@ class Collector:
             self._add(sizes, labels, counter.size)
         yield counts
         yield sizes
-        counts = self._counter("rocketmq_messages_out_total", "Messages pulled", _GROUP_TOPIC)
-        sizes = self._counter("rocketmq_throughput_out_total", "Bytes pulled", _GROUP_TOPIC)
+        counts = self._counter("rocketmq_messages_out_total", "Messages pulled", GROUP_TOPIC)
+        sizes = self._counter("rocketmq_throughput_out_total", "Bytes pulled", GROUP_TOPIC)
         for topic, group, counter in stats.get_counters():
             of_group = self._group_topic(group, topic)
             self._add(counts, of_group, counter.nums)
@@ -161,34 +158,21 @@ class Collector:
             ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
         )
         lag = self._gauge(
-            "rocketmq_consumer_lag_messages", "Messages that wait for the group", _GROUP_TOPIC
+            "rocketmq_consumer_lag_messages", "Messages that wait for the group", GROUP_TOPIC
         )
         for group in clients.consumer_groups():
             for labels, count in _count_clients(group.members.values()).items():
                 mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
-                system = _text(names.is_system_group(group.name))
+                system = text_of(names.is_system_group(group.name))
                 values = (group.name, *labels, mode, "remoting", system)
                 self._add(consumers, values, count)
         yield consumers
         behind: dict[tuple[str, str], int] = {}
-        for name, topic, _queue_id, queue_offset, end in self._progress():
+        for name, topic, _queue_id, queue_offset, end in self.progress():
             behind[name, topic] = behind.get((name, topic), 0) + max(0, end - queue_offset)
         for (name, topic), count in behind.items():
             self._add(lag, self._group_topic(name, topic), count)
         yield lag
-
-    def _progress(self) -> Iterator[tuple[str, str, int, int, int]]:
-        """(group, topic, queue, offset, end of the queue); not for groups that keep no progress."""
-        broker = self._broker
-        for topic, group in list(broker.offsets.pairs()):
-            config = broker.topics.get(topic)
-            online = broker.clients.consumer_group(group)
-            if config is None or (online is not None and online.message_model == BROADCASTING):
-                continue
-            for queue_id, queue_offset in broker.offsets.queues_of(group, topic).items():
-                if queue_id < config.read_queue_nums:
-                    end = broker.store.max_offset(topic, queue_id)
-                    yield group, topic, queue_id, queue_offset, end
 
     def _store(self) -> Iterator[Metric]:
         store, clock = self._broker.store, self._broker.clock
@@ -305,34 +289,6 @@ class Collector:
         in_sync = sum(slave["inSync"] for slave in slaves)
         yield self._single("aerobee_slaves_in_sync", "Slaves that are near enough", in_sync)
 
-    # --- helpers
-
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily:
-        return GaugeMetricFamily(name, text, labels=(*self._names, *labels))
-
-    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> CounterMetricFamily:
-        return CounterMetricFamily(name, text, labels=(*self._names, *labels))
-
-    def _add(self, family: Any, labels: Iterable[str], value: float) -> None:
-        family.add_metric((*self._values, *labels), value)
-
-    def _single(self, name: str, text: str, value: float) -> Metric:
-        family = self._gauge(name, text)
-        self._add(family, (), value)
-        return family
-
-    def _total(self, name: str, text: str, value: float) -> Metric:
-        family = self._counter(name, text)
-        self._add(family, (), value)
-        return family
-
-    def _group_topic(self, group: str, topic: str) -> tuple[str, str, str, str]:
-        system = names.is_system_group(group) or self._broker.topics.is_system(topic)
-        return group, topic, _text(resource_names.is_retry_topic(topic)), _text(system)
-
-    def _system_topic(self, topic: str) -> str:
-        return _text(self._broker.topics.is_system(topic))
-
 
 def _count_clients(members: Iterable[Any]) -> dict[tuple[str, str], int]:
     counts: dict[tuple[str, str], int] = {}
@@ -347,14 +303,3 @@ def _code_name(code: int) -> str:
         return RequestCode(code).name.lower()
     except ValueError:
         return str(code)
-
-
-def _labels(text: str) -> Iterator[tuple[str, str]]:
-    for part in text.split(","):
-        name, colon, value = part.partition(":")
-        if colon:
-            yield name.strip(), value.strip()
-
-
-def _text(value: bool) -> str:
-    return "true" if value else "false"

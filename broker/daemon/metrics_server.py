@@ -96,7 +96,7 @@ class MetricsServer:
         if collector is None:
             return _plain(503, "the store is being opened")
         quick, waiting = self._in_loop(lambda: (collector.quick(), collector.waiting()))
-        families = [*quick, collector.latencies(waiting), *self._of_process.collect()]
+        families = [*quick, *collector.slow(waiting), *self._of_process.collect()]
         encode, content_type = choose_encoder(accept)
         return 200, content_type, encode(_Families(families))
 

@@ -240,6 +240,8 @@ class Sends:
         in_order = self.broker.order_locks.has_live(group)
         if fields.reconsume_times > most or in_order:
             message.topic = self.broker.topics.create_dlq(group).name
+            origin = properties.get(message.properties, properties.RETRY_TOPIC) or fields.topic
+            self.broker.stats.add_dead(origin, group)
             message.queue_id = 0
             message.properties = properties.remove(
                 message.properties,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.base.resource_names import is_dlq_topic
 from aerobee.broker.services.groups.table import Groups
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.redelivery import put_again
@@ -97,6 +98,8 @@ class Retry:
             self._stats.add_put(message.topic, 1, result.size)
             origin = props.get(message.properties, props.RETRY_TOPIC) or failed.topic
             self._stats.add_send_back(origin, request.group)
+            if is_dlq_topic(message.topic):
+                self._stats.add_dead(origin, request.group)
         return result
 
     def _to_dead_letters(self, message: Message, group: str, failed: StoredMessage) -> None:

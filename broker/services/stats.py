@@ -110,7 +110,12 @@ class Stats:
         self.pulls_found = Counter(now_ms)
         self.pulls_missed = Counter(now_ms)
         self.size_counts = [0] * 33  # stored messages by the bits that their size takes
-        self._tables: dict[str, dict[str, Counter]] = {"put": {}, "get": {}, "send_back": {}}
+        self._tables: dict[str, dict[str, Counter]] = {
+            "put": {},
+            "get": {},
+            "send_back": {},
+            "dead": {},
+        }
         self._puts = self._tables["put"]
         self._gets = self._tables["get"]
         self._notes = 0
@@ -161,6 +166,10 @@ class Stats:
         """A consumer sent a message back for a retry."""
         self.counter("send_back", f"{topic}@{group}").add(1, 0)
 
+    def add_dead(self, topic: str, group: str) -> None:
+        """A message went to a group's dead letters."""
+        self.counter("dead", f"{topic}@{group}").add(1, 0)
+
     # --- reading
 
     def counter(self, table: str, key: str) -> Counter:
@@ -187,6 +196,11 @@ class Stats:
     def get_counters(self) -> list[tuple[str, str, Counter]]:
         """(topic, group, what the group pulled from it)."""
         return [(*key.rpartition("@")[::2], counter) for key, counter in self._gets.items()]
+
+    def dead_counters(self) -> list[tuple[str, str, Counter]]:
+        """(topic, group, what of it went to the group's dead letters)."""
+        dead = self._tables["dead"]
+        return [(*key.rpartition("@")[::2], counter) for key, counter in dead.items()]
 
     def put_rate(self, topic: str) -> float:
         """Messages sent to the topic per second, in the last minute."""
@@ -235,12 +249,12 @@ class Stats:
 
     def delete_topic(self, topic: str) -> None:
         self._puts.pop(topic, None)
-        for table in (self._gets, self._tables["send_back"]):
+        for table in (self._gets, self._tables["send_back"], self._tables["dead"]):
             for key in [key for key in table if key.startswith(f"{topic}@")]:
                 del table[key]
 
     def delete_group(self, group: str) -> None:
-        for table in (self._gets, self._tables["send_back"]):
+        for table in (self._gets, self._tables["send_back"], self._tables["dead"]):
             for key in [key for key in table if key.endswith(f"@{group}")]:
                 del table[key]
 

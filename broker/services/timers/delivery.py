@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aerobee.broker.services.redelivery import put_again
+from aerobee.broker.services.timers.counts import TimerCounts
 from aerobee.broker.services.timers.enqueue import Timer
 from aerobee.broker.services.timers.messages import (
     NEVER_ENQUEUED,
@@ -16,6 +17,7 @@ from aerobee.broker.services.timers.slot import FIRST_PLACE, Place, TimerSlot
 from aerobee.broker.services.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol.files.record import Message, StoredMessage
+from aerobee.protocol.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
@@ -42,11 +44,13 @@ class TimerDelivery:
         timer_log: TimerLog,
         put: Callable[[list[Message]], list[PutResult]],
         count_put: put_again.CountPut,
+        counts: TimerCounts,
     ) -> None:
         self._store = store
         self._put_all = put
         self._log = timer_log
         self._count_put = count_put
+        self._counts = counts
         self.last = FIRST_PLACE  # that has had its turn
         self.count = 0  # timers that were pending and have had their turn
         self.known: set[int] = set()  # records whose timers fired before the start ...
@@ -128,4 +132,6 @@ class TimerDelivery:
         for message, result in zip(messages, results, strict=True):
             if result.ok:
                 self._count_put(message.topic, 1, result.size)
+                if message.topic != TIMER_TOPIC:  # else it has only been rolled
+                    self._counts.add_delivered(message.topic)
         return results

@@ -7,6 +7,7 @@ import structlog
 
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import origin_of
+from aerobee.broker.services.timers.counts import TimerCounts
 from aerobee.broker.services.timers.far import REACH_MS, FarTimers
 from aerobee.broker.services.timers.messages import carried_from, deliver_time, leg, recalled_key
 from aerobee.broker.services.timers.slot import TimerSlot
@@ -63,6 +64,7 @@ class Enqueue:
         roll_window_ms: Callable[[], int],
         deliver_due: DeliverDue,
         copies_from: Callable[[list[Timer]], int],
+        counts: TimerCounts,
     ) -> None:
         """`copies_from`: where in the store's log the copies of some timers begin at the earliest,
         when they are delivered next."""
@@ -73,6 +75,7 @@ class Enqueue:
         self._roll_window_ms = roll_window_ms
         self._deliver_due = deliver_due
         self._copies_from = copies_from
+        self._counts = counts
         self._complete_at = 0
         self._delivered: set[int] = set()  # from `queue_offset` on: to be read again, but out
         self.log_start: int | None = None  # their copies stand in the store's log from here on
@@ -231,9 +234,12 @@ class Enqueue:
                 slot.recalled.add(recall)
             else:
                 slot.add(deliver_ms, position)
-        self.pending += sum(
-            1 for each in timers if not each.is_copy and recalled_key(each.properties) is None
-        )
+        for timer in timers:
+            if not timer.is_copy and recalled_key(timer.properties) is None:
+                self.pending += 1
+                if props.TIMER_ROLL_TIMES not in timer.properties:
+                    topic = props.get(timer.properties, props.REAL_TOPIC) or ""
+                    self._counts.add_set(topic, (timer.deliver_ms - now_ms) / 1000)
 
     def _write_units(
         self, timers: list[Timer], now_ms: int, read_second: int

@@ -23,6 +23,7 @@ from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import MARK_BYTES, keep_mark_near, origins_since
 from aerobee.broker.services.timers import recovery
 from aerobee.broker.services.timers.checkpoint import Checkpoints, Reached
+from aerobee.broker.services.timers.counts import TimerCounts
 from aerobee.broker.services.timers.delivery import RETRY_MS, TimerDelivery
 from aerobee.broker.services.timers.enqueue import Enqueue
 from aerobee.broker.services.timers.far import FarTimers
@@ -78,7 +79,8 @@ class Timers:
             self._note_far_passed,
             self._note_dropped,
         )
-        self._delivery = TimerDelivery(store, self.log, self._put, count_put)
+        self.counts = TimerCounts()
+        self._delivery = TimerDelivery(store, self.log, self._put, count_put, self.counts)
         self._enqueue = Enqueue(
             store,
             self.log,
@@ -87,6 +89,7 @@ class Timers:
             self._roll_window_ms,
             self._delivery.deliver_due,
             self._delivery.copies_from,
+            self.counts,
         )
         self.checkpoints = Checkpoints(
             config_path(config_folder, "timercheck"), store, self._sync, self._point_now, clock
@@ -121,11 +124,23 @@ class Timers:
         return max(0, self._store.max_offset(TIMER_TOPIC, 0) - self._enqueue.queue_offset)
 
     @property
+    def enqueue_offset(self) -> int:
+        """Where in the timer topic's queue the first stands that is not noted yet."""
+        return self._enqueue.queue_offset
+
+    @property
+    def due_messages(self) -> int:
+        """Timers of the second that runs which have not been delivered yet."""
+        return 0 if self._slot is None else self._slot.waiting
+
+    @property
     def read_behind(self) -> int:
         """By how many seconds the delivery is late; 0 when nothing waits."""
         if not self.pending:
             return 0
-        return max(0, self._clock.now_ms() // 1000 - self._second)
+        now_s = self._clock.now_ms() // 1000
+        late = self._slot.second if self._slot else self.wheel.next_second(self._second, now_s)
+        return 0 if late is None else max(0, now_s - late)
 
     def page(
         self, cursor: str, count: int, topic: str | None = None

@@ -9,7 +9,8 @@ write it.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -20,6 +21,9 @@ from aerobee.broker.store.files.disk import Disk, DiskFile
 
 SLOTS: Final = 2 * 7 * 24 * 3600
 SLOT: Final = Struct(">qqqii")
+_SLOT_TYPE: Final = np.dtype(
+    [("second", ">i8"), ("first", ">i8"), ("last", ">i8"), ("number", ">i4"), ("zero", ">i4")]
+)
 REACH_S: Final = SLOTS - 24 * 3600  # a day for those that are overdue
 SECOND_MAX: Final = 2**62
 _EMPTY: Final = -1
@@ -152,6 +156,24 @@ class TimerWheel:
             if found >= 0:
                 return int.from_bytes(self._read(found)[:8], "big")
         return None
+
+    def counts(self, start: int, bounds: Sequence[int]) -> list[int]:
+        """How many timers are due from each bound, in seconds from `start`, to the next one: the
+        first counts from 0. Not of those beyond the wheel. From any thread."""
+        found = []
+        for low, high in pairwise((0, *bounds)):
+            begin, end = start + low, start + high
+            at, stop = begin % SLOTS, end % SLOTS
+            spans = [(at, stop)] if at < stop else [(at, SLOTS), (0, stop)]
+            found.append(sum(self._count(begin, end, *span) for span in spans))
+        return found
+
+    def _count(self, begin: int, end: int, at: int, stop: int) -> int:
+        data = self._file.read(at * SLOT.size, (stop - at) * SLOT.size)
+        slots = np.frombuffer(data, _SLOT_TYPE)
+        marks = np.frombuffer(bytes(self._marks[at:stop]), np.uint8)
+        wanted = (marks != 0) & (slots["second"] >= begin) & (slots["second"] < end)
+        return int(slots["number"][wanted].sum())
 
     def sync(self) -> None:
         """Put all on disk; OSError while it has no room. From any thread."""

@@ -21,6 +21,7 @@ from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.topics.table import Topics
+from aerobee.broker.services.transactions.counts import EndCounts
 from aerobee.broker.services.transactions.ops import QUEUE_ID, op_message, op_offsets, root_of
 from aerobee.broker.store.results import PutResult, ReadStatus
 from aerobee.protocol.files import properties as props
@@ -90,6 +91,7 @@ class Transactions:
         self._op_due: list[int] = []  # half messages whose op could not be written
         self._prepared_at = 0
         self._progress: deque[_Progress] = deque()
+        self.counts = EndCounts()
 
     def load(self) -> None:
         """The store is loaded; its queues may still be catching up with its log."""
@@ -140,6 +142,9 @@ class Transactions:
                 f"the end of a transaction was not stored, it stays open: {first.reason}",
             )
         self._close(root, newest, noted)
+        topic = half.property(props.REAL_TOPIC) or ""
+        waited_ms = first.store_timestamp - half.born_timestamp
+        self.counts.add(topic, request.commit, waited_ms / 1000)
         return noted if noted.ok else first
 
     def _put_both(
