@@ -11,7 +11,7 @@ from aerobee.client.cli.common import Asked, connected
 from aerobee.client.cli.completing import groups, topics
 from aerobee.client.cli.output import cell, print_json, visible
 from aerobee.client.client import Client
-from aerobee.client.why.answer import LifeEvent, Why
+from aerobee.client.why.answer import ANY_GROUP, LifeEvent, Why
 
 
 @click.command()
@@ -38,11 +38,13 @@ def _print(answer: Why) -> None:
     click.echo(answer.message_id)
     for event in answer.life:
         click.echo(f"  {visible(_line(event))}")
-    width = max(len(row.group) for row in answer.groups)
+    names = {
+        row.group: "every group" if row.group == ANY_GROUP else row.group for row in answer.groups
+    }
+    width = max(len(name) for name in names.values())
     for row in answer.groups:
-        name = "every group" if row.group == "*" else row.group
         verdict = row.verdict.value.replace("_", " ").upper()
-        click.echo(f"{visible(name):{width}}  {verdict}: {visible(row.text)}")
+        click.echo(f"{visible(names[row.group]):{width}}  {verdict}: {visible(row.text)}")
         if row.remedy:
             click.echo(f"{'':{width}}  -> {visible(row.remedy)}")
 

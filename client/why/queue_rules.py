@@ -165,7 +165,7 @@ def _passed(case: Case) -> Said | None:
         return None
     wanted, passed = case.standing.filter, case.standing.passed
     facts = case.place | _filter_facts(wanted) | {"client": case.standing.puller}
-    if wanted is not None and wanted.matches is None and wanted.expression != "":
+    if wanted is not None and wanted.matches is None:
         return (
             WhyVerdict.UNKNOWN,
             "the group's offset passed it; whether it selected it then is not known: its "

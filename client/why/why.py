@@ -14,7 +14,6 @@ from aerobee.client.errors import (
     RequestTimeout,
     refusal,
 )
-from aerobee.client.transport.routes import MASTER
 from aerobee.client.why import by_admin
 from aerobee.client.why.answer import Why
 from aerobee.client.why.judge import judge
@@ -29,9 +28,9 @@ async def explain(core: Core, message_id: str, topic: str | None, group: str | N
     """The life of a message, and what became of it for the group, or for each group there is."""
     if not message_id or not message_id.isascii():
         raise Misuse(f"{message_id!r} is no id of a message")
-    places = await _masters(core, topic)
+    places = await _brokers(core, topic)
     answers = await asyncio.gather(
-        *(_ask(core, name, address, message_id, topic, group) for name, address in places.items())
+        *(_ask(core, name, where, message_id, topic, group) for name, where in places.items())
     )
     found = [answer for answer in answers if isinstance(answer, Broker)]
     unreached = [answer for answer in answers if isinstance(answer, str)]
@@ -39,31 +38,37 @@ async def explain(core: Core, message_id: str, topic: str | None, group: str | N
     return Why(message_id, tuple(life(story)), judge(story, group))
 
 
-async def _masters(core: Core, topic: str | None) -> dict[str, str]:
-    """The brokers to ask: all, or those of the topic when the user may see no more."""
+async def _brokers(core: Core, topic: str | None) -> dict[str, list[str]]:
+    """The brokers to ask: all, or those of the topic when the user may see no more. Of each its
+    addresses, the master's first: when that is down a slave may know."""
     try:
         brokers = await Admin(core).brokers()
     except NoPermission:
         if topic is None:
             raise
         route = await core.routes.refresh(topic)
-        return {part.broker: core.routes.address(part.broker) for part in route.parts}
-    return {broker.name: broker.address for broker in brokers if broker.number == MASTER}
+        return {part.broker: [core.routes.address(part.broker)] for part in route.parts}
+    places: dict[str, list[str]] = {}
+    for broker in sorted(brokers, key=lambda broker: broker.number):
+        places.setdefault(broker.name, []).append(broker.address)
+    return places
 
 
 async def _ask(
-    core: Core, name: str, address: str, message_id: str, topic: str | None, group: str | None
+    core: Core, name: str, where: list[str], message_id: str, topic: str | None, group: str | None
 ) -> Broker | str:
-    """What the broker knows; its name when it does not answer."""
+    """What the broker knows; its name when nobody answers for it."""
     ext = {"msgId": message_id}
     ext |= {"topic": topic} if topic else {}
     ext |= {"group": group} if group else {}
-    try:
-        answer = await core.remoting.request(address, Command(EXPLAIN_MESSAGE, ext))
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return await by_admin.facts(core, name, address, message_id, topic, group)
-    except (ConnectFailed, ConnectionLost, RequestTimeout):
-        return name
-    if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer.code, answer.remark, what=f"the question about {message_id}")
-    return message_facts.decode(answer.body)
+    for address in where:
+        try:
+            answer = await core.remoting.request(address, Command(EXPLAIN_MESSAGE, dict(ext)))
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return await by_admin.facts(core, name, address, message_id, topic, group)
+        except (ConnectFailed, ConnectionLost, RequestTimeout):
+            continue
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.code, answer.remark, what=f"the question about {message_id}")
+        return message_facts.decode(answer.body)
+    return name

@@ -149,7 +149,7 @@ def copy_facts(broker: Broker, message: StoredMessage) -> Copy:
         copy.state = DONE if broker.schedule.progress(level)[0] > message.queue_offset else WAITING
     elif message.topic == TIMER_TOPIC:
         copy.due_at = deliver_time(message.properties)
-    elif message.topic == TRANSACTION_HALF_TOPIC:
+    elif message.topic == TRANSACTION_HALF_TOPIC and not broker.settings.is_slave:
         is_open = broker.transactions.is_open(message)
         copy.state = None if is_open is None else WAITING if is_open else DONE
     return copy
