@@ -35,7 +35,6 @@ class Offsets:
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, tuple[int, str | None]]] = {}  # how far, by which client
         self._history = history
-        self._moved: set[str] = set() if history is None else history.moved
         self._resets: dict[str, dict[int, int]] = {}
         self._unknown: dict[str, Any] = {}
         self._masters: dict[str, dict[int, int]] = {}  # a slave: as its master told them last
@@ -64,7 +63,8 @@ class Offsets:
             if was is None:
                 self._began(key, queue_id, queue_offset)
             queues[queue_id] = queue_offset
-            self._moved.add(key)
+            if self._history is not None:
+                self._history.moved(key)
             self.file.changed_lazily((_TABLE, key))
         return True
 

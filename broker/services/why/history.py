@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.wake import Wake
 from aerobee.broker.services.clients.consumer_group import ConsumerGroup
 from aerobee.broker.services.clients.subscription import Subscription
 from aerobee.broker.services.config_files.config_file import as_int
@@ -54,7 +55,8 @@ class History:
         self._clock = clock
         self.file = TableFile(path, clock, self._entries, self._value_of, disk)
         self._tables: dict[str, dict[str, Any]] = {name: {} for name in _TABLES}
-        self.moved: set[str] = set()  # topic@group whose offsets have changed: filled by `Offsets`
+        self._moved: set[str] = set()  # topic@group whose offsets have changed
+        self._wake = Wake()
         self.progress: Progress = lambda _key: {}
         self._online: dict[str, str] = {}  # group -> one of its members
 
@@ -97,6 +99,12 @@ class History:
             }
         self._put(_SUBSCRIPTIONS, key, [*changes, change][-CHANGES_MAX:])
 
+    def moved(self, key: str) -> None:
+        """The group has committed another offset."""
+        if not self._moved:
+            self._wake.set()
+        self._moved.add(key)
+
     def began(self, key: str, queue_id: int, queue_offset: int) -> None:
         """A group without an offset reads a queue for the first time, from there on."""
         name = f"{key}@{queue_id}"
@@ -129,8 +137,7 @@ class History:
     def _note_all(self) -> Iterator[None]:
         """Write down how far those have come that moved since the last time, one by one."""
         now_ms = self._clock.now_ms()
-        moved = list(self.moved)
-        self.moved.clear()
+        moved, self._moved = self._moved, set()
         for key in moved:
             for queue_id, (committed, _, puller) in self.progress(key).items():
                 self._note_queue(f"{key}@{queue_id}", committed, puller, now_ms)
@@ -147,8 +154,9 @@ class History:
         self._put(_QUEUES, name, row)
 
     async def run(self) -> None:
-        """Note progress every few seconds; ends by cancellation."""
+        """Note progress a few seconds after it was made; ends by cancellation."""
         while True:
+            await self._wake.wait()
             await self._clock.sleep(NOTE_S)
             for number, _ in enumerate(self._note_all()):
                 if number % SLICE == SLICE - 1:
