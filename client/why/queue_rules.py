@@ -247,8 +247,13 @@ def _behind(case: Case) -> Said | None:
     client = case.standing.puller
     facts = case.place | {"behind": behind, "pulled": case.standing.pulled, "client": client}
     reader = f"; queue {case.standing.queue_id} is with {client}" if client else ""
-    waits = f"{behind} messages are before it" if behind else "it is the next to be read"
     remedy = "add members (up to the number of queues) or make the handler faster"
+    if case.standing.pulled is None and not case.placed.broker.has_history:
+        if not behind:
+            text = "not acknowledged; this broker does not tell whether a member has it"
+            return WhyVerdict.UNKNOWN, text, facts, "look at the members' logs"
+        reader = "; whether a member has fetched it is not known"
+    waits = f"{behind} messages are before it" if behind else "it is the next to be read"
     return WhyVerdict.BEHIND, waits + reader, facts, remedy
 
 
