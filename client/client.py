@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from datetime import datetime
-from typing import Final, Self, overload
+from typing import TYPE_CHECKING, Final, Self, overload
 
 from aerobee.client.admin import query
 from aerobee.client.admin.admin import Admin
@@ -28,19 +28,19 @@ from aerobee.client.message import Body, Message, Receipt, timestamp_ms
 from aerobee.client.producing.producer import BUFFER_BYTES, BufferedProducer, Producer
 from aerobee.client.producing.requests import Requests
 from aerobee.client.producing.sender import Sender
-from aerobee.client.producing.traced import TracedSender
 from aerobee.client.producing.transactions import Check, TransactionProducer
 from aerobee.client.serializers import Serializer
-from aerobee.client.telemetry import Telemetry
 from aerobee.client.transport.presence import HEARTBEAT_SECONDS, Presence
 from aerobee.client.transport.remoting import ConnectionEvent, Remoting
 from aerobee.client.transport.routes import Routes
 from aerobee.client.transport.url import parse_tls, parse_url
-from aerobee.client.why.answer import Why
-from aerobee.client.why.why import explain
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
+
+if TYPE_CHECKING:  # imported by those who use them
+    from aerobee.client.telemetry import Telemetry
+    from aerobee.client.why.answer import Why
 
 log = logging.getLogger("aerobee.client")
 
@@ -107,7 +107,7 @@ class Client:
         self._wait = wait
         self._on_connection = on_connection
         self._serializer = serializer
-        self._telemetry = Telemetry() if telemetry else None
+        self._telemetry = _telemetry() if telemetry else None
         self._name_servers, self._credentials = parse_url(url)
         self._tls = parse_tls(url)
         self._timeout = timeout
@@ -149,6 +149,8 @@ class Client:
     def _make_sender(self, remoting: Remoting, routes: Routes, client_id: str) -> Sender:
         if self._telemetry is None:
             return Sender(remoting, routes, group=PRODUCER_GROUP, serializer=self._serializer)
+        from aerobee.client.producing.traced import TracedSender
+
         self._telemetry.client_id = client_id
         return TracedSender(
             remoting,
@@ -482,12 +484,20 @@ class Client:
         Nothing is guessed: what no broker has evidence of is `unknown`. A message that is not
         there is an answer too. Without `topic` all topics are searched.
         """
+        from aerobee.client.why.why import explain
+
         return await explain(self._core, message_id, topic, group)
 
     @property
     def admin(self) -> Admin:
         """Topics, groups, lag, resets, brokers."""
         return Admin(self._core)
+
+
+def _telemetry() -> Telemetry:
+    from aerobee.client.telemetry import Telemetry
+
+    return Telemetry()
 
 
 def _own_ip() -> str:

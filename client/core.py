@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aerobee.client.producing.sender import Sender
-from aerobee.client.telemetry import Telemetry
 from aerobee.client.transport.presence import Presence
 from aerobee.client.transport.remoting import Remoting
 from aerobee.client.transport.routes import Routes
+
+if TYPE_CHECKING:
+    from aerobee.client.telemetry import Telemetry
 
 
 @dataclass(slots=True)
