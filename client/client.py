@@ -66,7 +66,7 @@ class connect:
         wait: float = 0.0,
         on_connection: Callable[[ConnectionEvent], object] | None = None,
         serializer: Serializer | None = None,
-        telemetry: bool = False,
+        telemetry: bool | None = None,
     ) -> None:
         self._client = Client(
             url,
@@ -90,6 +90,8 @@ class connect:
 class Client:
     """A connection to a cluster. Make it with `connect`, close it when done."""
 
+    telemetry_default = False  # for those who do not say; `opentelemetry-instrument` sets it
+
     def __init__(
         self,
         url: str | None,
@@ -98,7 +100,7 @@ class Client:
         wait: float = 0.0,
         on_connection: Callable[[ConnectionEvent], object] | None = None,
         serializer: Serializer | None = None,
-        telemetry: bool = False,
+        telemetry: bool | None = None,
     ) -> None:
         if not timeout > 0:
             raise Misuse("timeout is a positive number of seconds")
@@ -107,7 +109,8 @@ class Client:
         self._wait = wait
         self._on_connection = on_connection
         self._serializer = serializer
-        self._telemetry = _telemetry() if telemetry else None
+        wanted = self.telemetry_default if telemetry is None else telemetry
+        self._telemetry = _telemetry() if wanted else None
         self._name_servers, self._credentials = parse_url(url)
         self._tls = parse_tls(url)
         self._timeout = timeout

@@ -42,7 +42,7 @@ class Worker:
         timeout: float = 3.0,
         wait: float = 30.0,
         serializer: Serializer | None = None,
-        telemetry: bool = False,
+        telemetry: bool | None = None,
     ) -> None:
         """As `connect`; a cluster that is not there is waited for."""
         self.url = url

@@ -152,7 +152,7 @@ class Client(_Twin[client.Client]):
         wait: float = 0.0,
         on_connection: Callable[[ConnectionEvent], object] | None = None,
         serializer: Serializer | None = None,
-        telemetry: bool = False,
+        telemetry: bool | None = None,
     ) -> None:
         """As `aerobee.connect`; `on_connection` is called in the background thread."""
         made = client.Client(

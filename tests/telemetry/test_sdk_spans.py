@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import entry_points
 
 import pytest
 from opentelemetry import trace
@@ -178,6 +179,28 @@ async def test_without_telemetry_nothing_of_it_is_there(aerobee_broker):
             with inbox.processing(message):
                 pass
     assert [span.name for span in EXPORTER.get_finished_spans()] == ["order"]
+
+
+async def test_what_instruments_programs_turns_it_on_for_all_clients(aerobee_broker):
+    [found] = [
+        point
+        for point in entry_points(group="opentelemetry_instrumentor")
+        if point.name == "aerobee"
+    ]
+    instrumentor = found.load()()
+    instrumentor.instrument()
+    try:
+        async with (
+            aerobee_broker.connect() as mq,
+            connect(aerobee_broker.url, telemetry=False) as no,
+        ):
+            await mq.send("orders", b"1")
+            await no.send("orders", b"2")
+    finally:
+        instrumentor.uninstrument()
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"3")
+    assert len(spans("send orders")) == 1
 
 
 def test_an_absent_extra_says_its_name_and_nobody_else_imports_it():
