@@ -106,6 +106,7 @@ class ServiceLife:
         broker.offsets.load()
         if not broker.store.was_stopped:
             broker.offsets.bring_back(broker.store.queue_end)
+        broker.history.bring_back(broker.store.queue_end)
         broker.filters.load()
         broker.clients.load()
         broker.schedule.load()

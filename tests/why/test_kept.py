@@ -128,3 +128,13 @@ async def test_a_new_topic_of_the_same_name_begins_with_no_history(aerobee_broke
             await (await anext(aiter(inbox))).ack()
         answer = await mq.why(receipt.message_id)
         assert answer.of("late").verdict == "consumed", answer.as_dict()
+
+
+def test_what_is_past_the_end_of_a_shorter_log_is_forgotten(tmp_path):
+    history = History(str(tmp_path / "whyHistory.json"), Clock())
+    history.began("t@g", 0, 10)
+    history.reset("t@g", 0, 5, 10, "x")
+    history.began("t@g", 1, 10)
+    history.bring_back(lambda _topic, queue_id: 7 if queue_id == 0 else 10)
+    assert history.queue("t@g", 0) == {} and history.resets("t@g", 0) == []
+    assert history.queue("t@g", 1)["began"][1] == 10

@@ -128,11 +128,9 @@ class History:
         for table in (_QUEUES, _RESETS):
             rows = self._tables[table]
             for name in [name for name in rows if name.rpartition("@")[0] in wanted]:
-                del rows[name]
-                self.file.changed_lazily((table, name))
+                self._drop(table, name)
         for key in wanted & self._tables[_SUBSCRIPTIONS].keys():
-            del self._tables[_SUBSCRIPTIONS][key]
-            self.file.changed_lazily((_SUBSCRIPTIONS, key))
+            self._drop(_SUBSCRIPTIONS, key)
 
     def _note_all(self) -> Iterator[None]:
         """Write down how far those have come that moved since the last time, one by one."""
@@ -214,6 +212,34 @@ class History:
         for group, row in list(self._tables[_GROUPS].items()):
             if not row["left"]:  # the broker ended before its members left
                 self._put(_GROUPS, group, {"left": now_ms, "by": ""})
+
+    def bring_back(self, queue_end: Callable[[str, int], int]) -> None:
+        """Forget what was noted of offsets past the ends of their queues: a log that lost its end,
+        by a power failure or to follow a master, gives them to other messages."""
+
+        def is_past(name: str, offsets: Iterable[int]) -> bool:
+            key, _, queue = name.rpartition("@")
+            end = queue_end(key.rpartition("@")[0], as_int(queue, 0))
+            return any(offset > end for offset in offsets)
+
+        for name, row in list(self._tables[_QUEUES].items()):
+            if is_past(name, [*row.get("began", ())[1:], *row.get("commits", ())[1::2]]):
+                self._drop(_QUEUES, name)
+        for name, moves in list(self._tables[_RESETS].items()):
+            if is_past(name, [offset for move in moves for offset in (move["was"], move["to"])]):
+                self._drop(_RESETS, name)
+        for key, changes in list(self._tables[_SUBSCRIPTIONS].items()):
+            noted = [
+                (f"{key}@{queue}", offsets)
+                for change in changes
+                for queue, offsets in (change.get("offsets") or {}).items()
+            ]
+            if any(is_past(*one) for one in noted):
+                self._drop(_SUBSCRIPTIONS, key)
+
+    def _drop(self, table: str, name: str) -> None:
+        del self._tables[table][name]
+        self.file.changed_lazily((table, name))
 
     def _entries(self) -> Iterator[Change]:
         for table in _TABLES:
