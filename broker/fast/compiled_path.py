@@ -113,7 +113,7 @@ class CompiledPath(HotPath):
         self._frames: type[_hot.Frames] = self._hot.Frames
         self._decoder = CutDecoder(frame_size_max)
         # What needs a signature is looked at in Python.
-        self._takes_sends = self._is_plain_host and self._guard is None
+        self._takes_sends = self._is_plain_host and self._admission is None
 
     def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
         if not isinstance(remaining, self._frames):
