@@ -423,10 +423,20 @@ class Client:
         return sorted((await self._core.routes.refresh(topic)).read_queues())
 
     async def pull(
-        self, queue: MessageQueue, queue_offset: int, *, count: int = 256, wait: float = 0.0
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        *,
+        count: int = 256,
+        wait: float = 0.0,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
     ) -> Pulled:
         """Read a queue by hand, outside of any group; `wait` seconds when there is nothing yet."""
-        return await query.pull_queue(self._core, queue, queue_offset, count=count, wait=wait)
+        subscription = subscribe(queue.topic, tags, sql, 0)
+        return await query.pull_queue(
+            self._core, queue, queue_offset, count=count, wait=wait, subscription=subscription
+        )
 
     async def min_offset(self, queue: MessageQueue) -> int:
         await self._core.routes.get(queue.topic)

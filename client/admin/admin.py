@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from aerobee.client.admin.details import Details
 from aerobee.client.admin.types import Broker, Member, QueueLag, QueueStats
 from aerobee.client.admin.users import Users
 from aerobee.client.core import Core
@@ -36,6 +37,7 @@ class Admin:
 
     def __init__(self, core: Core) -> None:
         self.users = Users(core)
+        self.details = Details(core)
         self._core = core
 
     # -- the cluster

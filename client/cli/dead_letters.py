@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -21,24 +19,18 @@ from aerobee.client.cli.output import (
     progress,
 )
 from aerobee.client.client import Client
-from aerobee.client.errors import AerobeeError, Misuse, NoRoute, NotFound
+from aerobee.client.errors import AerobeeError, NotFound
 from aerobee.client.message import Message
-from aerobee.protocol.files import properties as props
-from aerobee.protocol.names import DLQ_PREFIX, REPLAYED_TOPIC, RETRY_PREFIX
-
-REPLAYED_FROM: Final = "AEROBEE_REPLAYED_FROM"
-_OF_GROUPS: Final = (DLQ_PREFIX, RETRY_PREFIX)
-_SYSTEM: Final = frozenset(
-    (
-        *(props.KEYS, props.TAGS, props.UNIQ_KEY, props.WAIT, props.DELAY, props.RETRY_TOPIC),
-        *(props.REAL_TOPIC, props.REAL_QID, props.ORIGIN_MESSAGE_ID, props.MSG_REGION),
-        *(props.TRACE_ON, props.CLUSTER, props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES),
-        *(props.DLQ_ORIGIN_TOPIC, props.DLQ_ORIGIN_MESSAGE_ID, props.CRC32, props.SHARDING_KEY),
-        *(props.TIMER_DELAY_MS, props.TIMER_DELAY_SEC, props.TIMER_DELIVER_MS),
-        *(props.TIMER_OUT_MS, props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS),
-        *(props.TIMER_ROLL_TIMES, props.TRAN_MSG, props.PGROUP, props.TRANSACTION_ID),
-    )
+from aerobee.client.tools.dead_letters import (
+    count_of,
+    groups_with_letters,
+    letters_of,
+    origin_topic,
+    replay_marks,
+    send_letters_again,
 )
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.names import DLQ_PREFIX
 
 
 @click.group()
@@ -56,7 +48,7 @@ async def list_dead(asked: Asked, mq: Client, group: str | None, since: Any, cou
     if group is None:
         await _list_groups(asked, mq)
         return
-    marks = await _marks(mq)
+    marks = await replay_marks(mq)
     rows = [
         {
             "dead_since": message.stored_at,
@@ -68,7 +60,7 @@ async def list_dead(asked: Asked, mq: Client, group: str | None, since: Any, cou
             "keys": message.keys,
             "body": message_text(message, 60),
         }
-        for message in await _letters(mq, group, since, count)
+        for message in await letters_of(mq, group, since, count)
     ]
     print_rows(rows, as_json=asked.json, empty=_none_of(group))
 
@@ -78,43 +70,9 @@ def _none_of(group: str) -> str:
 
 
 async def _list_groups(asked: Asked, mq: Client) -> None:
-    rows = []
-    for topic in await mq.admin.topics(system=True):
-        if topic.startswith(DLQ_PREFIX) and (count := await _count(mq, topic)):
-            rows.append({"group": topic.removeprefix(DLQ_PREFIX), "dead_letters": count})
+    found = await groups_with_letters(mq)
+    rows = [{"group": group, "dead_letters": count} for group, count in found.items()]
     print_rows(rows, as_json=asked.json, empty="no group has dead letters")
-
-
-async def _count(mq: Client, topic: str) -> int:
-    return sum(row.max_offset - row.min_offset for row in await mq.admin.topic_stats(topic))
-
-
-async def _letters(
-    mq: Client, group: str, since: Any = None, limit: int | None = None
-) -> list[Message]:
-    """The dead letters; none of a group that has none, NotFound when there is no such group."""
-    try:
-        found = mq.find(DLQ_PREFIX + group, since=since, limit=limit)
-        return [message async for message in found]
-    except NotFound:
-        await mq.admin.group_config(group)
-        return []
-
-
-async def _marks(mq: Client) -> dict[str, datetime]:
-    """When which letter, by its offset id, was replayed."""
-    try:
-        return {
-            message.body.decode(): message.stored_at async for message in mq.find(REPLAYED_TOPIC)
-        }
-    except NotFound:
-        return {}
-
-
-def origin_topic(message: Message) -> str | None:
-    """Where a dead letter was sent to first; None when nothing says so."""
-    told = (message.properties.get(name) for name in (props.DLQ_ORIGIN_TOPIC, props.RETRY_TOPIC))
-    return next((name for name in told if name and not name.startswith(_OF_GROUPS)), None)
 
 
 @dlq.command()
@@ -123,7 +81,7 @@ def origin_topic(message: Message) -> str | None:
 @connected
 async def show(asked: Asked, mq: Client, group: str, message_id: str) -> None:
     """All of one dead letter of GROUP, by any of its ids."""
-    for message in await _letters(mq, group):
+    for message in await letters_of(mq, group):
         ids = (message.message_id, message.offset_message_id)
         if message_id in (*ids, message.properties.get(props.ORIGIN_MESSAGE_ID)):
             if asked.json:
@@ -142,7 +100,7 @@ async def purge(asked: Asked, mq: Client, group: str) -> None:
     """Remove all dead letters of GROUP."""
     topic = DLQ_PREFIX + group
     try:
-        count = await _count(mq, topic)
+        count = await count_of(mq, topic)
         await mq.admin.delete_topic(topic)
     except NotFound:
         await mq.admin.group_config(group)
@@ -191,10 +149,10 @@ async def replay(
         raise click.UsageError(f"--to {topic}: a replay does not go among the dead letters")
     found = [
         message
-        for message in await _letters(mq, group, since)
+        for message in await letters_of(mq, group, since)
         if not ids or message.message_id in ids or message.offset_message_id in ids
     ]
-    marks = {} if again else await _marks(mq)
+    marks = {} if again else await replay_marks(mq)
     letters = [message for message in found if message.offset_message_id not in marks]
     before = len(found) - len(letters)
     refused: list[str] = []
@@ -218,51 +176,16 @@ async def _replay(
     mq: Client, group: str, letters: list[Message], topic: str | None, rate: float, *, quiet: bool
 ) -> list[str]:
     """Gives those that can never be sent; what may succeed later ends it."""
-    await _provide_marks(mq)
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
     refused: list[str] = []
+    taken = 0
     with progress("replaying", len(letters), hidden=quiet) as done:
-        for number, letter in enumerate(letters):
-            due = begun + number / rate
-            if (wait := due - loop.time()) > 0:
-                await asyncio.sleep(wait)
-            try:
-                await _send_again(mq, letter, topic)
-            except AerobeeError as error:
-                if error.retriable:
-                    sent = f"{number - len(refused)} of {len(letters)} dead letter(s) of {group}"
-                    text = f"{sent} were sent again, then: {error}"
-                    raise Failure(text, failure_of(error).status) from None
-                refused.append(f"{letter.message_id}: {error}")
-            done(1)
+        try:
+            async for problem in send_letters_again(mq, letters, topic, rate):
+                taken += 1
+                refused += [problem] if problem is not None else []
+                done(1)
+        except AerobeeError as error:
+            sent = f"{taken - len(refused)} of {len(letters)} dead letter(s) of {group}"
+            text = f"{sent} were sent again, then: {error}"
+            raise Failure(text, failure_of(error).status) from None
     return refused
-
-
-async def _provide_marks(mq: Client) -> None:
-    try:
-        await mq.queues(REPLAYED_TOPIC)
-    except NoRoute:
-        await mq.admin.create_topic(REPLAYED_TOPIC, queues=1)
-
-
-async def _send_again(mq: Client, letter: Message, topic: str | None) -> None:
-    """The copy first, then the mark: what ends between them makes a second copy, never none."""
-    target = topic or origin_topic(letter)
-    if target is None:
-        raise Misuse("nothing says where it came from: --to names a topic")
-    await mq.send(
-        target,
-        letter.body,
-        tag=letter.tag,
-        key=letter.keys or None,
-        order_key=letter.properties.get(props.SHARDING_KEY),
-        properties=_kept(letter),
-    )
-    await mq.send(REPLAYED_TOPIC, letter.offset_message_id.encode())
-
-
-def _kept(letter: Message) -> dict[str, str]:
-    """The user's own properties, and where the copy comes from."""
-    own = {name: value for name, value in letter.properties.items() if name not in _SYSTEM}
-    return own | {REPLAYED_FROM: letter.offset_message_id}

@@ -1,0 +1,261 @@
+"""What tools that show a cluster ask for besides: progress of all groups, owners, producers, HA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aerobee.client.core import Core
+from aerobee.client.errors import AerobeeError, BrokerError, NoRoute, NotFound
+from aerobee.client.message import Message
+from aerobee.protocol.files.record import decode_record, decode_records
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import Command
+
+RELAY_SECONDS: Final = 12.0  # a broker gives a client 10 s to answer what it passes on
+COPIES: Final = 32  # of one message in one topic
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a group is in one queue; `sent` is how far its members have pulled."""
+
+    queue: MessageQueue
+    end: int
+    committed: int
+    sent: int
+    consumed_ms: int
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end - max(0, self.committed))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """The times between which a queue's messages lie; `delay_ms` is the age of the next one."""
+
+    queue: MessageQueue
+    first_ms: int
+    last_ms: int
+    consumed_ms: int
+    delay_ms: int
+
+
+class Details:
+    """Requests to one broker by its address, and those that concern single clients."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    # -- groups
+
+    async def all_progress(self, address: str) -> dict[str, list[Progress]]:
+        """Every group of a broker in every queue that it has an offset in."""
+        body = await self._json(
+            address,
+            RequestCode.GET_BROKER_CONSUME_STATS,
+            "the progress of all groups",
+            {"isOrder": "false"},
+        )
+        found: dict[str, list[Progress]] = {}
+        for entry in body.get("consumeStatsList") or ():
+            for group, stats in entry.items():
+                rows = found.setdefault(group, [])
+                for stat in stats or ():
+                    rows += _progress(stat)
+        return found
+
+    async def progress(self, address: str, group: str) -> list[Progress]:
+        """One group on one broker."""
+        ext = {"consumerGroup": group}
+        what = f"the progress of group {group!r}"
+        return _progress(await self._json(address, RequestCode.GET_CONSUME_STATS, what, ext))
+
+    async def time_spans(self, address: str, topic: str, group: str) -> list[TimeSpan]:
+        """How old the next message of the group is in each queue."""
+        ext = {"topic": topic, "group": group}
+        what = f"the times of topic {topic!r}"
+        body = await self._json(address, RequestCode.QUERY_CONSUME_TIME_SPAN, what, ext)
+        return [
+            TimeSpan(
+                _queue(row["messageQueue"]),
+                int(row.get("minTimeStamp", 0)),
+                int(row.get("maxTimeStamp", 0)),
+                int(row.get("consumeTimeStamp", 0)),
+                int(row.get("delayTime", 0)),
+            )
+            for row in body.get("consumeTimeSpanSet") or ()
+        ]
+
+    async def connections(self, address: str, group: str) -> dict[str, Any]:
+        """Members, model and subscriptions of a group on a broker; {} when none is online."""
+        command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+        answer = await self._core.remoting.request(address, command)
+        if answer.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
+            return {}
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, what=f"the members of {group!r}")
+        return dict(fastjson.loads(answer.body))
+
+    async def running(self, address: str, group: str, client_id: str) -> dict[str, Any]:
+        """What a member says of itself, its queues among that."""
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        what = f"the state of client {client_id!r}"
+        answer = await self._core.remoting.ask(
+            address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext, what=what, timeout=RELAY_SECONDS
+        )
+        return dict(fastjson.loads(answer.body))
+
+    async def groups_of(self, address: str, topic: str) -> list[str]:
+        """The groups that read a topic, or have read it."""
+        what = f"the groups of topic {topic!r}"
+        ext = {"topic": topic}
+        body = await self._json(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, what, ext)
+        return sorted(body.get("groupList") or ())
+
+    async def move(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
+        """Move a group in one queue to an offset."""
+        ext = {
+            "group": group,
+            "topic": queue.topic,
+            "timestamp": "-1",
+            "isForce": "true",
+            "queueId": str(queue.queue_id),
+            "offset": str(offset),
+        }
+        what = f"the reset of group {group!r}"
+        await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, what, ext)
+
+    async def change_group(self, address: str, group: str, **changes: Any) -> None:
+        """Change settings of a group on a broker; the others stay as they are."""
+        what = f"the settings of group {group!r}"
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        table = (await self._json(address, code, what)).get("subscriptionGroupTable") or {}
+        if group not in table:
+            raise NotFound(f"the broker at {address} does not know the group {group!r}")
+        body = fastjson.dumps({**table[group], **changes})
+        change = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._core.remoting.ask(address, change, {}, body, what=what)
+
+    async def consume_now(
+        self, address: str, group: str, client_id: str, message: Message
+    ) -> dict[str, Any]:
+        """Have one member handle a stored message now; gives what it says of that."""
+        ext = {
+            "consumerGroup": group,
+            "clientId": client_id,
+            "topic": message.stored.topic,
+            "msgId": message.offset_message_id,
+            "brokerName": message.broker,
+        }
+        what = f"the resending to {client_id!r}"
+        answer = await self._core.remoting.ask(
+            address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, what=what, timeout=RELAY_SECONDS
+        )
+        return dict(fastjson.loads(answer.body)) if answer.body else {}
+
+    # -- messages
+
+    async def copies(self, message_id: str, topic: str) -> list[Message]:
+        """What is stored in a topic under a producer's id: of inner topics too."""
+        try:
+            route = await self._core.routes.refresh(topic)
+        except NoRoute:
+            return []
+        ext = {
+            "topic": topic,
+            "key": message_id,
+            "maxNum": str(COPIES),
+            "beginTimestamp": "0",
+            "endTimestamp": str(2**63 - 1),
+            "indexType": "U",
+            "_UNIQUE_KEY_QUERY": "true",
+        }
+        found: list[Message] = []
+        for part in route.parts:
+            command = Command(RequestCode.QUERY_MESSAGE, dict(ext))
+            answer = await self._core.remoting.request(
+                self._core.routes.address(part.broker), command
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                found += [Message(row, part.broker) for row in decode_records(answer.body)]
+        return [row for row in found if row.stored.topic == topic and row.message_id == message_id]
+
+    async def stored_at_ms(self, address: str, physical_offset: int) -> int | None:
+        """When the record that begins there was stored; None when none does."""
+        ext = {"offset": str(physical_offset)}
+        command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext)
+        answer = await self._core.remoting.request(address, command)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            return decode_record(answer.body).store_timestamp
+        except ValueError:
+            return None
+
+    # -- clients and brokers
+
+    async def producers(self, address: str) -> dict[str, list[dict[str, Any]]]:
+        """The producers online by group; {} of brokers that do not tell."""
+        try:
+            body = await self._json(address, RequestCode.GET_ALL_PRODUCER_INFO, "the producers")
+        except BrokerError:
+            return {}
+        return dict(body.get("data") or {})
+
+    async def replicas(self, address: str) -> dict[str, Any]:
+        """Who copies a broker's log, or whose log it copies."""
+        return await self._json(address, RequestCode.GET_BROKER_HA_STATUS, "the replication")
+
+    async def delay_offsets(self, address: str) -> dict[int, int]:
+        """How far each delay level has been delivered, by level."""
+        body = await self._json(address, RequestCode.GET_ALL_DELAY_OFFSET, "the delay levels")
+        return {int(key): int(value) for key, value in (body.get("offsetTable") or {}).items()}
+
+    async def offset_of(self, address: str, group: str, queue: MessageQueue) -> int:
+        """The committed offset of any group, those of the broker itself too; -1 when none is."""
+        ext = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "setZeroIfNotFound": "false",
+        }
+        command = Command(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        answer = await self._core.remoting.request(address, command)
+        return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else -1
+
+    # -- asking
+
+    async def _ask(self, address: str, code: int, what: str, ext: dict[str, str]) -> Command:
+        return await self._core.remoting.ask(address, code, ext, what=what)
+
+    async def _json(
+        self, address: str, code: int, what: str, ext: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        answer = await self._ask(address, code, what, dict(ext or {}))
+        try:
+            return dict(fastjson.loads(answer.body)) if answer.body else {}
+        except fastjson.JsonError as error:
+            raise AerobeeError(f"{what} at {address} cannot be read: {error}") from None
+
+
+def _queue(row: Any) -> MessageQueue:
+    if isinstance(row, MessageQueue):
+        return row
+    return MessageQueue(row["topic"], row["brokerName"], int(row["queueId"]))
+
+
+def _progress(stat: dict[str, Any]) -> list[Progress]:
+    return [
+        Progress(
+            queue,
+            int(row["brokerOffset"]),
+            int(row["consumerOffset"]),
+            int(row.get("pullOffset", row["consumerOffset"])),
+            int(row.get("lastTimestamp", 0)),
+        )
+        for queue, row in (stat.get("offsetTable") or {}).items()
+    ]

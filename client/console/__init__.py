@@ -1,0 +1,1 @@
+"""The console: a cluster in the browser, by the SDK alone."""

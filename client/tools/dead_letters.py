@@ -1,0 +1,128 @@
+"""Dead letters: finding them, and sending them again as copies that say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Final
+
+from aerobee.client.client import Client
+from aerobee.client.errors import AerobeeError, Misuse, NoRoute, NotFound
+from aerobee.client.message import Message
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.names import DLQ_PREFIX, REPLAYED_TOPIC, RETRY_PREFIX
+
+REPLAYED_FROM: Final = "AEROBEE_REPLAYED_FROM"
+_OF_GROUPS: Final = (DLQ_PREFIX, RETRY_PREFIX)
+SYSTEM_PROPERTIES: Final = frozenset(
+    (
+        *(props.KEYS, props.TAGS, props.UNIQ_KEY, props.WAIT, props.DELAY, props.RETRY_TOPIC),
+        *(props.REAL_TOPIC, props.REAL_QID, props.ORIGIN_MESSAGE_ID, props.MSG_REGION),
+        *(props.TRACE_ON, props.CLUSTER, props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES),
+        *(props.DLQ_ORIGIN_TOPIC, props.DLQ_ORIGIN_MESSAGE_ID, props.CRC32, props.SHARDING_KEY),
+        *(props.TIMER_DELAY_MS, props.TIMER_DELAY_SEC, props.TIMER_DELIVER_MS),
+        *(props.TIMER_OUT_MS, props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS),
+        *(props.TIMER_ROLL_TIMES, props.TRAN_MSG, props.PGROUP, props.TRANSACTION_ID),
+    )
+)
+
+
+async def count_of(mq: Client, topic: str) -> int:
+    """How many messages a topic holds."""
+    return sum(row.max_offset - row.min_offset for row in await mq.admin.topic_stats(topic))
+
+
+async def groups_with_letters(mq: Client) -> dict[str, int]:
+    """How many dead letters each group has that has any."""
+    found = {}
+    for topic in await mq.admin.topics(system=True):
+        if topic.startswith(DLQ_PREFIX) and (count := await count_of(mq, topic)):
+            found[topic.removeprefix(DLQ_PREFIX)] = count
+    return found
+
+
+async def letters_of(
+    mq: Client, group: str, since: Any = None, limit: int | None = None
+) -> list[Message]:
+    """The dead letters; none of a group that has none, NotFound when there is no such group."""
+    try:
+        found = mq.find(DLQ_PREFIX + group, since=since, limit=limit)
+        return [message async for message in found]
+    except NotFound:
+        await mq.admin.group_config(group)
+        return []
+
+
+async def replay_marks(mq: Client) -> dict[str, datetime]:
+    """When which letter, by its offset id, was replayed."""
+    try:
+        return {
+            message.body.decode(): message.stored_at async for message in mq.find(REPLAYED_TOPIC)
+        }
+    except NotFound:
+        return {}
+
+
+def origin_topic(message: Message) -> str | None:
+    """Where a dead letter was sent to first; None when nothing says so."""
+    told = (message.properties.get(name) for name in (props.DLQ_ORIGIN_TOPIC, props.RETRY_TOPIC))
+    return next((name for name in told if name and not name.startswith(_OF_GROUPS)), None)
+
+
+async def send_letters_again(
+    mq: Client, letters: list[Message], topic: str | None, rate: float
+) -> AsyncIterator[str | None]:
+    """One step for each letter: None when it was sent, or why it can never be.
+
+    At most `rate` a second. What may succeed later is raised and ends it.
+    """
+    await _provide_marks(mq)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for number, letter in enumerate(letters):
+        if (wait := begun + number / rate - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        try:
+            await _send_again(mq, letter, topic)
+        except AerobeeError as error:
+            if error.retriable:
+                raise
+            yield f"{letter.message_id}: {error}"
+        else:
+            yield None
+
+
+async def _provide_marks(mq: Client) -> None:
+    try:
+        await mq.queues(REPLAYED_TOPIC)
+    except NoRoute:
+        await mq.admin.create_topic(REPLAYED_TOPIC, queues=1)
+
+
+async def _send_again(mq: Client, letter: Message, topic: str | None) -> None:
+    """The copy first, then the mark: what ends between them makes a second copy, never none."""
+    target = topic or origin_topic(letter)
+    if target is None:
+        raise Misuse("nothing says where it came from: --to names a topic")
+    await mq.send(
+        target,
+        letter.body,
+        tag=letter.tag,
+        key=letter.keys or None,
+        order_key=letter.properties.get(props.SHARDING_KEY),
+        properties=_kept(letter),
+    )
+    await mq.send(REPLAYED_TOPIC, letter.offset_message_id.encode())
+
+
+def own_properties(message: Message) -> dict[str, str]:
+    """The properties that the user gave it."""
+    return {
+        name: value for name, value in message.properties.items() if name not in SYSTEM_PROPERTIES
+    }
+
+
+def _kept(letter: Message) -> dict[str, str]:
+    """The user's own properties, and where the copy comes from."""
+    return own_properties(letter) | {REPLAYED_FROM: letter.offset_message_id}
