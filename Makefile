@@ -4,7 +4,7 @@ PY ?= python3
 V  := .venv
 OK := $(V)/.installed
 # Tests that need more than Python have targets of their own.
-QUICK := not apache and not cpp and not go and not node and not rust and not spark and not slow and not root
+QUICK := not apache and not browser and not cpp and not go and not node and not rust and not spark and not slow and not root
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check format clean

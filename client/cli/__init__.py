@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "replicas": ("replicas", "replicas", "Show who has a copy of whose log, and how far behind."),
     "promote": ("replicas", "promote", "Make a slave the master."),
     "ping": ("cluster", "ping", "Measure how fast name servers and brokers answer."),
+    "console": ("console", "console", "Show a cluster in the browser."),
     "worker": ("worker", "worker", "Run the handlers of an application."),
     "bench": ("benchmark", "bench", "Send and consume at full speed, and say how fast that was."),
     "doctor": ("doctor", "doctor", "Find the usual troubles and say the remedy."),

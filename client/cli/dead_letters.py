@@ -10,7 +10,6 @@ from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import MOMENT, Asked, connected, failure_of
 from aerobee.client.cli.completing import group_argument, topics
 from aerobee.client.cli.output import (
-    message_json,
     message_text,
     print_done,
     print_json,
@@ -29,6 +28,7 @@ from aerobee.client.tools.dead_letters import (
     replay_marks,
     send_letters_again,
 )
+from aerobee.client.tools.messages import message_json
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.names import DLQ_PREFIX
 

@@ -25,7 +25,6 @@ from aerobee.client.cli.common import (
 from aerobee.client.cli.completing import groups, topic_argument, topics
 from aerobee.client.cli.output import (
     cell,
-    message_json,
     message_row,
     print_json,
     print_message,
@@ -35,6 +34,7 @@ from aerobee.client.cli.output import (
 from aerobee.client.client import Client, connect
 from aerobee.client.consuming.options import ConsumerOptions, Start
 from aerobee.client.message import Message, Receipt
+from aerobee.client.tools.messages import message_json
 from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
 
 

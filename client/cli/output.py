@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import io
 import json
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from aerobee.client.errors import AerobeeError
+from aerobee.client.tools.messages import message_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -191,31 +191,6 @@ def message_text(message: Message, limit: int = 120) -> str:
         return body_text(message.body, limit)
     except AerobeeError as error:
         return f"({error})"
-
-
-def message_json(message: Message) -> dict[str, Any]:
-    """All of a message; the body as text, or base64 where it is none."""
-    found: dict[str, Any] = {
-        "topic": message.topic,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "queue": message.queue,
-        "queue_offset": message.queue_offset,
-        "stored_at": message.stored_at,
-        "born_at": message.born_at,
-        "reconsume_times": message.reconsume_times,
-        "tag": message.tag,
-        "keys": message.keys,
-        "properties": message.properties,
-    }
-    try:
-        found["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(message.body).decode()
-    except AerobeeError as error:
-        found["body_error"] = str(error)
-        found["body_base64"] = base64.b64encode(bytes(message.stored.body)).decode()
-    return found
 
 
 def body_text(body: bytes, limit: int = 120) -> str:

@@ -20,7 +20,7 @@ _OTHER_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 def parse_url(url: str | None) -> tuple[list[str], Credentials | None]:
     """The name servers and the credentials; None reads AEROBEE_URL or takes this machine."""
-    text = _given(url)
+    text = given_url(url)
     if text.startswith(TLS_SCHEME):
         text = text.removeprefix(TLS_SCHEME).partition("?")[0]
     rest = text.removeprefix(SCHEME).rstrip("/")
@@ -39,7 +39,7 @@ def parse_url(url: str | None) -> tuple[list[str], Credentials | None]:
 
 def parse_tls(url: str | None) -> TlsOptions | None:
     """How to speak TLS with them: `mqs://host?ca=FILE&cert=FILE&key=FILE&verify=full|ca|none`."""
-    text = _given(url)
+    text = given_url(url)
     if not text.startswith(TLS_SCHEME):
         return None
     options = dict(parse_qsl(text.partition("?")[2], keep_blank_values=True))
@@ -50,7 +50,8 @@ def parse_tls(url: str | None) -> TlsOptions | None:
     return TlsOptions(**options)
 
 
-def _given(url: str | None) -> str:
+def given_url(url: str | None) -> str:
+    """The address itself, or AEROBEE_URL, or this machine."""
     return url or os.environ.get("AEROBEE_URL") or f"{SCHEME}127.0.0.1:{DEFAULT_PORT}"
 
 

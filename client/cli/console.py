@@ -1,0 +1,110 @@
+"""`aerobee console`: a cluster in the browser; and the child that a broker starts for its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import webbrowser
+from typing import Any
+
+import click
+
+from aerobee.client.cli.base import WRONG_USAGE, Failure
+from aerobee.client.cli.common import failure_of
+from aerobee.client.console.options import ConsoleOptions
+from aerobee.client.console.serve import serve, serve_handed
+from aerobee.client.errors import AerobeeError
+from aerobee.client.transport.url import parse_tls, parse_url
+
+CHILD_VARIABLE = "AEROBEE_CONSOLE_CHILD"
+
+
+@click.command()
+@click.option("-u", "--url", envvar="AEROBEE_URL", help="Name servers: mq://host:port[,...].")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True)
+@click.option("--allow-changes", is_flag=True, help="Sends, resets, replays; else it only shows.")
+@click.option("--token", envvar="AEROBEE_CONSOLE_TOKEN", default="", help="Asked of every browser.")
+@click.option("--allow-host", "hosts", multiple=True, help="A further name of this machine.")
+@click.option("--hide-bodies", is_flag=True, help="Show no bodies of messages.")
+@click.option("--open", "open_browser", is_flag=True, help="Open it in the browser.")
+def console(
+    url: str | None,
+    host: str,
+    port: int,
+    allow_changes: bool,
+    token: str,
+    hosts: tuple[str, ...],
+    hide_bodies: bool,
+    open_browser: bool,
+) -> None:
+    """Show a cluster, Aerobee's or Apache's, in the browser until Ctrl-C.
+
+    It changes nothing unless --allow-changes is given. Elsewhere than on loopback it needs a
+    --token. A user of the cluster can be given in the URL, or log in on the page.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    options = ConsoleOptions(
+        url=url,
+        write=allow_changes,
+        token=token,
+        hosts=(*hosts, host),
+        hide_bodies=hide_bodies,
+        known_settings=known_settings(),
+    )
+
+    def ready(address: str) -> None:
+        state = "changes are allowed" if allow_changes else "read-only"
+        click.echo(f"console at {address} ({state}); Ctrl-C ends it")
+        if open_browser:
+            webbrowser.open(address)
+
+    try:
+        parse_url(url)
+        parse_tls(url)
+        serve(options, host, port, ready)
+    except AerobeeError as error:
+        raise Failure(str(error), failure_of(error).status or WRONG_USAGE) from None
+    except KeyboardInterrupt:
+        return
+
+
+def known_settings() -> dict[str, dict[str, Any]]:
+    """What a broker can be set to, with the defaults of Aerobee and of RocketMQ."""
+    from aerobee.broker.settings import setting_rows
+
+    return {
+        row.key: {
+            "default": row.default,
+            "upstream_default": row.upstream_default or row.default,
+            "unit": row.unit,
+            "meaning": row.meaning,
+            "live": row.runtime,
+        }
+        for row in setting_rows()
+    }
+
+
+def main_child() -> None:
+    """What `python -m aerobee.client.cli.console` is: the console of the broker that started it."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s console: %(message)s")
+    told = json.loads(os.environ.pop(CHILD_VARIABLE))
+    options = ConsoleOptions(
+        url=told["url"],
+        write=told["write"],
+        token=told["token"],
+        hosts=tuple(told["hosts"]),
+        hide_bodies=told["hide_bodies"],
+        known_settings=known_settings(),
+    )
+    serve_handed(options, socket.socket(fileno=told["channel"]), told["idle"])
+
+
+if __name__ == "__main__":
+    try:
+        main_child()
+    except KeyboardInterrupt:
+        sys.exit(130)

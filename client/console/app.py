@@ -1,0 +1,190 @@
+"""The console's own loop: it asks the cluster, threads of the HTTP server wait for its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from aerobee.client.console.download import Download
+from aerobee.client.console.options import ConsoleOptions
+from aerobee.client.console.routes import READS, WRITES, Params
+from aerobee.client.console.safety import is_equal
+from aerobee.client.console.sessions import Session, Sessions
+from aerobee.client.errors import (
+    AerobeeError,
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    Misuse,
+    NotFound,
+    RequestTimeout,
+)
+from aerobee.protocol.wire.codes import ResponseCode
+
+ANSWER_SECONDS: Final = 60.0
+_STATUS: Final[list[tuple[type[AerobeeError], HTTPStatus]]] = [
+    (Misuse, HTTPStatus.BAD_REQUEST),
+    (NotFound, HTTPStatus.NOT_FOUND),
+    (BrokerError, HTTPStatus.CONFLICT),
+    (ConnectFailed, HTTPStatus.BAD_GATEWAY),
+    (ConnectionLost, HTTPStatus.BAD_GATEWAY),
+    (RequestTimeout, HTTPStatus.GATEWAY_TIMEOUT),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the HTTP server sends."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    download: str = ""
+    cookie: str = ""
+
+
+class Console:
+    """Everything but HTTP. Made in one thread, asked from many."""
+
+    def __init__(self, options: ConsoleOptions) -> None:
+        self.options = options
+        self.asked_at = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._sessions = Sessions(options)
+        self._thread = threading.Thread(target=self._run, name="aerobee-console", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def close(self) -> None:
+        self._wait(self._sessions.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(ANSWER_SECONDS)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise RequestTimeout(
+                f"the cluster did not answer within {ANSWER_SECONDS:g} s"
+            ) from None
+
+    def read(self, name: str, params: Params, cookie: str | None) -> Answer:
+        return self._answer(self._read(name, params, cookie))
+
+    def write(self, name: str, params: Params, cookie: str | None, token: str | None) -> Answer:
+        return self._answer(self._write(name, params, cookie, token))
+
+    def _answer(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        self.asked_at = time.monotonic()
+        try:
+            found = self._wait(work)
+        except AerobeeError as error:
+            return refused(status_of(error), str(error))
+        assert isinstance(found, Answer)
+        return found
+
+    async def _read(self, name: str, params: Params, cookie: str | None) -> Answer:
+        session = self._sessions.find(cookie)
+        if name == "session":
+            return await self._tell_session(session)
+        reader = READS.get(name)
+        if reader is None:
+            return refused(HTTPStatus.NOT_FOUND, f"there is no {name!r} here")
+        if session is None or not session.trusted:
+            return refused(HTTPStatus.UNAUTHORIZED, "log in first", login=self._login(session))
+        try:
+            found = await reader(await self._sessions.view(session), params)
+        except BrokerError as error:
+            return _refused_by_broker(error, session)
+        if isinstance(found, Download):
+            return Answer(HTTPStatus.OK, found.body, found.content_type, download=found.name)
+        return Answer(HTTPStatus.OK, encode(found))
+
+    async def _write(
+        self, name: str, params: Params, cookie: str | None, token: str | None
+    ) -> Answer:
+        session = self._sessions.find(cookie)
+        if session is None or not is_equal(token, session.token):
+            return refused(HTTPStatus.FORBIDDEN, "the page is too old: load it again")
+        if name in ("login", "logout"):
+            await self._log(session, name, params)
+            return Answer(HTTPStatus.OK, encode({"user": session.user}))
+        if not session.trusted:
+            return refused(HTTPStatus.UNAUTHORIZED, "log in first", login=self._login(session))
+        writer = WRITES.get(name)
+        if writer is None:
+            return refused(HTTPStatus.NOT_FOUND, f"there is no {name!r} here")
+        if not self.options.write:
+            text = "this console is read-only: start it with --allow-changes (broker: consoleWrite)"
+            return refused(HTTPStatus.FORBIDDEN, text)
+        view = await self._sessions.view(session)
+        try:
+            found = await writer(view, params)
+        except BrokerError as error:
+            return _refused_by_broker(error, session)
+        finally:
+            view.shared.forget()
+        return Answer(HTTPStatus.OK, encode(found))
+
+    async def _log(self, session: Session, name: str, params: Params) -> None:
+        if name == "logout":
+            await self._sessions.log_out(session)
+        elif "token" in params:
+            await self._sessions.trust(session, str(params["token"]))
+        elif not session.trusted:
+            raise Misuse("this console asks for its token first")
+        else:
+            user, secret = str(params.get("user", "")), str(params.get("secret", ""))
+            await self._sessions.log_in(session, user, secret)
+
+    async def _tell_session(self, session: Session | None) -> Answer:
+        cookie = ""
+        if session is None:
+            cookie, session = await self._sessions.begin()
+        told = {
+            "token": session.token,
+            "user": session.user,
+            "write": self.options.write,
+            "bodies": not self.options.hide_bodies,
+            "login": self._login(session),
+        }
+        return Answer(HTTPStatus.OK, encode(told), cookie=cookie)
+
+    def _login(self, session: Session | None) -> str:
+        """What is to be given first: the console's token, or nothing."""
+        trusted = session.trusted if session is not None else not self.options.token
+        return "" if trusted else "token"
+
+
+def _refused_by_broker(error: BrokerError, session: Session) -> Answer:
+    """Who may not do it may log in as somebody who may."""
+    if error.code != ResponseCode.NO_PERMISSION:
+        return refused(status_of(error), str(error))
+    return refused(HTTPStatus.FORBIDDEN, str(error), login="" if session.user else "user")
+
+
+def status_of(error: AerobeeError) -> int:
+    found = (status for kind, status in _STATUS if isinstance(error, kind))
+    return next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def refused(status: int, text: str, *, login: str = "") -> Answer:
+    return Answer(status, encode({"error": text} | ({"login": login} if login else {})))
+
+
+def encode(value: Any) -> bytes:
+    return msgspec.json.encode(value)

@@ -1,0 +1,83 @@
+"""What goes on for a while after it was asked for, such as a replay, with its progress."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aerobee.client.errors import AerobeeError, NotFound
+
+KEPT: Final = 50
+
+
+@dataclass(slots=True)
+class Job:
+    """How far it is; `refused` are those that can never be done."""
+
+    number: int
+    what: str
+    total: int
+    done: int = 0
+    state: str = "running"
+    error: str = ""
+    refused: list[str] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    def tell(self) -> dict[str, Any]:
+        return {
+            "job": self.number,
+            "what": self.what,
+            "total": self.total,
+            "done": self.done,
+            "state": self.state,
+            "error": self.error,
+            "refused": self.refused,
+        }
+
+
+class Jobs:
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+        self._numbers = itertools.count(1)
+
+    def start(self, what: str, total: int, steps: AsyncIterator[str | None]) -> Job:
+        job = Job(next(self._numbers), what, total)
+        self._jobs[job.number] = job
+        for old in list(self._jobs)[:-KEPT]:
+            if self._jobs[old].state != "running":
+                del self._jobs[old]
+        job.task = asyncio.create_task(_run(job, steps), name=what)
+        return job
+
+    def get(self, number: int) -> Job:
+        if number not in self._jobs:
+            raise NotFound(f"there is no job {number}")
+        return self._jobs[number]
+
+    def stop(self, number: int) -> Job:
+        job = self.get(number)
+        if job.task is not None:
+            job.task.cancel()
+        return job
+
+    async def close(self) -> None:
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(job: Job, steps: AsyncIterator[str | None]) -> None:
+    try:
+        async for problem in steps:
+            job.done += 1
+            job.refused += [problem] if problem else []
+        job.state = "done"
+    except asyncio.CancelledError:
+        job.state = "stopped"
+        raise
+    except AerobeeError as error:
+        job.state, job.error = "failed", str(error)

@@ -1,0 +1,57 @@
+"""What can be asked of the console, by name; changes are apart, and refused unless allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aerobee.client.console.view import View
+from aerobee.client.console.views import (
+    cluster,
+    dead,
+    groups,
+    life,
+    messages,
+    overview,
+    resets,
+    store,
+    topics,
+    waiting,
+)
+
+Params = dict[str, Any]
+Answering = Callable[[View, Params], Awaitable[Any]]
+
+READS: Final[dict[str, Answering]] = {
+    "overview": overview.overview,
+    "topics": topics.listed,
+    "topic": topics.one,
+    "messages": messages.find,
+    "tail": messages.tail,
+    "export": messages.export,
+    "message": life.one,
+    "groups": groups.listed,
+    "group": groups.one,
+    "reset-preview": resets.preview,
+    "dead": dead.listed,
+    "letters": dead.one,
+    "replay-preview": dead.preview,
+    "letters-export": dead.export,
+    "job": dead.job,
+    "waiting": waiting.waiting,
+    "transactions": waiting.transactions,
+    "clients": cluster.clients,
+    "settings": cluster.settings,
+    "store": store.store,
+    "cluster": cluster.cluster,
+    "search": cluster.search,
+}
+WRITES: Final[dict[str, Answering]] = {
+    "send": life.send,
+    "resend": life.resend,
+    "reset": resets.reset,
+    "pause": resets.pause,
+    "replay": dead.replay,
+    "stop-job": dead.stop_job,
+    "recall": waiting.recall,
+}

@@ -1,0 +1,125 @@
+"""Who looks: a browser's session, with the token for its changes and the rights of its user."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+from aerobee.client.client import Client
+from aerobee.client.console.options import ConsoleOptions
+from aerobee.client.console.safety import is_equal
+from aerobee.client.console.view import View
+from aerobee.client.errors import AerobeeError, Misuse
+from aerobee.client.transport.url import SCHEME, TLS_SCHEME, given_url
+
+SESSION_SECONDS: Final = 12 * 3600.0
+SESSIONS_MAX: Final = 1000
+WRONG_TOKENS_PAUSE: Final = 0.5  # a wrong one costs the guesser so long
+
+
+@dataclass(slots=True)
+class Session:
+    """`token` goes with each change, so that no other page can ask for one."""
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    user: str = ""
+    view: View | None = None
+    trusted: bool = False  # has shown the console's token, or need not
+    seen: float = field(default_factory=time.monotonic)
+
+
+class Sessions:
+    """Sessions by the cookie's value. All without a user share one view of the cluster."""
+
+    def __init__(self, options: ConsoleOptions) -> None:
+        self._options = options
+        self._sessions: dict[str, Session] = {}
+        self._view: View | None = None
+        self._opening = asyncio.Lock()
+
+    def find(self, cookie: str | None) -> Session | None:
+        session = self._sessions.get(cookie or "")
+        if session is None or session.seen + SESSION_SECONDS < time.monotonic():
+            return None
+        session.seen = time.monotonic()
+        return session
+
+    async def begin(self) -> tuple[str, Session]:
+        """A new session; gives the value of its cookie."""
+        while len(self._sessions) >= SESSIONS_MAX:
+            oldest = min(self._sessions, key=lambda name: self._sessions[name].seen)
+            await self.end(oldest)
+        cookie = secrets.token_urlsafe(32)
+        session = self._sessions[cookie] = Session(trusted=not self._options.token)
+        return cookie, session
+
+    async def trust(self, session: Session, token: str) -> None:
+        if not is_equal(token, self._options.token):
+            await asyncio.sleep(WRONG_TOKENS_PAUSE)
+            raise Misuse("that is not this console's token")
+        session.trusted = True
+
+    async def log_in(self, session: Session, user: str, secret: str) -> None:
+        """From now on everything is asked, and signed, in the name of this user."""
+        if not user or not secret:
+            raise Misuse("a user and a secret are needed")
+        client = Client(with_credentials(self._options.url, user, secret), timeout=5.0)
+        await client.open()
+        view = View(client, self._options)
+        try:
+            await view.brokers()
+        except BaseException:
+            await client.close()
+            raise
+        await self._leave(session)
+        session.user, session.view = user, view
+
+    async def log_out(self, session: Session) -> None:
+        await self._leave(session)
+
+    async def view(self, session: Session) -> View:
+        if session.view is not None:
+            return session.view
+        async with self._opening:
+            if self._view is None:
+                client = Client(self._options.url, timeout=5.0)
+                await client.open()
+                self._view = View(client, self._options)
+        return self._view
+
+    async def end(self, cookie: str) -> None:
+        session = self._sessions.pop(cookie, None)
+        if session is not None:
+            await self._leave(session)
+
+    async def _leave(self, session: Session) -> None:
+        view, session.view, session.user = session.view, None, ""
+        if view is not None:
+            await _close(view)
+
+    async def close(self) -> None:
+        for cookie in list(self._sessions):
+            await self.end(cookie)
+        if self._view is not None:
+            view, self._view = self._view, None
+            await _close(view)
+
+
+async def _close(view: View) -> None:
+    await view.jobs.close()
+    try:
+        await view.mq.close()
+    except AerobeeError:
+        return  # it is gone all the same
+
+
+def with_credentials(url: str | None, user: str, secret: str) -> str:
+    """The same name servers, asked as this user."""
+    text = given_url(url)
+    scheme = TLS_SCHEME if text.startswith(TLS_SCHEME) else SCHEME
+    servers = text.removeprefix(scheme).rpartition("@")[2]
+    return f"{scheme}{quote(user, safe='')}:{quote(secret, safe='')}@{servers}"
