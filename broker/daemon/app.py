@@ -183,9 +183,11 @@ class AppBroker:
     def _start_metrics(self) -> None:
         if self.settings.metrics_exporter_type == "DISABLE":
             return
+        from aerobee.broker.daemon.console_child import ConsoleChild, own_url
         from aerobee.broker.daemon.metrics_server import MetricsServer, start_metrics
 
-        server = MetricsServer(lambda: self._collector, self.health, lambda: self.is_ready)
+        console = ConsoleChild(self.settings, lambda: own_url(self.settings, self.namesrv_port))
+        server = MetricsServer(lambda: self._collector, self.health, lambda: self.is_ready, console)
         if start_metrics(self.settings, server):
             self._metrics = server
             self.metrics_port = server.port

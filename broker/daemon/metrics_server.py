@@ -1,4 +1,4 @@
-"""HTTP for machines that watch: /metrics, /healthz and /readyz.
+"""HTTP for machines that watch: /metrics, /healthz and /readyz; /console/ is for another process.
 
 It runs in threads of its own, so that it can say that the event loop hangs when it does.
 """
@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
+from aerobee.broker.daemon.console_child import PATH, ConsoleChild
 from aerobee.broker.daemon.metrics import Collector
 from aerobee.broker.net.addresses import join
 from aerobee.broker.net.listening import StartError
@@ -36,8 +38,10 @@ class MetricsServer:
         collector: Callable[[], Collector | None],
         health: Callable[[], str],
         is_ready: Callable[[], bool],
+        console: ConsoleChild | None = None,
     ) -> None:
         """There is a collector once the store is open. `health` names what is wrong, "" is fine."""
+        self._console = console
         self._collector = collector
         self._health = health
         self._is_ready = is_ready
@@ -55,7 +59,7 @@ class MetricsServer:
     def start(self, host: str, port: int) -> None:
         """Listen; OSError when the port is taken."""
         handler = type("Handler", (_Handler,), {"answer": self.answer})
-        self._http = _Http((host, port), handler)
+        self._http = _Http((host, port), handler, self._console)
         thread = threading.Thread(
             target=self._http.serve_forever, args=(0.1,), name="aerobee-metrics", daemon=True
         )
@@ -65,6 +69,8 @@ class MetricsServer:
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()
+        if self._console is not None:
+            self._console.stop()
 
     def answer(self, path: str, accept: str) -> tuple[int, str, bytes]:
         """Status, content type and body for a path; in a thread of the HTTP server."""
@@ -75,7 +81,9 @@ class MetricsServer:
         }
         found = answers.get(path)
         if found is None:
-            return _plain(404, "not found; there are /metrics, /healthz and /readyz")
+            if path.startswith(PATH) and self._console is not None:
+                return _plain(403, self._console.refusal)
+            return _plain(404, "not found; there are /metrics, /healthz, /readyz and /console/")
         try:
             return found(accept)
         except concurrent.futures.TimeoutError:
@@ -127,15 +135,41 @@ class _Families:
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: Any, console: ConsoleChild | None
+    ) -> None:
+        self._console = console
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's asks the name server who we are, for nothing
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        console = self._console
+        if console is not None and not console.refusal and _asks_for(request, PATH):
+            console.hand_over(request)
+        else:
+            super().finish_request(request, client_address)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.info("a scrape failed", peer=str(client_address), exc_info=True)
+
+
+def _asks_for(connection: socket.socket, path: str) -> bool:
+    """Whether the request is for something below `path`; what is looked at stays to be read."""
+    connection.settimeout(_PEER_S)
+    wanted = path.encode()
+    deadline = time.monotonic() + _PEER_S
+    while time.monotonic() < deadline:
+        seen = connection.recv(64, socket.MSG_PEEK)
+        _method, space, rest = seen.partition(b" ")
+        if not seen or len(rest) >= len(wanted) or b" " in rest or (not space and len(seen) > 16):
+            return rest.startswith(wanted)
+        if rest and not wanted.startswith(rest):
+            return False
+        time.sleep(0.01)  # the first bytes only
+    return False
 
 
 class _Handler(BaseHTTPRequestHandler):

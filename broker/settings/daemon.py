@@ -238,7 +238,27 @@ class DaemonSettings:
         why="they cost nothing until they are read, and listen on loopback only",
     )
     metrics_prom_exporter_port: int = setting(
-        5557, "HTTP port of /metrics, /healthz and /readyz. 0: a free one.", **PORT_BOUNDS
+        5557,
+        "HTTP port of /metrics, /healthz, /readyz and /console/. 0: a free one.",
+        **PORT_BOUNDS,
     )
     metrics_prom_exporter_host: str = setting("", "Address of that port; empty: loopback only.")
     metrics_label: str = setting("", "Labels added to every metric.", unit="k:v,k:v")
+
+    # --- the console, at the metrics' port
+    console_enable: bool = setting(
+        True, "Serve the console in a process of its own, started when somebody looks.", ours=True
+    )
+    console_write: bool = setting(
+        False, "Whether it may change anything; else it only shows.", ours=True
+    )
+    console_token: str = setting(
+        "", "Asked of every browser; needed beyond loopback.", ours=True, secret=True
+    )
+    console_hosts: str = setting(
+        "", "Names besides localhost by which browsers may come.", unit="name,name", ours=True
+    )
+    console_bodies: bool = setting(True, "Whether it shows bodies of messages.", ours=True)
+    console_idle_seconds: int = setting(
+        900, "When nobody has looked for so long, its process ends.", unit="s", low=1, ours=True
+    )

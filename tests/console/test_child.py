@@ -1,0 +1,141 @@
+"""The broker's own console: a process that is there while somebody looks, and costs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from peers.daemon import Daemon
+from peers.wire import Wire
+
+from console.test_safety import Browser
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path, consoleWrite="true") as daemon:
+        daemon.ready()
+        yield daemon
+
+
+def browser_of(daemon: Daemon) -> Browser:
+    return Browser(f"http://{daemon.metrics_address()}")
+
+
+def children(daemon: Daemon) -> list[int]:
+    path = Path(f"/proc/{daemon.process.pid}/task")
+    return [int(pid) for task in path.iterdir() for pid in (task / "children").read_text().split()]
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z"
+    return False
+
+
+def test_the_page_and_its_figures_come_by_the_metrics_port(daemon: Daemon) -> None:
+    browser = browser_of(daemon)
+    assert b"aerobee_" in browser.ask("GET", "/metrics")[2]
+    assert children(daemon) == []  # nobody has looked yet
+    status, _, page = browser.ask("GET", "/console/")
+    assert status == 200 and b"<title>Aerobee console</title>" in page
+    assert len(children(daemon)) == 1
+    browser.begin()
+    status, _, told = browser.ask("GET", "/console/api/overview")
+    assert status == 200 and len(told["brokers"]) == 1 and "error" not in told["brokers"][0]
+    assert browser.ask("POST", "/console/api/send", {"topic": "t", "body": "x"})[0] == 200
+    assert b"aerobee_" in browser.ask("GET", "/metrics")[2]
+    assert browser.ask("GET", "/healthz")[0] == 200
+    assert browser.ask("GET", "/elsewhere")[0] == 404
+    assert len(children(daemon)) == 1
+
+
+def test_it_only_shows_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        daemon.ready()
+        browser = browser_of(daemon)
+        browser.begin()
+        assert browser.ask("POST", "/console/api/send", {"topic": "t", "body": "x"})[0] == 403
+
+
+def test_it_ends_with_the_broker_however_that_ends(daemon: Daemon) -> None:
+    browser_of(daemon).begin()
+    child = children(daemon)[0]
+    daemon.signal(signal.SIGKILL)
+    wait_until(lambda: not is_alive(child))
+
+
+def test_a_clean_stop_of_the_broker_stops_it_too(daemon: Daemon) -> None:
+    browser_of(daemon).begin()
+    child = children(daemon)[0]
+    assert daemon.stop() == 0
+    wait_until(lambda: not is_alive(child))
+
+
+def test_one_that_was_killed_is_started_anew(daemon: Daemon) -> None:
+    browser_of(daemon).begin()
+    child = children(daemon)[0]
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: not is_alive(child))
+    assert browser_of(daemon).begin()["token"]
+    assert children(daemon) != [child]
+
+
+def test_it_ends_when_nobody_looks_and_comes_back(tmp_path: Path) -> None:
+    with Daemon(tmp_path, consoleIdleSeconds="1") as daemon:
+        daemon.ready()
+        browser_of(daemon).begin()
+        child = children(daemon)[0]
+        wait_until(lambda: not is_alive(child))
+        assert browser_of(daemon).begin()["token"]
+
+
+def test_beyond_loopback_it_needs_a_token(tmp_path: Path) -> None:
+    with Daemon(tmp_path, metricsPromExporterHost="0.0.0.0") as daemon:
+        daemon.ready()
+        port = daemon.metrics_address().rpartition(":")[2]
+        status, _, text = Browser(f"http://127.0.0.1:{port}").ask("GET", "/console/")
+        assert status == 403 and b"consoleToken" in text
+        assert children(daemon) == []
+
+
+def test_a_request_that_comes_in_pieces_is_handed_over_whole(daemon: Daemon) -> None:
+    host, _, port = daemon.metrics_address().rpartition(":")
+    for path, wanted in ((b"/console/", b"200"), (b"/healthz", b"200"), (b"/cons", b"404")):
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            request = b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+            for byte in request:
+                connection.sendall(bytes([byte]))
+            assert wanted in connection.makefile("rb").readline()
+
+
+def test_a_guarded_broker_shows_itself_to_its_users(tmp_path: Path) -> None:
+    from access.guarded import write_users
+
+    users = write_users(tmp_path)
+    with Daemon(tmp_path, aclEnable="true", aclFile=str(users)) as daemon:
+        ready = daemon.ready()
+        browser = browser_of(daemon)
+        browser.begin()
+        status, _, told = browser.ask("GET", "/console/api/topics")
+        assert status == 403 and told["login"] == "user"
+        given = {"user": "root", "secret": "a-secret-of-root"}
+        assert browser.ask("POST", "/console/api/login", given)[0] == 200
+        assert browser.ask("GET", "/console/api/topics")[0] == 200
+        with Wire(ready["broker"]) as wire:
+            assert wire.request(28, {}).code == 16  # others are still refused
