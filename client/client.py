@@ -207,10 +207,11 @@ class Client:
                 except Exception as error:  # the others are to commit and leave all the same
                     errors.append(error)
         finally:
-            for task in self._tasks:
+            tasks = [*self._tasks, *self._members.tasks]
+            for task in tasks:
                 task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            if tasks:
+                await asyncio.wait(tasks)
             await core.remoting.close()
             self._core_or_none = None
             self._members = Members()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aerobee.client.consuming.consumer import Consumer
+from aerobee.client.consuming.handed import Handed
 from aerobee.client.producing.requests import Requests
 from aerobee.client.producing.transactions import TransactionProducer, dispatch_check
 from aerobee.client.transport.connection import Connection
+from aerobee.protocol.files.record import decode_record
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -26,6 +29,7 @@ class Members:
     consumers: dict[str, Consumer] = field(default_factory=dict)
     producers: dict[str, TransactionProducer] = field(default_factory=dict)
     requests: Requests | None = None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # answers that come later
 
 
 def answer_broker(members: Members, connection: Connection, command: Command) -> None:
@@ -33,7 +37,7 @@ def answer_broker(members: Members, connection: Connection, command: Command) ->
     handler = _HANDLERS.get(command.code)
     try:
         if handler is None:
-            answer = command.answer(
+            answer: Command | None = command.answer(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f"request type {command.code} not supported",
             )
@@ -42,7 +46,7 @@ def answer_broker(members: Members, connection: Connection, command: Command) ->
     except Exception as error:
         log.exception("request %d of %s failed", command.code, connection.address)
         answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    if not command.is_oneway:
+    if answer is not None and not command.is_oneway:
         connection.answer(answer)
 
 
@@ -106,6 +110,26 @@ def _running_info(members: Members, _: Connection, command: Command) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=fastjson.dumps(_describe(consumer)))
 
 
+def _consume_directly(members: Members, connection: Connection, command: Command) -> Command | None:
+    """Have the application handle a stored message now; the answer comes when it has."""
+    consumer = members.consumers.get(command.ext.get("consumerGroup", ""))
+    if consumer is None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+    broker = command.ext.get("brokerName", "")
+    handed = Handed(decode_record(bytes(command.body)), broker, consumer.serializer)
+    consumer.hand_in(handed.message)
+    task = asyncio.create_task(_answer_later(connection, command, handed), name="handed message")
+    members.tasks.add(task)
+    task.add_done_callback(members.tasks.discard)
+    return None
+
+
+async def _answer_later(connection: Connection, command: Command, handed: Handed) -> None:
+    body = fastjson.dumps(await handed.result())
+    if connection.closed is None:
+        connection.answer(command.answer(ResponseCode.SUCCESS, body=body))
+
+
 def _describe(consumer: Consumer) -> dict[str, Any]:
     queues = {
         row.queue: {
@@ -133,11 +157,12 @@ def _describe(consumer: Consumer) -> dict[str, Any]:
     }
 
 
-_HANDLERS: Final[dict[int, Callable[[Members, Connection, Command], Command]]] = {
+_HANDLERS: Final[dict[int, Callable[[Members, Connection, Command], Command | None]]] = {
     RequestCode.CHECK_TRANSACTION_STATE: _check_transaction,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: _take_reply,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _consumer_status,
     RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
 }

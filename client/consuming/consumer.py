@@ -231,6 +231,13 @@ class Consumer:
             self._arrived.set()
         self._measure()
 
+    def hand_in(self, message: Message) -> None:
+        """A message from no queue of ours, to be taken next; orderly ones have no place for it."""
+        if self.orderly:
+            raise Misuse(f"group {self.group!r} reads in order: nothing can be put in between")
+        self._ready.appendleft(message)
+        self._arrived.set()
+
     def make_ready(self, process_queue: ProcessQueue) -> None:
         """Orderly: the next message of the queue may be taken."""
         if not process_queue.busy and process_queue.buffer and not process_queue.revoked:
