@@ -129,11 +129,16 @@ class Details:
         what = f"the reset of group {group!r}"
         await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, what, ext)
 
+    async def all_groups(self, address: str) -> dict[str, dict[str, Any]]:
+        """The settings of every group that a broker knows."""
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        body = await self._json(address, code, "the list of groups")
+        return dict(body.get("subscriptionGroupTable") or {})
+
     async def change_group(self, address: str, group: str, **changes: Any) -> None:
         """Change settings of a group on a broker; the others stay as they are."""
         what = f"the settings of group {group!r}"
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        table = (await self._json(address, code, what)).get("subscriptionGroupTable") or {}
+        table = await self.all_groups(address)
         if group not in table:
             raise NotFound(f"the broker at {address} does not know the group {group!r}")
         body = fastjson.dumps({**table[group], **changes})

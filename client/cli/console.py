@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import webbrowser
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -19,7 +19,8 @@ from aerobee.client.console.serve import serve, serve_handed
 from aerobee.client.errors import AerobeeError
 from aerobee.client.transport.url import parse_tls, parse_url
 
-CHILD_VARIABLE = "AEROBEE_CONSOLE_CHILD"
+CHILD_VARIABLE: Final = "AEROBEE_CONSOLE_CHILD"
+CHILD_NICENESS: Final = 10  # on a busy machine the broker goes first
 
 
 @click.command()
@@ -91,6 +92,7 @@ def known_settings() -> dict[str, dict[str, Any]]:
 def main_child() -> None:
     """What `python -m aerobee.client.cli.console` is: the console of the broker that started it."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s console: %(message)s")
+    os.nice(CHILD_NICENESS)
     told = json.loads(os.environ.pop(CHILD_VARIABLE))
     options = ConsoleOptions(
         url=told["url"],

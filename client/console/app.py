@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
+import logging
 import threading
 import time
 from collections.abc import Coroutine
@@ -29,7 +31,10 @@ from aerobee.client.errors import (
 )
 from aerobee.protocol.wire.codes import ResponseCode
 
+log = logging.getLogger("aerobee.console")
+
 ANSWER_SECONDS: Final = 60.0
+_SHOWN: Final = ("topic", "group", "id", "to", "consume", "handle")
 _STATUS: Final[list[tuple[type[AerobeeError], HTTPStatus]]] = [
     (Misuse, HTTPStatus.BAD_REQUEST),
     (NotFound, HTTPStatus.NOT_FOUND),
@@ -85,8 +90,16 @@ class Console:
     def read(self, name: str, params: Params, cookie: str | None) -> Answer:
         return self._answer(self._read(name, params, cookie))
 
-    def write(self, name: str, params: Params, cookie: str | None, token: str | None) -> Answer:
-        return self._answer(self._write(name, params, cookie, token))
+    def write(
+        self, name: str, params: Params, cookie: str | None, token: str | None, peer: str
+    ) -> Answer:
+        answer = self._answer(self._write(name, params, cookie, token))
+        # Who changed what, for whoever reads the log; never a secret or a body.
+        shown = {key: params[key] for key in _SHOWN if key in params}
+        session = self._sessions.find(cookie)
+        user = session.user if session is not None and session.user else "nobody by name"
+        log.warning("change %s %s by %s from %s: %d", name, shown, user, peer, answer.status)
+        return answer
 
     def _answer(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         self.asked_at = time.monotonic()
@@ -94,6 +107,10 @@ class Console:
             found = self._wait(work)
         except AerobeeError as error:
             return refused(status_of(error), str(error))
+        except Exception:
+            log.exception("a page could not be made")
+            text = "this is a fault of the console: its log says what failed"
+            return refused(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         assert isinstance(found, Answer)
         return found
 
@@ -187,4 +204,7 @@ def refused(status: int, text: str, *, login: str = "") -> Answer:
 
 
 def encode(value: Any) -> bytes:
-    return msgspec.json.encode(value)
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a property that is no text; JSON can name its signs all the same
+        return json.dumps(value).encode()

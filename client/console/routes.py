@@ -24,6 +24,7 @@ Answering = Callable[[View, Params], Awaitable[Any]]
 
 READS: Final[dict[str, Answering]] = {
     "overview": overview.overview,
+    "health": overview.health,
     "topics": topics.listed,
     "topic": topics.one,
     "messages": messages.find,

@@ -227,3 +227,42 @@ def test_a_process_of_its_own_serves_it(broker: EmbeddedBroker) -> None:
         status, _, told = browser.ask("GET", "/console/api/overview")
         assert status == 200 and told["cluster"] == "DefaultCluster"
         assert browser.ask("GET", "/")[0] == 302
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "overview?since=x",
+        "messages?topic=t&mode=odd",
+        "messages?topic=t&mode=offset&offset=-1",
+        "messages?topic=t&mode=time&since=yesterday",
+        "reset-preview?group=g&topic=t&to=nowhere",
+        "tail?topic=t&cursor=%00",
+        "letters?group=g&limit=9999999",
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused_with_a_reason(
+    broker: EmbeddedBroker, reader: Browser, path: str
+) -> None:
+    loop = Loop()
+
+    async def fill() -> None:
+        async with broker.connect() as mq:
+            await mq.send("t", b"x")
+            await mq.admin.create_group("g")
+
+    loop.run(fill())
+    loop.close()
+    reader.begin()
+    status, _, told = reader.ask("GET", f"/console/api/{path}")
+    assert status == 400 and told["error"]
+
+
+def test_a_property_that_is_no_text_does_not_hide_its_message(
+    broker: EmbeddedBroker, reader: Browser
+) -> None:
+    from aerobee.client.console.app import encode
+
+    assert json.loads(encode({"name": "\udcff"})) == {"name": "\udcff"}
+    reader.begin()
+    assert reader.ask("GET", "/console/api/health")[0] == 200

@@ -115,12 +115,30 @@ function drawHead() {
     live.setAttribute("aria-pressed", String(state.live));
     if (state.live) show();
   }, "quiet live", { "aria-pressed": "true", title: "Live updates on or off (p)", id: "live" });
-  put(head, form, h("div", { class: "state" },
+  put(head, h("a", { class: "health", href: path(), id: "health" }, "…"), form, h("div", { class: "state" },
     live,
     session.write ? badge("CHANGES ALLOWED", "warn") : badge("READ-ONLY", ""),
     button("Theme", theme, "quiet", { title: "Light, dark, or as the system says" }),
     button("Keys", keys, "quiet", { title: "Keyboard shortcuts (?)" }),
     session.user ? button(`Log out ${session.user}`, logOut, "quiet") : button("Log in", () => logIn("user"), "quiet")));
+}
+
+// The cluster and how it is, on every page.
+async function watchHealth() {
+  clearTimeout(state.health);
+  const place_ = document.getElementById("health");
+  if (place_ && !session.login && !document.hidden) {
+    try {
+      const found = await get("health");
+      const count = found.troubles + found.warnings;
+      place_.className = `health ${found.troubles ? "bad" : found.warnings ? "warn" : "good"}`;
+      put(place_, h("b", {}, found.cluster), count ? `${count} to look at` : "all is well");
+    } catch (error) {
+      place_.className = "health bad";
+      put(place_, h("b", {}, "–"), error.login ? "not logged in" : "does not answer");
+    }
+  }
+  state.health = setTimeout(watchHealth, 10000);
 }
 
 async function suggest(box, found) {
@@ -225,7 +243,9 @@ async function boot() {
   }
   drawHead();
   drawNav("");
+  watchHealth();
   if (session.login) {
+    state.mounted?.abort.abort();
     put(main);
     logIn(session.login);
   } else show();

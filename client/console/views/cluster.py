@@ -6,7 +6,7 @@ from typing import Any
 
 from aerobee.client.admin.types import Broker
 from aerobee.client.console.view import View, attempt, gather, number
-from aerobee.client.console.views.groups import connections_of, members_of
+from aerobee.client.console.views.groups import configs_of, connections_of, members_of
 from aerobee.client.console.views.progress import all_progress
 from aerobee.client.errors import AerobeeError
 
@@ -16,7 +16,7 @@ Params = dict[str, Any]
 async def clients(view: View, _params: Params) -> dict[str, Any]:
     """Everybody who is connected and says what for."""
     found: dict[str, dict[str, Any]] = {}
-    names = sorted({*await all_progress(view), *await view.admin.groups()})
+    names = sorted({*await all_progress(view), *await configs_of(view)})
     for group, connections in zip(
         names, await gather(connections_of(view, name) for name in names), strict=True
     ):
@@ -133,5 +133,5 @@ async def search(view: View, params: Params) -> dict[str, Any]:
     text = str(params.get("text") or "").strip().lower()
     limit = number(params, "limit", 8, 1, 50)
     topics = [name for name in await view.user_topics() if text in name.lower()]
-    groups = [name for name in await view.admin.groups() if text in name.lower()]
+    groups = [name for name in sorted(await configs_of(view)) if text in name.lower()]
     return {"topics": topics[:limit], "groups": groups[:limit]}

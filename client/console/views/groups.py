@@ -8,9 +8,8 @@ from aerobee.client.admin.details import Progress, TimeSpan
 from aerobee.client.admin.types import Broker
 from aerobee.client.console.view import View, attempt, gather, need, now_ms
 from aerobee.client.console.views.progress import all_progress
-from aerobee.client.errors import NotFound
 from aerobee.protocol.json.fastjson import MessageQueue
-from aerobee.protocol.names import RETRY_PREFIX
+from aerobee.protocol.names import RETRY_PREFIX, is_system_group
 
 Params = dict[str, Any]
 
@@ -18,7 +17,7 @@ Params = dict[str, Any]
 async def listed(view: View, _params: Params) -> dict[str, Any]:
     """Every group with its lag in messages and in time, its members and topics."""
     progress = await all_progress(view)
-    names = sorted({*progress, *await view.admin.groups()})
+    names = sorted({*progress, *await configs_of(view)})
     rows = await gather(_row(view, name, progress.get(name, [])) for name in names)
     return {"groups": rows}
 
@@ -53,11 +52,14 @@ async def configs_of(view: View) -> dict[str, list[dict[str, Any]]]:
 
     async def ask() -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {}
-        for name in await view.admin.groups():
-            found[name] = list((await view.admin.group_config(name)).values())
+        masters = await view.masters()
+        for table in await gather(view.admin.details.all_groups(row.address) for row in masters):
+            for name, config in table.items():
+                if not is_system_group(name):
+                    found.setdefault(name, []).append(config)
         return found
 
-    kept: dict[str, list[dict[str, Any]]] = await view.shared.get("group configs", 10.0, ask)
+    kept: dict[str, list[dict[str, Any]]] = await view.shared.get("group configs", 3.0, ask)
     return kept
 
 
@@ -208,8 +210,3 @@ def _conflicts(connections: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         for topic, rows in (body.get("conflicts") or {}).items()
         for row in rows
     ]
-
-
-async def known(view: View, group: str) -> None:
-    if group not in await view.admin.groups(system=True):
-        raise NotFound(f"no broker knows the group {group!r}")

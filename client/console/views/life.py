@@ -63,13 +63,16 @@ async def send(view: View, params: Params) -> dict[str, Any]:
     if not isinstance(properties, dict):
         raise Misuse("properties are names with values")
     keys = str(params.get("key") or "").split()
-    delay = params.get("delay")
+    try:
+        delay = float(params.get("delay") or 0)
+    except (TypeError, ValueError):
+        raise Misuse("the delay is a number of seconds") from None
     receipt = await view.mq.send(
         need(params, "topic"),
         str(params.get("body") or "").encode(),
         tag=str(params.get("tag") or "") or None,
         key=keys or None,
-        delay=float(delay) if delay else None,
+        delay=delay or None,
         properties={str(name): str(value) for name, value in properties.items()} or None,
     )
     return {

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.console.view import View, attempt, gather, now_ms
+from aerobee.client.console.view import View, attempt, gather, now_ms, number
 from aerobee.client.console.views import groups, store
 from aerobee.client.errors import AerobeeError
 from aerobee.client.tools.doctor import examine_cluster
@@ -22,7 +22,7 @@ _ORDER: Final = {"trouble": 0, "warning": 1}
 
 async def overview(view: View, params: Params) -> dict[str, Any]:
     """The figures now, the samples since the viewer's last one, and the list of troubles."""
-    since = int(str(params.get("since") or 0) or 0)
+    since = number(params, "since", 0, 0, 2**62)
     sample: dict[str, Any] = await view.shared.get(
         "sample", SAMPLE_SECONDS - 0.2, lambda: _sample(view)
     )
@@ -37,6 +37,18 @@ async def overview(view: View, params: Params) -> dict[str, Any]:
         "worst": found["behind"][0] if found["behind"] else None,
         "behind": found["behind"],
         "watched_since": view.history.since_ms,
+    }
+
+
+async def health(view: View, _params: Params) -> dict[str, Any]:
+    """For the head of every page: the cluster's name, and how many things are wrong."""
+    brokers = await view.brokers()
+    rows = (await view.shared.get("attention", 8.0, lambda: attention(view)))["rows"]
+    troubles = sum(row["verdict"] == "trouble" for row in rows)
+    return {
+        "cluster": ", ".join(sorted({row.cluster for row in brokers if row.cluster})) or "–",
+        "troubles": troubles,
+        "warnings": len(rows) - troubles,
     }
 
 

@@ -128,7 +128,7 @@ function resend(context, found) {
       put(trouble, note(`${answer.client} answered ${answer.result || "nothing"}${answer.remark ? `: ${answer.remark}` : ""}.`, "good"));
     }), "primary");
     put(content,
-      h("p", {}, "One member that is online handles the stored message now; no other group gets it, no offset moves. The Java client can do that; members that cannot say so."),
+      h("p", {}, "One member that is online handles the stored message now; no other group gets it, no offset moves."),
       names.length ? field("Group", group) : note("No group reads this topic."), trouble, h("div", { class: "actions" }, send));
   });
 }
