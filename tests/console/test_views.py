@@ -204,11 +204,14 @@ async def test_a_reset_moves_several_topics_together() -> None:
         wanted = {"group": "g", "topic": "a,b", "to": "first"}
         plan = await resets.preview(view, wanted)
         assert plan["again"] == 20 and plan["skipped"] == 0
-        with pytest.raises(Misuse):
-            await resets.reset(view, wanted)
-        await resets.reset(view, wanted | {"confirm": "g"})
+        change = {"group": "g", "moves": plan["moves"]}
+        for wrong in (change, wanted | {"confirm": "g"}, change | {"confirm": "g", "moves": [1]}):
+            with pytest.raises(Misuse):
+                await resets.reset(view, wrong)
+        await send_numbered(view.mq, "a", 3)  # what came after the preview changes nothing of it
+        await resets.reset(view, change | {"confirm": "g"})
         lags = await view.admin.lag("g")
-        assert sum(row.lag for row in lags if row.queue.topic in ("a", "b")) == 20
+        assert sum(row.lag for row in lags if row.queue.topic in ("a", "b")) == 23
 
 
 async def test_viewers_share_what_is_asked_of_the_broker() -> None:

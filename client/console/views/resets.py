@@ -109,17 +109,25 @@ async def _target(
 
 
 async def reset(view: View, params: Params) -> dict[str, Any]:
-    """Do it. `confirm` is the group's name, typed by whoever asks."""
+    """Do what a preview said, to the offset. `confirm` is the group's name, typed by who asks."""
     group = need(params, "group")
     if params.get("confirm") != group:
         raise Misuse("type the group's name to confirm")
-    moved = []
-    for topic in topics_in(params):
-        for move in await plan(view, topic, params):
-            broker = await view.master(move.queue.broker_name)
-            await view.admin.details.move(broker.address, group, move.queue, move.new)
-            moved.append(move.tell())
-    return {"moves": moved}
+    moves = params.get("moves")
+    if not isinstance(moves, list) or not moves:
+        raise Misuse("'moves' are the rows of the preview, and there is none")
+    try:
+        chosen = [(_queue(row), int(row["new"])) for row in moves]
+    except (TypeError, KeyError, ValueError):
+        raise Misuse("'moves' are not the rows of a preview") from None
+    for queue, offset in chosen:
+        broker = await view.master(queue.broker_name)
+        await view.admin.details.move(broker.address, group, queue, offset)
+    return {"moved": len(chosen)}
+
+
+def _queue(row: dict[str, Any]) -> MessageQueue:
+    return MessageQueue(str(row["topic"]), str(row["broker"]), int(row["queue"]))
 
 
 async def pause(view: View, params: Params) -> dict[str, Any]:

@@ -35,10 +35,11 @@ export function messagePage(root, context) {
         h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", {}, "Life")), life),
         h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", {}, "Properties")), facts))));
   let shown = "";
+  let found = null; // the newest answer: what buttons do is asked of it
   return {
     every: 5,
     async refresh() {
-      const found = await context.ask("message", { topic, id });
+      found = await context.ask("message", { topic, id });
       const message = found.message;
       groups.update(found.groups);
       put(life, found.life.length ? found.life.map(event) : h("li", {}, "No copy of it is left."));

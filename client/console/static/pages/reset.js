@@ -49,7 +49,7 @@ export function resetDialog(context, found, target) {
         rows.update(plan.moves);
         const name = input({ name: "confirm" });
         const move = h("button", { type: "button", class: "danger", on: { click: () => doing(move, trouble, async () => {
-          await post("reset", { ...wanted, confirm: name.value });
+          await post("reset", { group: found.group, moves: plan.moves, confirm: name.value });
           close();
           context.refresh();
         }) } }, "Move the group");
