@@ -122,7 +122,7 @@ function hex(data) {
 function resend(context, found) {
   dialog("Resend to one group", (content) => {
     const trouble = h("div");
-    const names = found.groups.map((row) => [row.group, row.group]);
+    const names = found.groups.filter((row) => row.group !== "*").map((row) => [row.group, row.group]);
     const group = select(names, names[0]?.[0], { name: "group" });
     const send = button("Resend", () => doing(send, trouble, async () => {
       const answer = await post("resend", { group: group.value, topic: found.message.topic, id: found.message.offset_id });
