@@ -211,10 +211,6 @@ class Details:
             return {}
         return dict(body.get("data") or {})
 
-    async def replicas(self, address: str) -> dict[str, Any]:
-        """Who copies a broker's log, or whose log it copies."""
-        return await self._json(address, RequestCode.GET_BROKER_HA_STATUS, "the replication")
-
     async def delay_offsets(self, address: str) -> dict[int, int]:
         """How far each delay level has been delivered, by level."""
         body = await self._json(address, RequestCode.GET_ALL_DELAY_OFFSET, "the delay levels")

@@ -78,7 +78,7 @@ def test_errors_come_through():
             # for the parts of the SDK itself
             {"get_ready", "offer", "make_ready", "on_finished", "forget", "retry", "reply"}
             | {"move", "subscription", "request_rebalance", "process_queues", "unlock"}
-            | {"reject", "again_here"},
+            | {"reject", "again_here", "hand_in"},
         ),
     ],
 )

@@ -104,7 +104,7 @@ async def _broker(view: View, broker: Broker) -> dict[str, Any]:
         return found
     state = await attempt(view.runtime(broker.address), {})
     settings = await attempt(view.settings(broker.address), {})
-    replicas = await attempt(view.admin.details.replicas(broker.address), {})
+    replicas = await attempt(view.admin.replication(broker.address), {})
     end = int(replicas.get("masterCommitLogMaxOffset") or 0)
     return found | {
         "version": state.get("brokerVersionDesc", ""),
