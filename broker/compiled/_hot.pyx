@@ -272,13 +272,12 @@ cdef struct Bounds:
 
 
 cdef class Frames:
-    """The whole frames at the start of `data`, cut when they are asked for: an iterator of those
-    that are left. `stop`: where the first that is not whole begins; `bad`: it cannot be one."""
+    """The whole frames at the start of `data`, cut when they are asked for. `stop`: where the first
+    that is not whole begins; `bad`: it cannot be one."""
 
     cdef bytes _data
     cdef Bounds* _bounds
     cdef Py_ssize_t _count
-    cdef Py_ssize_t _next
     cdef readonly Py_ssize_t stop
     cdef readonly Py_ssize_t wanted  # bytes from `stop` on without which no frame can be cut
     cdef readonly bint bad
@@ -325,53 +324,24 @@ cdef class Frames:
         free(self._bounds)
 
     def __len__(self):
-        return self._count - self._next
+        return self._count
 
     def __iter__(self):
-        return self
+        cdef Cursor cursor = Cursor.__new__(Cursor)
+        cursor._frames = self
+        return cursor
 
-    def __next__(self):
-        cdef Bounds* bounds
-        if self._next >= self._count:
-            raise StopIteration
-        bounds = self._bounds + self._next
-        self._next += 1
+    cdef tuple cut(self, Py_ssize_t number):
+        cdef Bounds* bounds = self._bounds + number
         return (
             bounds.codec,
             self._data[bounds.header : bounds.body],
             self._data[bounds.body : bounds.end],
         )
 
-    def next_is_send(self):
-        """Whether the next frame begins as sends do that may be plain."""
-        return self._next < self._count and self._code_of(self._bounds + self._next) != 0
-
-    def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits):
-        """Take the plain sends that come next: those of one codec and code. None: there is none."""
-        cdef Run run
-        cdef Bounds* bounds
-        cdef int codec, code, run_codec = -1, run_code = 0
-        if len(born_host) != 8 or len(store_host) != 8 or self._next >= self._count:
-            return None
-        run = Run.__new__(Run)
-        run.begin(self._data, self._count - self._next, plain, rules, born_host, store_host, waits)
-        while self._next < self._count:
-            bounds = self._bounds + self._next
-            codec = bounds.codec
-            code = self._code_of(bounds)
-            if not code or (run._count and (codec != run_codec or code != run_code)):
-                break
-            run_codec, run_code = codec, code
-            if not run.take(bounds, code):
-                break
-            self._next += 1
-        if not run._count:
-            return None
-        run.codec, run.code = run_codec, run_code
-        return run
-
-    cdef int _code_of(self, Bounds* bounds) noexcept:
+    cdef int code_of(self, Py_ssize_t number) noexcept:
         """310 or 10 for what may be a plain send; else 0."""
+        cdef Bounds* bounds = self._bounds + number
         cdef const uint8_t* header = <const uint8_t*>PyBytes_AS_STRING(self._data) + bounds.header
         cdef Py_ssize_t size = bounds.body - bounds.header
         if bounds.codec == JSON:
@@ -383,6 +353,54 @@ cdef class Frames:
         if bounds.codec == ROCKETMQ:
             return 310 if size > 2 and header[0] == 1 and header[1] == 0x36 else 0
         return 310 if size > 4 and memcmp(header, b"\x97\xcd\x01\x36", 4) == 0 else 0
+
+
+cdef class Cursor:
+    """Goes through frames, one by one or by all plain sends that come next."""
+
+    cdef Frames _frames
+    cdef Py_ssize_t _next
+
+    def __length_hint__(self):
+        return self._frames._count - self._next
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._next >= self._frames._count:
+            raise StopIteration
+        self._next += 1
+        return self._frames.cut(self._next - 1)
+
+    def next_is_send(self):
+        """Whether the next frame begins as sends do that may be plain."""
+        return self._next < self._frames._count and self._frames.code_of(self._next) != 0
+
+    def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits):
+        """Take the plain sends that come next: those of one codec and code. None: there is none."""
+        cdef Run run
+        cdef Frames frames = self._frames
+        cdef int codec, code, run_codec = -1, run_code = 0
+        if len(born_host) != 8 or len(store_host) != 8 or self._next >= frames._count:
+            return None
+        run = Run.__new__(Run)
+        run.begin(
+            frames._data, frames._count - self._next, plain, rules, born_host, store_host, waits
+        )
+        while self._next < frames._count:
+            codec = frames._bounds[self._next].codec
+            code = frames.code_of(self._next)
+            if not code or (run._count and (codec != run_codec or code != run_code)):
+                break
+            run_codec, run_code = codec, code
+            if not run.take(frames._bounds + self._next, code):
+                break
+            self._next += 1
+        if not run._count:
+            return None
+        run.codec, run.code = run_codec, run_code
+        return run
 
 
 # --- a run of sends

@@ -77,7 +77,7 @@ class CutDecoder(FrameDecoder):
             super().feed(data[frames.stop :])  # which says what is wrong with it
         elif frames.stop < len(data):
             self._buffer += data[frames.stop :] if frames.stop else data
-        return cast(list[RawFrame], frames)  # as far as it is used: an iterator with a length
+        return cast(list[RawFrame], frames)  # as far as it is used: to go through, and its length
 
 
 class _Marks(Sequence[Mark]):
@@ -110,13 +110,13 @@ class CompiledPath(HotPath):
     ) -> None:
         super().__init__(connection, dispatcher, frame_size_max, sends, pulls)
         self._hot = _compiled()
-        self._frames: type[_hot.Frames] = self._hot.Frames
+        self._cursor: type[_hot.Cursor] = self._hot.Cursor
         self._decoder = CutDecoder(frame_size_max)
         # What needs a signature is looked at in Python.
         self._takes_sends = self._is_plain_host and self._admission is None
 
     def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
-        if not isinstance(remaining, self._frames):
+        if not isinstance(remaining, self._cursor):
             return super()._send_run(remaining, out)
         if not remaining.next_is_send():
             return next(remaining, None)

@@ -110,7 +110,7 @@ def compiled_send(frame: RawFrame, topic: str, queue_id: int) -> _hot.Run | None
         frame_lengths(codec, len(header), len(body)) + header + body, FRAME_SIZE_MAX
     )
     host = bytes(8)
-    return frames.sends({topic: {queue_id: _Queue()}}, rules("x\x01y\x02"), host, host, False)
+    return iter(frames).sends({topic: {queue_id: _Queue()}}, rules("x\x01y\x02"), host, host, False)
 
 
 def check_compiled(frame: RawFrame, hot: object) -> None:
