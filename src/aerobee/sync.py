@@ -491,6 +491,8 @@ class Admin(_Twin[admin.Admin]):
     settings = _blocking(admin.Admin.settings)
     change_settings = _blocking(admin.Admin.change_settings)
     ping = _blocking(admin.Admin.ping)
+    replication = _blocking(admin.Admin.replication)
+    promote = _blocking(admin.Admin.promote)
     topics = _blocking(admin.Admin.topics)
     create_topic = _blocking(admin.Admin.create_topic)
     update_topic = _blocking(admin.Admin.update_topic)

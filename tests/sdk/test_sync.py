@@ -67,7 +67,7 @@ def test_errors_come_through():
 @pytest.mark.parametrize(
     ("name", "only_async"),
     [
-        ("Client", {"open"}),
+        ("Client", {"open", "telemetry_default"}),
         ("Producer", set()),
         ("BufferedProducer", set()),
         ("TransactionProducer", {"on_check"}),
