@@ -6,6 +6,7 @@ it, the package is installed without: the broker then takes the same path in Pyt
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -50,10 +51,18 @@ def build(root: Path, made: Path) -> Path:
 
 
 def put_in_place(module: Path, folder: Path) -> None:
-    """In one step: a broker that runs keeps the one it has loaded."""
+    """In one step: a broker that runs keeps the one it has loaded. Beside it stands of which
+    sources it was made, so that one of older sources is not taken (`aerobee.broker.compiled`)."""
     fresh = folder / f"{module.name}.new"
     shutil.copy2(module, fresh)
     fresh.replace(folder / module.name)
+    (folder / f"{module.name}.sources").write_text(digest_of_sources(folder))
+
+
+def digest_of_sources(folder: Path) -> str:
+    """As `aerobee.broker.compiled` makes it, which cannot be imported before it is installed."""
+    sources = sorted(path for path in folder.iterdir() if path.suffix in (".pyx", ".pxi", ".h"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 class CustomBuildHook(BuildHookInterface):
