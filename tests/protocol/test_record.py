@@ -83,6 +83,8 @@ def test_every_message_is_read_back_as_it_was_written(
     store_host: bytes,
     append_crc: bool,
 ) -> None:
+    if not append_crc:  # without a checksum over them, zeros at the end are told from torn ones
+        props = props.rstrip("\0")
     message = Message(topic, queue_id, body, props, 3, 1, 5, born_host, store_host, 2, 7)
     record = encode_record(message, 11, 22, 33, append_crc=append_crc)
     [read] = decode_records(record)
