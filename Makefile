@@ -3,6 +3,8 @@
 PY ?= python3
 V  := .venv
 OK := $(V)/.installed
+# Most tests wait for something most of the time, so more run at once than there are cores.
+WORKERS ?= 4
 # Tests that need more than Python have targets of their own.
 QUICK := not apache and not browser and not cpp and not go and not node and not rust and not spark and not slow and not root
 
@@ -29,7 +31,7 @@ run: $(OK) ## set up what is missing and start a broker with its name service (A
 	@$(V)/bin/aerobee broker $(ARGS)
 
 test: $(OK) ## set up what is missing and run the tests that need Python only
-	$(V)/bin/pytest -q -m "$(QUICK)" $(ARGS)
+	$(V)/bin/pytest -q -n $(WORKERS) --dist loadfile -m "$(QUICK)" $(ARGS)
 
 check: $(OK) ## format, lint, imports between layers, and types
 	$(V)/bin/ruff format --check .

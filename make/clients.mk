@@ -10,5 +10,5 @@ test-rust: $(OK) ## the Rust client rocketmq-client-rust (Cargo)
 
 .PHONY: test-peers
 test-peers: $(OK) ## all but the exchange of stores that needs Apache RocketMQ, its clients, Go, Node or C++
-	$(V)/bin/pytest -q -m "(apache or go or node or cpp) and not browser and not spark and not slow and not root" \
+	$(V)/bin/pytest -q -n 2 --dist loadfile -m "(apache or go or node or cpp) and not browser and not spark and not slow and not root" \
 	  --ignore=tests/exchange --ignore=tests/services $(ARGS)

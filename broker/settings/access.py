@@ -78,7 +78,8 @@ class AccessSettings:
     )
     inner_client_authentication_credentials: str = setting(
         "",
-        "What this broker signs its own requests to name servers with; a super user here.",
+        "What this broker signs its own requests with, to name servers and to its master; a super "
+        "user here.",
         unit="JSON",
         secret=True,
         check=_check_inner,

@@ -75,8 +75,10 @@ def console(
 
 def known_settings() -> dict[str, dict[str, Any]]:
     """What a broker can be set to, with the defaults of Aerobee and of RocketMQ."""
-    from aerobee.broker.settings import setting_rows
-
+    try:
+        from aerobee.broker.settings import setting_rows
+    except ModuleNotFoundError:  # the SDK alone: the page shows names and values
+        return {}
     return {
         row.key: {
             "default": row.default,

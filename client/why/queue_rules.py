@@ -189,7 +189,7 @@ def _passed(case: Case) -> Said | None:
 def _paused(case: Case) -> Said | None:
     if case.group.consume_enabled:
         return None
-    remedy = f"aerobee group create {case.group.group} enables it again"
+    remedy = f"aerobee group update {case.group.group} --consume enables it again"
     return WhyVerdict.PAUSED, "the group is paused (consumeEnable=false)", case.place, remedy
 
 
