@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 from aerobee.client.console.view import View, need, now_ms
-from aerobee.client.console.views import life_by_copies, message_json
+from aerobee.client.console.views import message_json
 from aerobee.client.console.views.groups import connections_of, members_of
 from aerobee.client.errors import Misuse, NotFound
 from aerobee.client.message import Message
@@ -17,19 +18,10 @@ _TOLD: Final = ("at", "event", "topic", "broker", "queue", "offset", "reason", "
 async def one(view: View, params: Params) -> dict[str, Any]:
     """The message with that id, and its life; of one that is gone what is known of it."""
     topic, wanted = need(params, "topic"), need(params, "id").strip()
-    why = getattr(view.mq, "why", None)  # of an SDK that can ask brokers for their evidence
     message: Message | None = None
-    try:
+    with suppress(NotFound):
         message = await view.mq.message(wanted, topic=topic)
-    except NotFound:
-        if why is None:
-            raise
-    found: dict[str, Any]
-    if why is not None:
-        found = _explained((await why(wanted, topic)).as_dict())
-    else:
-        assert message is not None
-        found = await life_by_copies.explain(view, message)
+    found = _explained((await view.mq.why(wanted, topic)).as_dict())
     bodies = not view.options.hide_bodies
     shown = message_json.all_of(message, bodies=bodies) if message is not None else None
     return {"message": shown, "now": now_ms(), **found}
