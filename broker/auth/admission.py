@@ -108,11 +108,12 @@ class Admission:
         guard, connection = self._guard, self._connection
         book, why_stale = guard.book, guard.freshness.why_stale
         last = ("", "", -1)  # access key, topic, generation of users
+        user = ""
         makers: tuple[Keyed, ...] = ()  # of this user's signatures; none: it need not sign
         must_be_fresh = False
 
         def admits(code: int, fields: ProvenFields, content: bytes, body: bytes) -> bool:
-            nonlocal last, makers, must_be_fresh
+            nonlocal last, user, makers, must_be_fresh
             name, topic, generation = last
             if fields.AccessKey != name or fields.b != topic or book.generation != generation:
                 name, topic = fields.AccessKey, fields.b
@@ -120,7 +121,7 @@ class Admission:
                 if principal is None:
                     return False
                 last = name, topic, principal.generation
-                connection.user = proven(principal)
+                user = proven(principal)
                 makers = tuple(map(keyed, principal.secrets))
                 must_be_fresh = guard.must_be_fresh(principal)
             elif makers:
@@ -134,6 +135,7 @@ class Admission:
                         break
                 else:
                     return False
+            connection.user = user  # a request of another's may have come in between
             if not must_be_fresh:
                 return True
             said, number, made = fields.fresh_code, fields.fresh_number, fields.fresh_time

@@ -89,6 +89,9 @@ class _Marks(Sequence[Mark]):
     def __len__(self) -> int:
         return len(self.run)
 
+    def __iter__(self) -> Iterator[Mark]:
+        return iter(self.run.marks())  # once: `Sequence` would make all of them for each
+
     @overload
     def __getitem__(self, which: int) -> Mark: ...
     @overload

@@ -139,10 +139,13 @@ class SendAnswers:
         place, write = _OPAQUE[codec]
         begin, end = place + len(write(opaque)), len(frame)
         between = []
-        for size in reversed(sizes):  # from the end: a length may look like the filler
-            at = frame.rindex(_FILLER.encode() * size, 0, end)
+        before = end
+        names = b"transactionId", b"queueOffset", b"msgId"
+        # From the end, and each in front of the next one's name: a length may look like the filler.
+        for name, size in zip(names, reversed(sizes), strict=True):
+            at = frame.rindex(_FILLER.encode() * size, 0, before)
             between.append(frame[at + size : end])
-            end = at
+            end, before = at, frame.rindex(name, 0, at)
         after_key, after_offset, after_id = between
         pieces = frame[:place], frame[begin:end], after_id, after_offset, after_key
         start, one, two, three, four = (piece.replace(b"%", b"%%") for piece in pieces)

@@ -40,7 +40,7 @@ _MESSAGES: Final = frozenset(
     }
 )
 
-_JSON_CODE: Final = re.compile(rb'"code"\s*:\s*"?(\d+)')
+_JSON_CODE: Final = re.compile(rb'"code"\s*:\s*"?(\d{1,10})')  # int() refuses thousands of digits
 
 
 def carries_messages(frame: RawFrame) -> bool:
@@ -51,6 +51,11 @@ def carries_messages(frame: RawFrame) -> bool:
         return found is not None and int(found[1]) in _MESSAGES
     if codec == ROCKETMQ:
         return int.from_bytes(header[:2], "big") in _MESSAGES
+    return is_message_request(frame)
+
+
+def is_message_request(frame: RawFrame) -> bool:
+    """By the code that the request will be handled by: a header can hide it from a quick look."""
     try:
         return decode_command(*frame).code in _MESSAGES
     except ProtocolError:

@@ -16,7 +16,7 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.dispatch import Dispatcher
-from aerobee.broker.net.general_feed import GeneralFeed, carries_messages
+from aerobee.broker.net.general_feed import GeneralFeed, is_message_request
 from aerobee.broker.net.outbox import Part
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.codes import ResponseCode
@@ -54,14 +54,18 @@ class Share:
         self._counted = 0
         self._counted_at = float("-inf")
 
+    def owe(self, size: int, most: Most, now: float) -> None:
+        """Count bytes that have gone already, whether or not there was anything left."""
+        per_second = most.bytes_per_second
+        self._left = min(per_second, self._left + (now - self._left_at) * per_second) - size
+        self._left_at = now
+
     def take(self, size: int, most: Most, now: float) -> float:
         """Seconds until its bytes are paid for; 0.0: these are within the limit. One read may be
         larger than what is left: then what comes next has to wait."""
-        per_second = most.bytes_per_second
-        self._left = min(per_second, self._left + (now - self._left_at) * per_second)
-        self._left_at = now
+        self.owe(0, most, now)
         if self._left <= 0:
-            return max(0.001, -self._left / per_second)
+            return max(0.001, -self._left / most.bytes_per_second)
         self._left -= size
         return 0.0
 
@@ -92,6 +96,10 @@ class Shares:
             share = self._by_name[name] = Share(name, self.most, self._clock.monotonic())
         share.connections.add(connection)
         return share
+
+    def owe(self, share: Share, size: int) -> None:
+        if self.most.bytes_per_second:
+            share.owe(size, self.most, self._clock.monotonic())
 
     def has_too_many(self, share: Share) -> bool:
         return 0 < self.most.connections < len(share.connections)
@@ -128,6 +136,7 @@ class Quota:
         self._address = addresses.join(connection.peer[0], connection)
         self._user: Share | None = None
         self._written = 0
+        self._unpaid = 0  # bytes that went before a user was known
         self._logged_at = float("-inf")
         connection.on_close.append(self._closed)
 
@@ -136,19 +145,20 @@ class Quota:
         reason = self._why_over(frames)
         if not reason:
             return (), frames
-        refused = [frame for frame in frames if carries_messages(frame)]
-        others = [frame for frame in frames if not carries_messages(frame)]
+        refused: list[RawFrame] = []
+        others: list[RawFrame] = []
+        for frame in frames:
+            (refused if is_message_request(frame) else others).append(frame)
         return refusals(refused, reason), others
 
     def _why_over(self, frames: Sequence[RawFrame]) -> str:
-        """What was answered since the last requests counts with these."""
         connection = self._connection
-        written = connection.outbox.written
-        size = sum(len(header) + len(body) for _, header, body in frames) + written - self._written
-        self._written = written
-        self._follow_user()
+        self._settle()
+        size = sum(len(header) + len(body) for _, header, body in frames)
         reason = self._addresses.why_over(self._address, size)
-        if not reason and self._user is not None:
+        if not reason and self._user is None:
+            self._unpaid += size
+        elif not reason and self._user is not None:
             reason = self._users.why_over(self._user, size)
             if reason and self._users.has_too_many(self._user):
                 _close_soon(connection, reason)
@@ -156,6 +166,18 @@ class Quota:
             self._logged_at = connection.active_at
             log.warning("over a limit: requests refused", peer=connection.name, reason=reason)
         return reason
+
+    def _settle(self) -> None:
+        """What was answered since the last requests counts, also if these are refused."""
+        written = self._connection.outbox.written
+        answered, self._written = written - self._written, written
+        self._follow_user()
+        self._addresses.owe(self._address, answered)
+        if self._user is None:
+            self._unpaid += answered
+        else:
+            self._users.owe(self._user, answered + self._unpaid)
+            self._unpaid = 0
 
     def _follow_user(self) -> None:
         name = self._connection.user
@@ -165,6 +187,7 @@ class Quota:
             self._user = self._users.join(name, self._connection) if name else None
 
     def _closed(self, connection: Any) -> None:
+        self._settle()
         self._address.connections.discard(connection)
         if self._user is not None:
             self._user.connections.discard(connection)

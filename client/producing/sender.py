@@ -239,7 +239,7 @@ class Sender:
         failed: set[str] = set()
         unknown: AerobeeError | None = None
         last: AerobeeError = RequestTimeout(f"no connection for {topic!r} within {timeout:g} s")
-        tries = 0
+        tries, reached = 0, False
         pause = 0.02
         while (left := deadline - loop.time()) > 0:
             asked = False
@@ -247,8 +247,8 @@ class Sender:
                 queue, connection = await self._reach(topic, order_key, failed, left)
                 asked = True
                 tries += 1
-                if tries == 1:
-                    deadline = loop.time() + timeout
+                if not reached:
+                    reached, deadline = True, loop.time() + timeout
                 answer = await connection.ask(build(queue, connection), deadline - loop.time())
             except TimeoutError:
                 break
@@ -265,10 +265,8 @@ class Sender:
                 if answer.code in STORED_CODES:
                     return Stored(queue, answer, connection)
                 last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
-                if _is_no_master(answer):
-                    tries -= (
-                        1  # it has not looked at the message: the master is elsewhere, or will be
-                    )
+                if _is_no_master(answer):  # it has not looked at the message, nor has the master
+                    tries -= 1
                 if answer.code not in RETRY_CODES and not _is_drained(answer):
                     break
                 self._avoid(queue.broker_name, failed)

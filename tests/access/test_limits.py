@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from peers.in_process import running_broker
 from waiting import until
 
 from access.guarded import Asker, guarded_broker, make_topics, pull_fields, send_fields
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.net.general_feed import carries_messages, is_message_request
+from aerobee.broker.net.quotas import Most, Quota, Quotas
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
 
@@ -94,3 +99,58 @@ async def test_bytes_over_a_second_s_worth_are_refused_until_they_are_paid_for(
                     await asyncio.sleep(0.1)
         counted = app.broker.stats.broker_put.nums
         assert counted == 2 + len(stored)  # the topic's first one; what was refused is not stored
+
+
+class ShownConnection:
+    """As much of a connection as a quota looks at."""
+
+    def __init__(self) -> None:
+        self.peer, self.user, self.name = ("10.0.0.1", 1), "", "10.0.0.1:1"
+        self.on_close: list[Any] = []
+        self.active_at = 0.0
+        self.outbox = SimpleNamespace(written=0)
+
+
+class HandClock(Clock):
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+PULL_FRAME = (JSON, b'{"code":11,"extFields":{},"opaque":1}', b"")
+HEARTBEAT = (JSON, b'{"code":34,"extFields":{},"opaque":1}', b"")
+
+
+def test_answers_are_paid_for_whatever_is_asked_in_between() -> None:
+    clock = HandClock()
+    quotas = Quotas(Most(bytes_per_second=1_000_000), Most(), clock, lambda _: 0)
+    connection: Any = ShownConnection()
+    quota = Quota(connection, quotas._addresses, quotas._users)
+    answered = 0
+    for _ in range(3000):  # a minute
+        clock.now += 0.02
+        _, admitted = quota.gate([PULL_FRAME])
+        if admitted:
+            connection.outbox.written += 256 << 10
+            answered += 256 << 10
+        quota.gate([HEARTBEAT])  # which is never refused, and settles nothing for free
+    assert answered <= 62 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"extFields":{"code":"1"},"code":310,"opaque":1}',
+        b'{"code":999,"code":310,"opaque":1}',
+        b'{"\\u0063ode":310,"opaque":1}',
+        b'{"code":3.1e2,"opaque":1}',
+    ],
+)
+def test_a_code_that_is_hidden_from_a_quick_look_is_counted(header: bytes) -> None:
+    assert is_message_request((JSON, header, b""))
+
+
+def test_a_code_of_thousands_of_digits_is_no_error_of_ours() -> None:
+    assert not carries_messages((JSON, b'{"code":' + b"9" * 5000 + b"}", b""))

@@ -17,6 +17,7 @@ from aerobee import (
     Verdict,
     connect,
 )
+from aerobee.broker.store.refusals import Cause
 from aerobee.client.producing.sender import Sender
 from aerobee.protocol.wire.command import Command
 from aerobee.testing import EmbeddedBroker
@@ -325,3 +326,13 @@ async def test_a_caller_that_was_busy_until_its_request_is_written_gets_its_rece
         await mq.send("orders", b"first")  # the route is known then
         monkeypatch.setattr(Sender, "_reach", reach_late)
         assert (await mq.send("orders", b"x", timeout=0.3)).queue_offset >= 0
+
+
+async def test_a_send_ends_in_time_while_no_broker_is_the_master(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"first")
+        refusals = aerobee_broker.app.broker.store.refusals
+        refusals.set(Cause.SUPERSEDED, "another broker is the master")
+        async with asyncio.timeout(20):
+            with pytest.raises(AerobeeError):
+                await mq.send("orders", b"x", timeout=0.5)
