@@ -230,12 +230,12 @@ def test_a_stop_in_the_middle_of_sends_keeps_all_that_was_answered(tmp_path: Pat
             send = dict(zip("abcdefgh", ("g", "orders", "TBW102", 4, 0, 0, 0, 0), strict=True))
             assert wire.request(310, send, b"first").code == 0
             asked, answered = 1, 1
-            for number in range(2000):
-                wire.send(310, send, b"x" * 500)
-                asked += 1
-                if number == 1000:
-                    daemon.signal(signal.SIGTERM)
             try:
+                for number in range(2000):
+                    asked += 1
+                    wire.send(310, send, b"x" * 500)
+                    if number == 1000:
+                        daemon.signal(signal.SIGTERM)
                 while True:
                     answered += wire.receive().code == 0
             except OSError:  # the broker has closed the connection
