@@ -187,16 +187,16 @@ class ServiceLife:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         broker.history.stop()
-        for file in self._files.values():
-            self._save(file.stop)
+        for name, file in self._files.items():
+            self._save(file.stop, name)
         await broker.store.stop()
         self._save(broker.schedule.save)
         if self._settings.timer_wheel_enable and not self._settings.is_slave:
             self._save(broker.timers.save)
 
-    def _save(self, save: Callable[[], None]) -> None:
+    def _save(self, save: Callable[[], None], name: str = "") -> None:
         """One that fails must not keep the others from being saved."""
         try:
             save()
         except OSError as error:
-            log.error("not saved at the stop", part=save.__qualname__, reason=str(error))
+            log.error("not saved at the stop", part=name or save.__qualname__, reason=str(error))

@@ -67,7 +67,7 @@ class Timers:
         self.log = TimerLog(
             os.path.join(root, "timerlog"), settings.mapped_file_size_timer_log, store.disk
         )
-        self.wheel = TimerWheel(os.path.join(root, "timerwheel"), store.disk)
+        self.wheel = TimerWheel(os.path.join(root, "timerwheel"), store.disk, store.reports)
         self._far = FarTimers(
             store,
             self.log,

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from aerobee.broker.base.reports import Reports
 from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.files.disk import Disk, DiskFile
 
@@ -44,8 +45,9 @@ class TimerWheel:
 
     _file: DiskFile  # from `create` on
 
-    def __init__(self, path: str, disk: Disk) -> None:
+    def __init__(self, path: str, disk: Disk, reports: Reports | None = None) -> None:
         self._path = path
+        self._reports = reports
         self._disk = disk
         self._marks = bytearray(SLOTS)
         self._allocated: set[int] = set()  # numbers of blocks
@@ -90,6 +92,14 @@ class TimerWheel:
             if not is_no_space(error):
                 raise
             self._unwritten[index] = content
+            if self._reports is not None:
+                self._reports.disk_error(
+                    "a slot of the timer wheel could not be written",
+                    error,
+                    call="write",
+                    path=self._path,
+                    then="it is kept in memory and written once there is room",
+                )
         self._marks[index] = 1
 
     def _read(self, index: int) -> bytes:
