@@ -86,13 +86,18 @@ class Following:
             broker.schedule,
             broker.timers.checkpoints if settings.timer_wheel_enable else None,
             broker.batch_ledger,
-            self.find,
+            self._followed,
         )
         spawn("master's log", link.run())
         spawn("master's configuration", sync.run())
 
     def find(self) -> MasterAddress | None:
         return self._found
+
+    def _followed(self) -> MasterAddress | None:
+        """The master whose log is ours: only its tables belong to what we have. A name server may
+        tell of one that we refuse, as it was a master before."""
+        return self._link.master if self._link.is_following else None
 
     def master_told(self, main: str, ha: str) -> None:
         """What a name server says; a configured replication port is kept."""

@@ -53,8 +53,9 @@ class ConfigSync:
         schedule: Schedule,
         timers: Checkpoints | None,
         ledger: BatchLedger,
-        find_master: Callable[[], MasterAddress | None],
+        followed: Callable[[], MasterAddress | None],
     ) -> None:
+        """`followed` tells the master whose log we follow at this moment."""
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -64,7 +65,7 @@ class ConfigSync:
         self._schedule = schedule
         self._timers = timers
         self._ledger = ledger
-        self._find_master = find_master
+        self._followed = followed
         self._client: MasterClient | None = None
         self._is_ours: bool | None = None  # None: not known yet
         self._told = ""
@@ -80,16 +81,21 @@ class ConfigSync:
             self._leave()
 
     async def _pause(self, seconds: float) -> None:
-        """Less when records of new queues come: their topic is asked for at once."""
-        queues = self._store.queue_table.table
+        """Less when records of new queues come: their topic is asked for at once; or when another
+        master, or none, is followed."""
+        queues, master = self._store.queue_table.table, self._followed()
         known, until = len(queues), self._clock.monotonic() + seconds
         while len(queues) == known and self._clock.monotonic() < until:
             await self._clock.sleep(LOOK_S)
+            if self._followed() != master:
+                return
 
     async def step(self) -> None:
         """One round with the master of now."""
-        master = self._find_master()
+        master = self._followed()
         if master is None:
+            self._leave()
+            self._add_unknown_topics()
             return
         if self._client is None or self._client.address != master.main:
             self._leave()

@@ -59,6 +59,7 @@ class Registrar:
         with the epoch of a later master that a name server knows, and the reason it gives."""
         self._superseded = superseded
         self._epoch_told = epoch_told
+        self._epoch_max = 0  # of a master that a name server has told of
         self._settings = settings
         self._clock = clock
         self._topics = topics
@@ -160,11 +161,7 @@ class Registrar:
                     f"name server {link.address} refused our registration: {answer.remark}"
                 )
             ordered = _order_topics(answer)
-            master = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
-            if self._epoch_told is not None and answer.ext.get("masterEpoch"):
-                self._epoch_told(int(answer.ext["masterEpoch"]))
-            if self._master_told is not None and all(master):
-                self._master_told(str(master[0]), str(master[1]))
+            self._hear_of_master(answer)
         except (LinkError, ProtocolError, fastjson.JsonError) as error:
             if link.address not in self._failing:
                 self._failing.add(link.address)
@@ -174,6 +171,18 @@ class Registrar:
             self._failing.discard(link.address)
             log.info("registered again", name_server=link.address)
         return ordered
+
+    def _hear_of_master(self, answer: Command) -> None:
+        """A slave: what a name server says of our master. One beside an older master tells of that
+        one for as long as it lives."""
+        epoch = int(answer.ext.get("masterEpoch") or 0)
+        if epoch and self._epoch_told is not None:
+            self._epoch_told(epoch)
+        self._epoch_max = max(self._epoch_max, epoch)
+        master = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
+        is_older = 0 < epoch < self._epoch_max
+        if self._master_told is not None and all(master) and not is_older:
+            self._master_told(str(master[0]), str(master[1]))
 
     async def _is_changed(self, link: RequestLink, seconds: float) -> bool:
         query = Command(

@@ -13,10 +13,13 @@ from peers.in_process import Client
 from waiting import until
 
 from aerobee import connect
-from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.base.clock import Clock, VirtualClock
 from aerobee.broker.daemon.namesrv import AppNameServer
+from aerobee.broker.net.addresses import Addresses
 from aerobee.broker.services.name_service.routes import Local, NewerMaster, Registration, Routes
+from aerobee.broker.services.registration import Registrar
 from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.settings import Settings
 from ha.pairs import in_step, running_master, running_slave, send, send_many
 from ha.test_promotion import promote, until_master
@@ -46,10 +49,12 @@ def address_of(app: AppNameServer, number: int = 0) -> str | None:
     return broker.addresses.get(number) if broker else None
 
 
-def registration(address: str, epoch: int, name: str = "a", broker_id: int = 0) -> Registration:
+def registration(
+    address: str, epoch: int, name: str = "a", broker_id: int = 0, ha: str = ""
+) -> Registration:
     version = {"counter": 1, "stateVersion": epoch, "timestamp": 1}
     topics = {topic: TopicConfig(topic, 1, 1) for topic in ("one", "two")}
-    return Registration("c", name, address, broker_id, "", version, topics)
+    return Registration("c", name, address, broker_id, ha, version, topics)
 
 
 def test_a_name_service_refuses_a_master_of_a_smaller_epoch() -> None:
@@ -82,6 +87,37 @@ def test_a_master_beside_its_own_name_service_hears_of_a_later_one() -> None:
     assert heard == [(3, "new:1")]
     with pytest.raises(NewerMaster, match="the broker of this process is the master of a"):
         routes.register(registration("old:1", 1), "link")
+
+
+async def test_a_slave_hears_of_no_older_master(tmp_path: Path) -> None:
+    """Beside an old master that is up again its own name service still tells of it."""
+    async with names(tmp_path / "a") as one, names(tmp_path / "b") as two:
+        one.name_service.routes.register(registration("new:1", 3, "broker-a", ha="new:2"), "link")
+        two.name_service.routes.register(registration("old:1", 2, "broker-a", ha="old:2"), "link")
+        settings = Settings(
+            broker_role="SLAVE",
+            broker_id=1,
+            broker_name="broker-a",
+            namesrv_addr=f"127.0.0.1:{one.namesrv_port};127.0.0.1:{two.namesrv_port}",
+            store_path_root_dir=str(tmp_path),
+        )
+        told: list[tuple[str, str]] = []
+        clock = Clock()
+        topics = Topics(str(tmp_path / "topics.json"), settings, clock)
+        registrar = Registrar(
+            settings,
+            clock,
+            topics,
+            Addresses(settings, clock),
+            master_told=lambda *master: told.append(master),
+        )
+        await registrar.register()
+        await until(lambda: ("new:1", "new:2") in told)
+        told.clear()
+        await registrar.register()
+        await registrar.register()
+        assert set(told) == {("new:1", "new:2")}
+        await registrar.stop()
 
 
 async def test_an_epoch_that_a_slave_has_no_byte_of_is_not_used_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -145,8 +146,10 @@ async def test_a_slave_does_not_follow_a_master_that_has_another_message_in_its_
     async with running_master(tmp_path) as master:
         client = await Client.connect(master)
         await send_many(client, "orders", 5)
+        await send_many(client, "fresh", 5)
         async with running_slave(tmp_path, master) as slave:
             await in_step(slave, master)
+            await until(lambda: slave.broker.topics.get("fresh"))
         await client.close()
     async with running_master(tmp_path, "other") as other:  # as one that has lost its tail
         client = await Client.connect(other)
@@ -163,6 +166,9 @@ async def test_a_slave_does_not_follow_a_master_that_has_another_message_in_its_
 
             await until(is_told)
             assert slave.broker.store.max_physical_offset == before
+            await asyncio.sleep(1.5)  # more than a round of the configuration
+            assert slave.broker.topics.get("fresh"), "nor is its configuration taken"
+            assert slave.broker.store.max_offset("fresh", 0) == 5
         await client.close()
 
 
