@@ -13,6 +13,7 @@ from peers.in_process import Client, send_ext
 from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.ha.config_sync import ConfigSync
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.epoch_file import decode_epochs
 from aerobee.protocol.names import SCHEDULE_TOPIC
@@ -96,6 +97,23 @@ async def test_a_promoted_slave_takes_messages_in_a_new_epoch(tmp_path: Path) ->
     await client.close()
     await slave_runs.__aexit__(None, None, None)
     assert epochs_of(tmp_path / "slave1") == [(1, 0), (2, end)]
+
+
+async def test_offsets_of_messages_that_a_promoted_slave_never_got_are_taken_back(
+    tmp_path: Path,
+) -> None:
+    async with running_master(tmp_path) as master:
+        client = await Client.connect(master)
+        await send_many(client, "orders", 5)
+        async with running_slave(tmp_path, master) as slave:
+            await in_step(slave, master)
+            slave.broker.offsets.commit("billing", "orders", 0, 12)
+        await client.close()
+    async with running_slave(tmp_path, None) as slave:
+        assert slave.broker.offsets.query("billing", "orders", 0) == 12
+        await promote(slave)
+        await until_master(slave)
+        assert slave.broker.offsets.query("billing", "orders", 0) == 5
 
 
 async def test_a_promoted_slave_is_the_master_after_a_restart_too(tmp_path: Path) -> None:
@@ -238,6 +256,29 @@ async def test_a_delay_delivered_into_the_cut_part_is_delivered_by_the_new_maste
             assert (await promote(old, force="true")).code == 0
             await until_master(old)
             assert old.broker.store.max_offset("later", 0) == 2, "not delivered again"
+
+
+async def test_a_delay_whose_delivery_a_slave_has_but_was_not_told_of_is_not_delivered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(_: ConfigSync) -> None: ...
+
+    monkeypatch.setattr(ConfigSync, "step", nothing)
+    delayed = properties.encode({"UNIQ_KEY": "A" * 32, "DELAY": "1", "WAIT": "true"})  # 1 s
+    async with running_master(tmp_path) as master:
+        client = await Client.connect(master)
+        async with running_slave(tmp_path, master) as slave:
+            ext = send_ext("later") | {"i": delayed}
+            answer = await client.request(RequestCode.SEND_MESSAGE_V2, ext, b"delayed")
+            assert answer.code == 0
+            await until(lambda: master.broker.store.max_offset("later", 0) == 1, 30)
+            await in_step(slave, master)
+        await client.close()
+    async with running_slave(tmp_path, None) as new:
+        await promote(new)
+        await until_master(new)
+        await until(lambda: new.broker.schedule.progress(1) == (1, 1))
+        assert new.broker.store.max_offset("later", 0) == 1
 
 
 async def test_a_stop_in_the_middle_of_a_promotion_ends_the_broker(tmp_path: Path) -> None:

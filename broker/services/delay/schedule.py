@@ -56,6 +56,7 @@ class Schedule:
         self._clock = clock
         self._flush_s = settings.flush_delay_offset_interval / 1000
         self._delays_ms = settings.delay_levels_ms
+        self._is_slave = settings.is_slave
         self.data_version = DataVersion(clock.now_ms())
         self.file = ConfigFile(
             config_path(config_folder, "delayOffset.json"), clock, self._snapshot, store.disk
@@ -83,6 +84,8 @@ class Schedule:
         self._pass_delivered(origins_since(self._store, mark if mark >= 0 else None))
         self._durable = dict(self._next)
         self._mark = max(mark, 0)
+        if self._is_slave:  # copies that come from now on are its master's to count
+            self._mark_max = self._mark
         if mark < 0:  # save one now: without it a long log is not read for copies
             try:
                 self.file.save()
