@@ -128,7 +128,8 @@ class AppBroker:
             self.life.make_folder()
             # In a thread: a recovery may take long, and systemd must hear that it goes on.
             opened = partial(self.roles.opened, self.broker.store, cut_to)
-            await asyncio.to_thread(self.life.load, self._recovering, opened, cut_to)
+            promoted = self.roles.begins_epoch
+            await asyncio.to_thread(self.life.load, self._recovering, opened, cut_to, promoted)
         except StartGivenUp:
             self._close_sockets()
             return

@@ -61,7 +61,7 @@ class Roles:
         ours if we have become the master. OSError when the disk refuses."""
         file, end = self.epoch_file, store.max_physical_offset
         epochs = file.epochs.within(end) if cut_to is None else file.epochs.cut(cut_to)
-        if self._epoch_to_begin and not self._settings.is_slave:
+        if self.begins_epoch:
             if not epochs and end > store.min_physical_offset:
                 epochs = epochs.begun(1, store.min_physical_offset)
             epochs = epochs.begun(self._epoch_to_begin, end)
@@ -71,6 +71,11 @@ class Roles:
         if self._settings.is_slave or self._role_file.saved is not None:
             known = epochs.last if not self._settings.is_slave else max(self._heard, epochs.last)
             self._role_file.save(Role(self._configured, self._settings.broker_role, known))
+
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether this start makes us the master, of a log that another one wrote."""
+        return bool(self._epoch_to_begin) and not self._settings.is_slave
 
     def promote(self, role: str) -> int:
         """Remember that this slave is to be the master after its next start; its epoch."""

@@ -62,9 +62,10 @@ class ServiceLife:
         progress: Callable[[int, int], None],
         opened: Callable[[], None] = lambda: None,
         cut_to: int | None = None,
+        promoted: bool = False,
     ) -> None:
         """Recover the store and read what the services have kept; may take long. `opened` is called
-        in between; `cut_to`: let the log end here."""
+        in between; `cut_to`: let the log end here; `promoted`: a slave becomes the master."""
         broker = self._broker
         try:
             broker.guard.load()
@@ -85,7 +86,7 @@ class ServiceLife:
             raise
         try:
             opened()
-            self._load_services()
+            self._load_services(promoted)
         except (StartError, StoreError):
             broker.store.close()
             raise
@@ -96,7 +97,7 @@ class ServiceLife:
                 f"{error}; check who may read and write there, and the disk"
             ) from error
 
-    def _load_services(self) -> None:
+    def _load_services(self, promoted: bool) -> None:
         broker = self._broker
         if self._settings.is_slave:
             self._check_classes()
@@ -104,7 +105,7 @@ class ServiceLife:
         broker.groups.load()
         broker.history.load()
         broker.offsets.load()
-        if not broker.store.was_stopped:
+        if promoted or not broker.store.was_stopped:  # offsets may be of what we never got
             broker.offsets.bring_back(broker.store.queue_end)
         broker.history.bring_back(broker.store.queue_end)
         broker.filters.load()

@@ -6,35 +6,31 @@ and send a table only if it has changed; a Java master sends all of it each time
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.ha.master_client import MasterAddress, MasterClient
+from aerobee.broker.ha.progress import ProgressSync
 from aerobee.broker.net.request_link import LinkError
 from aerobee.broker.services.batch_ledger import BatchLedger
-from aerobee.broker.services.config_files.config_file import DataVersion, as_int
+from aerobee.broker.services.config_files.config_file import DataVersion
 from aerobee.broker.services.delay.schedule import Schedule
 from aerobee.broker.services.groups.table import Groups
-from aerobee.broker.services.ledger_log import end_of
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.timers.checkpoint import Checkpoints
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.services.topics.table import Topics
 from aerobee.protocol.names import SYSTEM_TOPIC_PREFIX
 from aerobee.protocol.wire.codes import RequestCode
-from aerobee.protocol.wire.sink_codes import SINK_LIST
 
 if TYPE_CHECKING:
     from aerobee.broker.settings import Settings
 from aerobee.broker.store.message_store import MessageStore
 
 log = structlog.get_logger("aerobee.ha")
-
-Part = Callable[[MasterClient], Coroutine[Any, Any, None]]
 
 OURS_S: Final = 1.0
 JAVA_S: Final = 3.0
@@ -61,10 +57,7 @@ class ConfigSync:
         self._clock = clock
         self._topics = topics
         self._groups = groups
-        self._offsets = offsets
-        self._schedule = schedule
-        self._timers = timers
-        self._ledger = ledger
+        self._progress = ProgressSync(store, clock, offsets, schedule, timers, ledger)
         self._followed = followed
         self._client: MasterClient | None = None
         self._is_ours: bool | None = None  # None: not known yet
@@ -104,7 +97,7 @@ class ConfigSync:
         try:
             if self._is_ours is None:
                 self._is_ours = (await self._client.facts()).is_ours
-            for part in self._parts():
+            for part in (self._sync_topics, self._sync_groups, self._sync_progress):
                 await part(self._client)
         except (LinkError, OSError, ValueError) as error:
             if str(error) != self._told:
@@ -122,19 +115,12 @@ class ConfigSync:
         if self._client is not None:
             self._client.close()
             self._client = None
+        self._progress.forget()
 
-    def _parts(self) -> list[Part]:
-        parts: list[Part] = [
-            self._sync_topics,
-            self._sync_groups,
-            self._sync_offsets,
-            self._sync_delays,
-        ]
-        if self._timers is not None:
-            parts.append(self._sync_timers)
-        if self._is_ours:
-            parts.append(self._sync_ledger)
-        return parts
+    def _is_of_followed(self, client: MasterClient) -> bool:
+        """Whether an answer counts still: the link may have gone while it was on its way."""
+        master = self._followed()
+        return master is not None and master.main == client.address
 
     async def _table(
         self, client: MasterClient, code: int, prefix: str, version: DataVersion
@@ -151,7 +137,7 @@ class ConfigSync:
     async def _sync_topics(self, client: MasterClient) -> None:
         version = self._topics.data_version
         table = await self._table(client, RequestCode.GET_ALL_TOPIC_CONFIG, "topic", version)
-        if table is not None:
+        if table is not None and self._is_of_followed(client):
             for name in self._topics.take_over(table):
                 log.info("a topic is gone from the master", topic=name)
                 self._store.delete_topic(name)
@@ -160,32 +146,13 @@ class ConfigSync:
         version = self._groups.data_version
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         table = await self._table(client, code, "group", version)
-        if table is not None:
+        if table is not None and self._is_of_followed(client):
             self._groups.take_over(table)
 
-    async def _sync_offsets(self, client: MasterClient) -> None:
-        self._offsets.take_over(await client.ask_json(RequestCode.GET_ALL_CONSUMER_OFFSET))
-
-    async def _sync_delays(self, client: MasterClient) -> None:
-        self._schedule.take_over(await client.ask_json(RequestCode.GET_ALL_DELAY_OFFSET))
-
-    async def _sync_timers(self, client: MasterClient) -> None:
-        """4.9 has no timers."""
-        assert self._timers is not None
-        try:
-            answer = await client.ask(RequestCode.GET_TIMER_CHECK_POINT)
-        except LinkError:
-            return
-        mark = as_int(answer.ext.get("logOffset"), self._store.flushed_offset)
-        if answer.body:
-            await asyncio.to_thread(self._timers.take_over, bytes(answer.body), mark)
-
-    async def _sync_ledger(self, client: MasterClient) -> None:
-        """Batches that were committed longer ago than the log goes back; what is new is in it."""
-        noted_end = end_of(self._store)  # what is noted below it, the answer knows
-        queries = (await client.ask_json(SINK_LIST)).get("queries") or []
-        if self._ledger.take_over(queries, noted_end):
-            await self._ledger.save()
+    async def _sync_progress(self, client: MasterClient) -> None:
+        await self._progress.step(
+            client, is_ours=bool(self._is_ours), is_followed=lambda: self._is_of_followed(client)
+        )
 
     def _add_unknown_topics(self) -> None:
         """The master is away, and may never come back: what it has sent of a topic that it did not

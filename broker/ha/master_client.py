@@ -51,7 +51,7 @@ class MasterClient:
     async def facts(self) -> MasterFacts:
         config = await self.ask(RequestCode.GET_BROKER_CONFIG)
         settings = {key: value for _, key, value in parse_properties(str(config.body, "utf-8"))}
-        figures = (await self.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table") or {}
+        figures = await self._figures()
         try:
             return MasterFacts(
                 int(settings.get("mappedFileSizeCommitLog") or settings["mapedFileSizeCommitLog"]),
@@ -63,6 +63,15 @@ class MasterClient:
             )
         except (KeyError, ValueError) as error:
             raise LinkError(f"master {self.address} does not tell its {error}") from None
+
+    async def log_end(self) -> int:
+        try:
+            return int((await self._figures())["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
+            raise LinkError(f"master {self.address} does not tell its {error}") from None
+
+    async def _figures(self) -> dict[Any, Any]:
+        return (await self.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table") or {}
 
     async def ask(self, code: int, ext: dict[str, str] | None = None) -> Command:
         """The master's answer; LinkError when it says no, or nothing."""

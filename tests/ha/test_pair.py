@@ -12,6 +12,7 @@ from peers.tools import free_port
 from waiting import until
 
 from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.ha.master_client import MasterClient
 from aerobee.broker.net.listening import StartError
 from aerobee.protocol.files import properties
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -244,6 +245,34 @@ async def test_an_offset_committed_while_the_master_was_away_is_kept(tmp_path: P
         assert offsets.query("billing", "orders", 0) == 12
         master.broker.offsets.commit("billing", "orders", 0, 9)
         await until(lambda: offsets.query("billing", "orders", 0) == 9)
+
+
+async def test_progress_waits_until_the_slave_has_the_log_that_it_speaks_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a promotion in between takes for done what was never copied."""
+    async with running_master(tmp_path) as master:
+        client = await Client.connect(master)
+        await send_many(client, "orders", 10)
+        asked = 0
+
+        async def ahead(_: MasterClient) -> int:
+            nonlocal asked
+            asked += 1
+            return end + 1
+
+        async with running_slave(tmp_path, master) as slave:
+            await in_step(slave, master)
+            end = master.broker.store.max_physical_offset
+            monkeypatch.setattr(MasterClient, "log_end", ahead)
+            await until(lambda: asked)
+            master.broker.offsets.commit("billing", "orders", 0, 7)
+            await asyncio.sleep(2.5)  # more than a round, and its patience
+            assert slave.broker.offsets.query("billing", "orders", 0) == -1
+            assert asked == 1, "what waits is not given up for something newer"
+            await send_many(client, "orders", 1)
+            await until(lambda: slave.broker.offsets.query("billing", "orders", 0) == 7)
+        await client.close()
 
 
 async def test_a_slave_delivers_nothing_by_itself_and_knows_how_far_its_master_is(
