@@ -69,7 +69,8 @@ def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
             f"and {master.start} by now: {_BEGIN_ANEW}"
         )
     if common == ours.end:
-        return Follow(master.epochs.cut(ours.end))
+        # With one that begins at our end: else, promoted, we might use its number again.
+        return Follow(master.epochs.within(ours.end))
     if master.epochs.last == ours.epochs.last:
         raise StreamError(
             f"our log ends at {ours.end}, the master's at {master.end} in the same epoch "

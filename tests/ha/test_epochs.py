@@ -137,7 +137,13 @@ def test_a_returning_master_is_cut_where_its_successor_began() -> None:
 def test_replica_never_cuts_by_confirm_offset() -> None:
     """What it has of the common epoch stays, however little the new master has acknowledged."""
     plan = plan_rejoin(state(700, (1, 0)), state(700, (1, 0), (2, 700)))
-    assert plan == Follow(epochs((1, 0)))
+    assert isinstance(plan, Follow)
+
+
+def test_an_epoch_that_has_no_byte_yet_is_known_to_who_follows() -> None:
+    """So that its number is not used a second time."""
+    plan = plan_rejoin(state(700, (1, 0)), state(700, (1, 0), (2, 700)))
+    assert plan == Follow(epochs((1, 0), (2, 700)))
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ SEEDS: dict[str, int] = {
     "the_tail_is_cut_without_a_sync_10666": 1,
     "queues_are_not_numbered_by_the_log_7689": 1,
     "an_ack_says_what_is_not_on_disk": 39,
-    "an_epoch_is_noted_after_its_bytes": 83,
+    "an_epoch_is_noted_after_its_bytes": 89,
     "a_number_is_used_for_two_epochs": 1,
     "acks_of_a_link_that_ended_still_count": 1,
     "the_checkpoint_is_not_lowered_before_a_cut": 19,
