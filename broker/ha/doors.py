@@ -15,7 +15,6 @@ import structlog
 log = structlog.get_logger("aerobee.ha")
 
 SIGN_IN_S: Final = 10.0  # for a slave to say who it is, by a signed request
-LOOK_EVERY_S: Final = 0.01
 HANDSHAKE_BYTE: Final = 0x16  # no report of a slave begins so
 PIECE: Final = 256 << 10
 
@@ -27,17 +26,17 @@ class NotAdmitted(Exception):
 async def admitted(
     sock: socket.socket,
     *,
-    is_known: Callable[[], bool] | None,
+    signed_in: Callable[[], Coroutine[Any, Any, None]] | None,
     context: ssl.SSLContext | None,
     tls_only: bool,
 ) -> socket.socket:
-    """The socket to stream to. NotAdmitted when the slave has not signed in (`is_known`, None: it
-    need not), or does not speak TLS where it must."""
+    """The socket to stream to. NotAdmitted when the slave has not signed in (`signed_in` waits for
+    that, None: it need not), or does not speak TLS where it must."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(SIGN_IN_S):
-            while is_known is not None and not is_known():  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_EVERY_S)
+            if signed_in is not None:
+                await signed_in()
             if context is None:
                 return sock
             if await _first_byte(loop, sock) != HANDSHAKE_BYTE:

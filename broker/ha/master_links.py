@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -30,6 +31,7 @@ log = structlog.get_logger("aerobee.ha")
 
 WATCH_S: Final = 0.25  # between two looks at heartbeats and silent slaves
 DRAIN_LOOK_S: Final = 0.005
+DOOR_MAX: Final = 64  # connections that have not signed in
 
 
 class MasterLinks:
@@ -53,6 +55,7 @@ class MasterLinks:
         self.tls: Tls | None = None
         self._at_door: set[asyncio.Task[None]] = set()
         self._broker_ids: dict[tuple[str, int], int] = {}  # by the slave's end of the connection
+        self._next_sign_in = asyncio.Event()
         self._push_is_due = False
         self._came = Wake()  # a first slave
         self._loop = asyncio.get_running_loop()
@@ -68,6 +71,8 @@ class MasterLinks:
     def identify(self, endpoint: tuple[str, int], broker_id: int) -> None:
         """The slave at the other end of this connection says who it is."""
         self._broker_ids[endpoint] = broker_id
+        self._next_sign_in.set()
+        self._next_sign_in = asyncio.Event()
         for link in self.links:
             if link.peer == endpoint:
                 link.identified(broker_id)
@@ -104,14 +109,17 @@ class MasterLinks:
     async def accept(self, listening: socket.socket) -> None:
         """Take slaves on a bound socket until cancelled."""
         listening.listen(64)
+        failed = ""
         try:
             while True:
-                sock, peer = await self._loop.sock_accept(listening)
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                task = self._loop.create_task(self._admit(sock, (str(peer[0]), int(peer[1]))))
-                self._at_door.add(task)
-                task.add_done_callback(self._at_door.discard)
+                try:
+                    self._come_in(*await self._loop.sock_accept(listening))
+                    failed = ""
+                except OSError as error:  # no file descriptor left, say: that passes
+                    if failed != str(error):
+                        failed = str(error)
+                        log.error("slaves cannot connect", reason=failed)
+                    await self.clock.sleep(WATCH_S)
         finally:
             listening.close()
             for task in self._at_door:
@@ -119,12 +127,28 @@ class MasterLinks:
             for link in list(self.links):
                 link.close("this broker stops")
 
+    def _come_in(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        peer = str(address[0]), int(address[1])
+        if len(self._at_door) >= DOOR_MAX:
+            sock.close()
+            log.warning("too many wait to sign in as slaves", refused=f"{peer[0]}:{peer[1]}")
+            return
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            sock.close()
+            raise
+        task = self._loop.create_task(self._admit(sock, peer))
+        self._at_door.add(task)
+        task.add_done_callback(self._at_door.discard)
+
     async def _admit(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         tls = self.tls
         try:
             admitted_sock = await admitted(
                 sock,
-                is_known=(lambda: peer in self._broker_ids) if self.must_sign_in else None,
+                signed_in=partial(self._signed_in, peer) if self.must_sign_in else None,
                 context=tls.context if tls is not None else None,
                 tls_only=tls is not None and tls.is_enforced,
             )
@@ -139,6 +163,10 @@ class MasterLinks:
         self.store.on_append(self.appended)
         self._came.set()
         log.info("a slave has connected", slave=f"{peer[0]}:{peer[1]}")
+
+    async def _signed_in(self, peer: tuple[str, int]) -> None:
+        while peer not in self._broker_ids:
+            await self._next_sign_in.wait()
 
     async def drain(self, seconds: float) -> None:
         """Before a stop: let the slaves get what they lack, for so long at most."""

@@ -1,0 +1,85 @@
+"""The replication port's door: it stays open, and what waits at it is bounded and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import until
+
+from aerobee.broker.ha import master_links
+from aerobee.broker.ha.copies import Copies
+from aerobee.broker.ha.epochs import EpochFile
+from aerobee.broker.ha.master_links import MasterLinks
+from ha.pairs import running_master
+
+
+@asynccontextmanager
+async def door(folder: Path, *, signed: bool) -> AsyncIterator[tuple[Any, int]]:
+    """A second door of a broker, with the port that it is at."""
+    async with running_master(folder) as app:
+        store = app.broker.store
+        copies = Copies(app.clock, lambda: 0, needed=0, behind_max=0, timeout_ms=0)
+        epochs = EpochFile(str(folder / "epochs"), store.disk)
+        links = MasterLinks(app.settings, store, app.clock, copies, epochs)
+        links.must_sign_in = signed
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setblocking(False)
+        port = listening.getsockname()[1]
+        accepting = asyncio.create_task(links.accept(listening))
+        try:
+            yield links, port
+        finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+
+
+async def knock(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_the_door_stays_open_when_there_is_no_file_descriptor_for_a_while(
+    tmp_path: Path,
+) -> None:
+    class Poor:
+        """The loop, without file descriptors."""
+
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            self._loop, self.refused = loop, 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._loop, name)
+
+        async def sock_accept(self, sock: socket.socket) -> tuple[socket.socket, Any]:
+            if self.refused < 2:
+                self.refused += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await self._loop.sock_accept(sock)
+
+    async with door(tmp_path, signed=False) as (links, port):
+        links._loop = poor = Poor(asyncio.get_running_loop())
+        _, writer = await knock(port)
+        await until(lambda: links.links)
+        assert poor.refused == 2
+        writer.close()
+
+
+async def test_only_so_many_wait_at_the_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_links, "DOOR_MAX", 3)
+    async with door(tmp_path, signed=True) as (links, port):
+        waiting = [await knock(port) for _ in range(3)]
+        await until(lambda: len(links._at_door) == 3)
+        reader, writer = await knock(port)
+        async with asyncio.timeout(10):
+            assert await reader.read(1) == b"", "closed"
+        assert len(links._at_door) == 3
+        for each in [writer, *(pair[1] for pair in waiting)]:
+            each.close()
