@@ -17,7 +17,7 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.wake import Wake
 from aerobee.broker.ha.copies import Copies, Who
-from aerobee.broker.ha.doors import NotAdmitted, admitted
+from aerobee.broker.ha.doors import SIGN_IN_S, NotAdmitted, admitted
 from aerobee.broker.ha.epochs import EpochFile, Epochs
 from aerobee.broker.ha.lag import behind_ms
 from aerobee.broker.ha.link import Link
@@ -71,11 +71,17 @@ class MasterLinks:
     def identify(self, endpoint: tuple[str, int], broker_id: int) -> None:
         """The slave at the other end of this connection says who it is."""
         self._broker_ids[endpoint] = broker_id
+        self._loop.call_later(2 * SIGN_IN_S, self._forget_unless_linked, endpoint)
         self._next_sign_in.set()
         self._next_sign_in = asyncio.Event()
         for link in self.links:
             if link.peer == endpoint:
                 link.identified(broker_id)
+
+    def _forget_unless_linked(self, endpoint: tuple[str, int]) -> None:
+        """A sign-in whose connection never came must not let in who has that port later."""
+        if all(link.peer != endpoint for link in self.links):
+            self._broker_ids.pop(endpoint, None)
 
     def who_is(self, endpoint: tuple[str, int]) -> Who:
         return self._broker_ids.get(endpoint, endpoint[0])
@@ -154,6 +160,7 @@ class MasterLinks:
             )
         except NotAdmitted as reason:
             sock.close()
+            self._broker_ids.pop(peer, None)
             log.warning("a slave is refused", slave=f"{peer[0]}:{peer[1]}", reason=str(reason))
             return
         except asyncio.CancelledError:

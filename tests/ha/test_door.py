@@ -15,6 +15,7 @@ from waiting import until
 
 from aerobee.broker.ha import master_links
 from aerobee.broker.ha.copies import Copies
+from aerobee.broker.ha.doors import NotAdmitted
 from aerobee.broker.ha.epochs import EpochFile
 from aerobee.broker.ha.master_links import MasterLinks
 from ha.pairs import running_master
@@ -83,3 +84,36 @@ async def test_only_so_many_wait_at_the_door(
         assert len(links._at_door) == 3
         for each in [writer, *(pair[1] for pair in waiting)]:
             each.close()
+
+
+async def test_a_sign_in_without_a_connection_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_links, "SIGN_IN_S", 0.2)
+    async with door(tmp_path, signed=True) as (links, port):
+        _, writer = await knock(port)
+        ours = writer.get_extra_info("sockname")
+        links.identify(ours, 1)
+        links.identify(("127.0.0.1", 1), 2)
+        await until(lambda: links.links)
+        await until(lambda: links.who_is(("127.0.0.1", 1)) != 2)
+        await asyncio.sleep(0.1)  # the other one's time is over, too
+        assert links.who_is(ours) == 1, "it has a link"
+        writer.close()
+
+
+async def test_a_sign_in_of_who_is_refused_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: Any, **__: Any) -> socket.socket:
+        await asyncio.sleep(0.05)
+        raise NotAdmitted("for a test")
+
+    monkeypatch.setattr(master_links, "admitted", refused)
+    async with door(tmp_path, signed=True) as (links, port):
+        reader, writer = await knock(port)
+        links.identify(writer.get_extra_info("sockname"), 1)
+        async with asyncio.timeout(10):
+            assert await reader.read(1) == b"", "closed"
+        assert not links._broker_ids
+        writer.close()
