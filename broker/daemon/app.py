@@ -333,6 +333,8 @@ class AppBroker:
                 settings.ha_listen_port = ports[2]
             try:
                 self.roles.choose()
+                if not settings.is_slave:  # promoted since: its log is the one that counts
+                    cut_to = None
                 self._build()
                 await self._start(cut_to)
             except (StartError, StoreError) as error:

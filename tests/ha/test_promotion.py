@@ -281,6 +281,16 @@ async def test_a_delay_whose_delivery_a_slave_has_but_was_not_told_of_is_not_del
         assert new.broker.store.max_offset("later", 0) == 1
 
 
+async def test_a_slave_that_is_promoted_when_its_log_is_to_be_cut_keeps_it(tmp_path: Path) -> None:
+    end, _ = await two_logs_that_differ(tmp_path, 1)
+    async with running_slave(tmp_path, None) as slave:
+        slave._role_change.cut_log(0)
+        slave._role_change.promote("ASYNC_MASTER", force=True)
+        await until_master(slave)
+        assert slave.broker.store.max_physical_offset == end
+    assert epochs_of(tmp_path / "slave1") == [(1, 0), (2, end)]
+
+
 async def test_a_stop_in_the_middle_of_a_promotion_ends_the_broker(tmp_path: Path) -> None:
     for pause in (0, 0.051, 0.1, 0.2):
         async with running_slave(tmp_path, None, broker_id=1) as slave:
