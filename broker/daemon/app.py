@@ -327,11 +327,11 @@ class AppBroker:
                 return
             settings = self.settings
             ports = (self.broker_port, self.namesrv_port, self.broker.addresses.ha_port)
-            await self._stop()
-            settings.listen_port, settings.namesrv_listen_port = ports[:2]
-            if settings.ha_listen_port >= 0:
-                settings.ha_listen_port = ports[2]
             try:
+                await self._stop()
+                settings.listen_port, settings.namesrv_listen_port = ports[:2]
+                if settings.ha_listen_port >= 0:
+                    settings.ha_listen_port = ports[2]
                 self.roles.choose()
                 if not settings.is_slave:  # promoted since: its log is the one that counts
                     cut_to = None
@@ -340,6 +340,9 @@ class AppBroker:
             except (StartError, StoreError) as error:
                 self._not_started_again = str(error)
                 log.error("the broker did not start again: restart it", reason=str(error))
+            except Exception as error:  # nobody waits for this task: it would be silent
+                self._not_started_again = f"{type(error).__name__}: {error}"
+                log.error("the broker did not start again: restart it", exc_info=error)
 
     # --- what it says of itself
 

@@ -291,6 +291,18 @@ async def test_a_slave_that_is_promoted_when_its_log_is_to_be_cut_keeps_it(tmp_p
     assert epochs_of(tmp_path / "slave1") == [(1, 0), (2, end)]
 
 
+async def test_a_broker_that_does_not_start_again_says_so_whatever_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(_: AppBroker) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    async with running_slave(tmp_path, None) as slave:
+        monkeypatch.setattr(AppBroker, "_build", mistaken)
+        await promote(slave)
+        await until(lambda: "RuntimeError: a mistake of ours" in slave.health())
+
+
 async def test_a_stop_in_the_middle_of_a_promotion_ends_the_broker(tmp_path: Path) -> None:
     for pause in (0, 0.051, 0.1, 0.2):
         async with running_slave(tmp_path, None, broker_id=1) as slave:
