@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.in_process import Client, pull_ext, running_broker, send_ext
+from peers.tools import free_port
 from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker
@@ -21,8 +22,10 @@ SMALL_LOG = {"mapped_file_size_commit_log": 64 << 10}
 async def running_master(
     folder: Path, name: str = "master", **settings: Any
 ) -> AsyncIterator[AppBroker]:
-    """With a name service, where slaves find it."""
-    values = {"namesrv_listen_port": 0} | SMALL_LOG | settings
+    """With a name service, where slaves find it. A slave that is told the replication port alone
+    takes the one below it for the master's own, so both are free here."""
+    ports = {"namesrv_listen_port": 0, "listen_port": free_port(-2, 1)}
+    values = ports | SMALL_LOG | settings
     async with running_broker(folder / name, **values) as app:
         yield app
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from peers.in_process import Client, pull_ext, send_ext
-from peers.tools import free_port
 from waiting import until
 
 from aerobee.broker.base.clock import VirtualClock
@@ -109,8 +108,7 @@ async def test_a_slave_finds_a_master_that_was_restarted(tmp_path: Path) -> None
 
 
 async def test_a_slave_knows_its_master_by_the_address_of_its_log(tmp_path: Path) -> None:
-    # A slave that knows only this address takes the port below it for the master's own.
-    async with running_master(tmp_path, listen_port=free_port(-2, 1)) as master:
+    async with running_master(tmp_path) as master:
         address = f"127.0.0.1:{master.broker.addresses.ha_port}"
         async with running_slave(tmp_path, None, ha_master_address=address) as slave:
             client = await Client.connect(master)
