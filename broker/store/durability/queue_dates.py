@@ -1,6 +1,5 @@
 """When a queue file was changed, for RocketMQ 4.9: it looks for a time in the first queue file that
-was changed at or after it, so a full file must not be younger than its last message. The flush that
-syncs a full file dates it, and so does a start that writes one anew."""
+was changed at or after it, so a full file must not be younger than its last message."""
 
 from __future__ import annotations
 

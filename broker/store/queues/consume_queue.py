@@ -6,6 +6,7 @@ dispatched and thus readable.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -22,6 +23,7 @@ from aerobee.protocol.files.record_layout import TOPIC_SIZE_MAX_V1
 
 log = structlog.get_logger("aerobee.store")
 
+DISPATCH_LAG_MS: Final = 200  # between storing a message and writing its entry, as a rule
 ALLOCATION_CHUNK: Final = 64 * 1024
 
 
@@ -196,6 +198,7 @@ class ConsumeQueue:
         if file is None or not file.start <= byte < file.end:
             if file is not None:
                 file.wrote = file.size
+                self._date_back(file)
             start = byte - byte % self.files.file_size
             file = self.files.find(byte) or self._new_file(start)
             self.writing = file
@@ -213,6 +216,14 @@ class ConsumeQueue:
         file = self.files.add(made, start)
         file.allocated = self.first_files.allocated
         return file
+
+    def _date_back(self, file: MappedFile) -> None:
+        """A full file must not look younger than its last message, whose entry was written some
+        time after it was stored (see `queue_dates`). The next flush knows the time itself, but a
+        kill may come before it."""
+        disk = self.files.disk
+        with suppress(OSError):
+            disk.set_modified_ms(file.path, disk.modified_ms(file.path) - DISPATCH_LAG_MS)
 
     # -- reading
 
