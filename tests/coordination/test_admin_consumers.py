@@ -67,7 +67,7 @@ async def test_progress_has_broker_consumer_and_pull_offsets(serving: Serving, p
     row = stats["offsetTable"][queue(0)]
     assert (row["brokerOffset"], row["consumerOffset"], row["pullOffset"]) == (2, 1, 2)
     assert row["lastTimestamp"] > 0
-    assert 0.5 < stats["consumeTps"] < 2.1
+    assert 1.0 < stats["consumeTps"] < 2.1
 
 
 async def test_progress_leaves_out_what_a_group_online_subscribes_no_more(peer: Peer) -> None:
