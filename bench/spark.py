@@ -3,7 +3,8 @@
     python -m bench.spark [--rows 500000] [--body 1024 100] [--reads-only] [--json out.json]
 
 All cases read the same rows in the same session, interleaved, into Spark's `noop` sink, so every
-column is read: all sixteen, and those that a job usually takes. "of Parquet" is the median over the
+column is read: all sixteen, those that a job usually takes, and three; then count(), and what a
+filter leaves, both by the catalog of topics. "of Parquet" is the median over the
 rounds of Parquet's time by this case's in the same round. Bodies are random bytes, each different:
 Parquet's dictionary would store repeated ones once, and Snappy has little work with what does not
 compress. "ready-made" is a Python source that only hands over Arrow batches, so no Python source
@@ -37,6 +38,7 @@ from aerobee.pipeline.sink.encode import BulkIds, encode_rows
 from aerobee.pipeline.sink.sender import BatchSender
 from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, Cluster
+from aerobee.spark import catalog
 from bench.spark_ready import ReadySource, make_ready
 
 TOPIC = "bench"
@@ -45,6 +47,7 @@ READY = "ready-made Arrow"
 COLUMN_SETS = {
     "all columns": DEFAULT_COLUMNS,
     "usual columns": ("key", "value", "topic", "partition", "offset", "timestamp", "tags"),
+    "three columns": ("partition", "offset", "timestamp"),
 }
 READY_LINE = re.compile(r"ready broker=(\S+) namesrv=(\S+) store=")
 
@@ -129,6 +132,34 @@ def read_cases(
         READY: read("ready", path=str(ready)),
         "store files": read(path=str(folder / "store"), subscribe=TOPIC),
         "topic over TCP": read(namesrv=namesrv, subscribe=TOPIC),
+    }
+    return {name: partial(drain, frame) for name, frame in frames.items()}
+
+
+def count_cases(spark: Any, namesrv: str, folder: Path) -> dict[str, Callable[[], None]]:
+    """How long the rows take to count."""
+    catalog(spark, namesrv)
+    narrow = spark.read.format("aerobee").options(
+        path=str(folder / "store"), subscribe=TOPIC, columns="offset"
+    )
+    frames = {
+        PARQUET: spark.read.parquet(str(folder / "parquet")),
+        "store files": narrow.load(),
+        "topic by the catalog": spark.table(f"aerobee.`{TOPIC}`"),
+    }
+    return {name: frame.count for name, frame in frames.items()}
+
+
+def filter_cases(spark: Any, namesrv: str, folder: Path) -> dict[str, Callable[[], None]]:
+    """Three columns of the fifth of the rows that a filter on offsets leaves."""
+    catalog(spark, namesrv)
+    (queues,) = spark.sql(f"SELECT count(DISTINCT partition) FROM aerobee.`{TOPIC}`").first()
+    rows = spark.read.parquet(str(folder / "parquet")).count()
+    query = f"SELECT partition, offset, timestamp FROM {{}} WHERE offset < {rows // queues // 5}"
+    spark.read.parquet(str(folder / "parquet")).createOrReplaceTempView("in_parquet")
+    frames = {
+        PARQUET: spark.sql(query.format("in_parquet")),
+        "topic by the catalog": spark.sql(query.format(f"aerobee.`{TOPIC}`")),
     }
     return {name: partial(drain, frame) for name, frame in frames.items()}
 
@@ -225,7 +256,9 @@ def _median_ratio(base: list[float], other: list[float]) -> float:
     return statistics.median(one / two for one, two in zip(base, other, strict=True))
 
 
-def measure(rows: int, body_size: int, rounds: int, *, with_writes: bool) -> dict[str, Any]:
+def measure(
+    rows: int, body_size: int, rounds: int, *, with_writes: bool, only: str = ""
+) -> dict[str, Any]:
     """The tables by what was read or written."""
     tables = {}
     with tempfile.TemporaryDirectory(prefix="aerobee-bench-") as name:
@@ -239,10 +272,14 @@ def measure(rows: int, body_size: int, rounds: int, *, with_writes: bool) -> dic
                 what: read_cases(spark, namesrv, folder, columns)
                 for what, columns in COLUMN_SETS.items()
             }
+            parts["count()"] = count_cases(spark, namesrv, folder)
+            parts["a fifth, by a filter"] = filter_cases(spark, namesrv, folder)
             if with_writes:  # last: they make the log grow
                 parts["writing"] = write_cases(spark, namesrv, folder)
             record_size = 88 + body_size + 1 + len(TOPIC) + 2 + 75  # head, body, topic, properties
             for what, cases in parts.items():
+                if only not in what:
+                    continue
                 tables[what] = figures(run_rounds(cases, rounds), rows, record_size)
             spark.stop()
     return tables
@@ -267,12 +304,17 @@ def main() -> None:
     parser.add_argument("--body", type=int, nargs="+", default=[1024, 100], help="bytes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reads-only", action="store_true")
+    parser.add_argument("--only", help="the tables with this in their names")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found = {}
     for size in options.body:
         found[size] = measure(
-            options.rows, size, options.rounds, with_writes=not options.reads_only
+            options.rows,
+            size,
+            options.rounds,
+            with_writes=not options.reads_only,
+            only=options.only or "",
         )
         for what, table in found[size].items():
             show(f"{what}, {size} B bodies", table)

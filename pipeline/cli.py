@@ -1,13 +1,15 @@
-"""`aerobee pipeline`: archive, replay, audit and stats on Spark, and the sink's ledger."""
+"""`aerobee pipeline`: its jobs on Spark, and the sink's ledger."""
 
 import sys
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from aerobee.pipeline.commands.common import FORMATS, Job, parse_time, session, spark_options
+from aerobee.pipeline.commands.catalog import catalog_jar
+from aerobee.pipeline.commands.common import Job, session, spark_options
+from aerobee.pipeline.commands.replay import dead_letters, replay, reprocess
 from aerobee.pipeline.commands.schema import schema
 from aerobee.pipeline.commands.table import archive, table
 from aerobee.pipeline.sink.ledger import entries, forget
@@ -22,57 +24,10 @@ def pipeline() -> None:
 pipeline.add_command(table)
 pipeline.add_command(archive)
 pipeline.add_command(schema)
-
-
-@pipeline.command(cls=Job)
-@click.option("--source", required=True, help="A table, an archive or a store: its folder.")
-@click.option("--namesrv", required=True, metavar="HOST:PORT")
-@click.option("--topic", help="Send everything there; default: to the topic it came from.")
-@click.option("--only", help="Only messages of these topics, separated by commas.")
-@click.option("--start", callback=parse_time, help="Stored at this time or later.")
-@click.option("--end", callback=parse_time, help="Stored before this time.")
-@click.option("--rate", type=click.IntRange(min=1), help="Messages per second.")
-@click.option("--same-queues", is_flag=True, help="To the queue of the same number.")
-@click.option("--exactly-once", is_flag=True, help="All or nothing (Aerobee brokers only).")
-@click.option("--sql", help="Over the view `messages`: what it selects is sent.")
-@click.option("--dry-run", is_flag=True, help="Count what would be sent.")
-@click.option("--format", "table_format", type=FORMATS, help="Not needed any more.", hidden=True)
-@spark_options
-def replay(
-    source: str,
-    namesrv: str,
-    topic: str | None,
-    only: str | None,
-    start: datetime | None,
-    end: datetime | None,
-    rate: int | None,
-    same_queues: bool,
-    exactly_once: bool,
-    sql: str | None,
-    dry_run: bool,
-    table_format: str | None,
-    master: str,
-    conf: tuple[str, ...],
-) -> None:
-    """Send archived messages again."""
-    from aerobee.pipeline.jobs.replay import Replay
-    from aerobee.pipeline.jobs.replay import replay as run
-
-    spark = session("replay", master, conf)
-    job = Replay(
-        source,
-        namesrv,
-        topic,
-        only,
-        start,
-        end,
-        rate,
-        same_queues,
-        exactly_once,
-        sql,
-        dry_run,
-    )
-    click.echo(f"{run(spark, job)} messages {'would be sent' if dry_run else 'sent'}")
+pipeline.add_command(catalog_jar)
+pipeline.add_command(replay)
+pipeline.add_command(reprocess)
+pipeline.add_command(dead_letters)
 
 
 @pipeline.command(cls=Job)

@@ -12,6 +12,7 @@ from aerobee.pipeline.columns import COLUMNS, spark_ddl
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import NO_TABLES, SOURCE, Options, check_limit, source_options
 from aerobee.pipeline.source.batch_readers import PathReader, TopicReader
+from aerobee.pipeline.source.topic_list import TOPICS_DDL, TopicsReader, check_exists
 
 NAME: Final = "aerobee"
 
@@ -27,6 +28,10 @@ class AerobeeDataSource(DataSource):  # type: ignore[misc]
         # Spark asks before it says whether this is a stream; only `columns` matters here.
         if any(name.lower().startswith("option.") for name in self.options):  # from CREATE TABLE
             raise OptionError(f"CREATE TABLE cannot be used: {NO_TABLES}")
+        if self.options.get("catalog") == "topics":
+            return TOPICS_DDL
+        if self.options.get("catalog") == "table":
+            check_exists(source_options(self.options, streaming=False))
         wanted = {"columns", "includeheaders"}
         shown = {name: text for name, text in self.options.items() if name.lower() in wanted}
         options = Options(_SCHEMA_OPTIONS, shown)
@@ -34,16 +39,24 @@ class AerobeeDataSource(DataSource):  # type: ignore[misc]
         return spark_ddl((*options["columns"], "headers") if extra else options["columns"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from aerobee.pipeline.source.pushdown import NarrowedPathReader, NarrowedTopicReader
+        from aerobee.pipeline.source.pushdown import (
+            NarrowedPathReader,
+            NarrowedTopicReader,
+            spark_pushes,
+        )
 
         options = source_options(self.options, streaming=False)
+        if options["catalog"] == "topics":
+            return TopicsReader(options, schema)
         columns = checked_columns(schema)
         plain, narrowing = (
             (TopicReader, NarrowedTopicReader)
             if options["path"] is None
             else (PathReader, NarrowedPathReader)
         )
-        return (narrowing if options["pushdown"] else plain)(options, columns, schema)
+        asked = options["pushdown"]
+        narrow = spark_pushes() if asked is None else asked
+        return (narrowing if narrow else plain)(options, columns, schema)
 
     def streamReader(self, schema: StructType) -> Any:
         from aerobee.pipeline.source.legacy_stream import LegacyStreamReader

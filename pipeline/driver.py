@@ -28,6 +28,13 @@ def use_this_python() -> None:
         )
 
 
+def let_filters_through() -> None:
+    """A Python source gets the filters of a query only where this setting is on; it is off by
+    default, and on it changes nothing for a source that takes none."""
+    arguments = "--conf spark.sql.python.filterPushdown.enabled=true pyspark-shell"
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", arguments)
+
+
 def _is_this_python(command: str) -> bool:
     """Whether the command is of this environment: a venv's pythons lie side by side."""
     found = shutil.which(command)

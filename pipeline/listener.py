@@ -1,67 +1,72 @@
-"""What Spark reports of streams that read topics, for Prometheus: lag per queue, rows, waits."""
+"""What Spark reports of streams that read topics, for those who watch: lag, rows, bytes, waits."""
 
 import json
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 from pyspark.sql.streaming import StreamingQueryListener
 
-from aerobee.pipeline.source.stream_reader import WAITED
+from aerobee.pipeline.figures import Exporter, OpenTelemetry, Prometheus
+from aerobee.pipeline.source.stream_reader import LAG_SECONDS, READ, WAITED
 
-_QUERY: Final = ("query",)
+Table = dict[str, dict[str, Any]]
 
 
 class MetricsListener(StreamingQueryListener):  # type: ignore[misc]
-    """`spark.streams.addListener(MetricsListener(registry))`; `export_metrics` does it all.
+    """`spark.streams.addListener(MetricsListener([Prometheus(registry), OpenTelemetry()]))`;
+    `export_metrics` does it all.
 
-    The lag is what the brokers held beyond a batch when it ended. Spark 4.1 does not ask a Python
-    source for that; there the other figures are shown.
+    The lag is what the brokers held beyond a batch when it was planned. Spark 4.1 does not ask a
+    Python source for that; there the other figures are shown.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str, labels: tuple[str, ...]) -> Any:
-            return Gauge(f"aerobee_stream_{name}", text, labels, registry=registry)
-
-        self._rows = Counter("aerobee_stream_rows", "Rows read.", _QUERY, registry=registry)
-        self._seconds = gauge("batch_seconds", "How long the last batch took.", _QUERY)
-        self._rate = gauge("rows_per_second", "Rows per second of the last batch.", _QUERY)
-        lag = ("query", "topic", "queue")
-        self._lag = gauge("lag_messages", "Stored, not read yet.", lag)
-        self._offset = gauge("next_offset", "Where the next batch begins.", lag)
-        self._waited = Counter(
-            "aerobee_stream_waited_seconds",
-            "Waited for brokers that were away.",
-            ("query", "address"),
-            registry=registry,
-        )
+    def __init__(self, exporters: Sequence[Exporter]) -> None:
+        self._exporters = exporters
 
     def onQueryStarted(self, event: Any) -> None: ...
 
     def onQueryIdle(self, event: Any) -> None: ...
 
+    def onQueryTerminated(self, event: Any) -> None: ...
+
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
         query = progress.name or str(progress.id)
+        self._set("batch_seconds", (progress.batchDuration or 0) / 1000, query=query)
         for source in progress.sources:
-            ends, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
+            ends = _offsets(source.endOffset)
             if ends is None:
                 continue  # not one of ours
-            self._rows.labels(query).inc(source.numInputRows)
-            self._rate.labels(query).set(source.processedRowsPerSecond or 0.0)
-            for address, waited_ms in ((latest or {}).pop(WAITED, {})).items():
-                self._waited.labels(query, address).inc(waited_ms / 1000)
-            for topic, queues in ends.items():
-                for queue, end in queues.items():
-                    self._offset.labels(query, topic, queue).set(end)
-                    newest = (latest or {}).get(topic, {}).get(queue)
-                    if newest is not None:
-                        self._lag.labels(query, topic, queue).set(max(0, newest - end))
-        self._seconds.labels(query).set((progress.batchDuration or 0) / 1000)
+            self._add("rows", source.numInputRows, query=query)
+            self._set("rows_per_second", source.processedRowsPerSecond or 0.0, query=query)
+            self._reported(query, ends, _offsets(source.latestOffset) or {})
 
-    def onQueryTerminated(self, event: Any) -> None: ...
+    def _reported(self, query: str, ends: Table, latest: Table) -> None:
+        for address, waited_ms in latest.pop(WAITED, {}).items():
+            self._add("waited_seconds", waited_ms / 1000, query=query, address=address)
+        read = latest.pop(READ, {})
+        self._add("read_bytes", read.get("bytes", 0), query=query)
+        self._add("retries", read.get("retries", 0), query=query)
+        ages = latest.pop(LAG_SECONDS, {})
+        for topic, queues in ends.items():
+            for queue, end in queues.items():
+                labels = {"query": query, "topic": topic, "queue": queue}
+                self._set("next_offset", end, **labels)
+                newest = latest.get(topic, {}).get(queue)
+                if newest is not None:
+                    self._set("lag_messages", max(0, newest - end), **labels)
+                    self._set("lag_seconds", ages.get(f"{topic}/{queue}", 0.0), **labels)
+
+    def _add(self, name: str, amount: float, **labels: str) -> None:
+        for exporter in self._exporters:
+            exporter.add(name, amount, labels)
+
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        for exporter in self._exporters:
+            exporter.set(name, value, labels)
 
 
-def _offsets(text: str | None) -> dict[str, dict[str, int]] | None:
+def _offsets(text: str | None) -> Table | None:
     """{"topic": {"broker:queue": offset}} of our source; None of another's."""
     try:
         table = json.loads(text or "null")
@@ -71,10 +76,20 @@ def _offsets(text: str | None) -> dict[str, dict[str, int]] | None:
     return table if ours else None
 
 
-def export_metrics(spark: Any, port: int | None = None) -> CollectorRegistry:
-    """Figures of all streams of the session; served at `port`, or in the registry it returns."""
+def export_metrics(spark: Any, port: int | None = None, *, otel: Any = None) -> Any:
+    """Figures of all streams of the session.
+
+    Args:
+        port: where to serve them for Prometheus; None: only in the registry that is returned.
+        otel: True, or a MeterProvider: also by OpenTelemetry (aerobee[otel]).
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
     registry = CollectorRegistry()
-    spark.streams.addListener(MetricsListener(registry))
+    exporters: list[Exporter] = [Prometheus(registry)]
+    if otel:
+        exporters.append(OpenTelemetry(None if otel is True else otel))
+    spark.streams.addListener(MetricsListener(exporters))
     if port is not None:
         start_http_server(port, registry=registry)
     return registry

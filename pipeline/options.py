@@ -147,6 +147,12 @@ def _text(text: str) -> str:
     return text.strip()
 
 
+def _query_id(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,128}", text):
+        raise ValueError("letters, digits and dashes, at most 128")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """How one option is read."""
@@ -193,7 +199,8 @@ SOURCE: Final[dict[str, Option]] = CONNECTION | {
     "tags": Option(_text),
     "sql": Option(_text),
     "columns": Option(_columns, DEFAULT_COLUMNS),
-    "pushdown": Option(_boolean, False),
+    "pushdown": Option(_boolean),  # by default where Spark hands filters over
+    "catalog": Option(_one_of("topics", "table")),  # asked by TopicCatalog.java, not by a person
     "splitBytes": Option(_positive, 128 * 1024 * 1024),
     "sealedOnly": Option(_boolean, False),
     "history": Option(_text),
@@ -205,6 +212,8 @@ SINK: Final[dict[str, Option]] = CONNECTION | {
     "maxBatchBytes": Option(_positive, 1024 * 1024),
     "rowsPerSecond": Option(_positive),
     "preparedTimeout": Option(_duration_ms, 24 * 3_600_000),
+    "txnAppId": Option(_query_id),
+    "txnVersion": Option(_count),
 }
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname", "__query_id__"))
@@ -269,6 +278,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         _check_offline(options, streaming)
         return options
     _need_namesrv(options)
+    if options["catalog"] == "topics":
+        return options
     _one_topic_choice(options)
     _one_bound(options, "starting")
     _one_bound(options, "ending")
@@ -382,4 +393,13 @@ def sink_options(given: Mapping[str, str]) -> Options:
     _check_credentials(options)
     if options["rowsPerSecond"] and options["deliveryGuarantee"] == "exactly-once":
         raise OptionError("rowsPerSecond does not go with exactly-once: rows appear at the commit")
+    _check_transaction(options)
     return options
+
+
+def _check_transaction(options: Options) -> None:
+    given = [name for name in ("txnAppId", "txnVersion") if name in options.given]
+    if len(given) == 1:
+        raise OptionError(f"options txnAppId and txnVersion go together; only {given[0]} was given")
+    if given and options["deliveryGuarantee"] != "exactly-once":
+        raise OptionError("options txnAppId and txnVersion need deliveryGuarantee=exactly-once")

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
 log: Final = logging.getLogger("aerobee.pipeline")
@@ -17,14 +18,18 @@ class Unreachable(ConnectionError):
 class Outage:
     """One server's silence, from its first failure to its next answer."""
 
-    def __init__(self, patience: float, first_pause: float) -> None:
+    def __init__(
+        self, patience: float, first_pause: float, retried: Callable[[], None] = lambda: None
+    ) -> None:
         self._patience = patience
+        self._retried = retried
         self._first_pause = self._pause = first_pause
         self._began: float | None = None
         self._told_at = 0.0
 
     def wait(self, what: str, error: Exception) -> None:
         """Sleeps before the next attempt; raises once the patience is used up."""
+        self._retried()
         now = time.monotonic()
         if self._began is None:
             self._began = now

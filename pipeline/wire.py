@@ -159,6 +159,7 @@ class Cluster:
     def __init__(self, access: Access) -> None:
         self.access = access
         self.waited: dict[str, float] = {}  # seconds without an answer, by address
+        self.retries = 0
         self._links: dict[str, Link] = {}
 
     def close(self) -> None:
@@ -215,7 +216,10 @@ class Cluster:
             addresses = (new,) if (new := moved()) else addresses
 
     def outage(self) -> Outage:
-        return Outage(self.access.patience, self.access.retry_interval)
+        return Outage(self.access.patience, self.access.retry_interval, self._count_retry)
+
+    def _count_retry(self) -> None:
+        self.retries += 1
 
     def note_wait(self, address: str, seconds: float) -> None:
         if seconds:

@@ -1,7 +1,10 @@
 """`aerobee pipeline table` and `archive`: topics kept as tables."""
 
+import signal
 import sys
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -199,7 +202,8 @@ def archive(
 
 def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str = "added") -> None:
     """Runs the job, says each commit, and the sum at its end."""
-    from aerobee.pipeline.jobs.table import keep_table, stopped_by_signals
+    from aerobee.pipeline.jobs.progress import following
+    from aerobee.pipeline.jobs.table import keep_table
     from aerobee.pipeline.jobs.table_metrics import TableMetrics
 
     console = Console(file=sys.stderr)
@@ -207,6 +211,7 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
 
     def tell(commit: Any) -> None:
         figures.show(commit)
+        show(commit.rows + commit.rejected, commit.behind)
         goal = f" (goal {job.fresh:g} s)" if job.fresh else ""
         late = " LATE" if job.fresh and commit.fresh > job.fresh and not commit.behind else ""
         rejected = f", {commit.rejected} rejected" if commit.rejected else ""
@@ -218,6 +223,19 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
             soft_wrap=True,
         )
 
-    with stopped_by_signals() as stop:
-        rows = keep_table(spark, job, tell, stop)
+    with following(title, console) as show, stopped_by_signals() as stop:
+        rows = keep_table(spark, job, tell, stop, figures.complete)
     click.echo(f"{rows} messages {done} to {job.to}")
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set: the running trigger is finished."""
+    stop = threading.Event()
+    kinds = (signal.SIGTERM, signal.SIGINT)
+    usual = {kind: signal.signal(kind, lambda *_: stop.set()) for kind in kinds}
+    try:
+        yield stop
+    finally:
+        for kind, handler in usual.items():
+            signal.signal(kind, handler)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, spark_ddl
@@ -99,12 +100,26 @@ def _offsets(file: Path) -> Numbers:
 
 
 def read_archive(spark: Any, path: str) -> Any:
-    """The messages of an archive or table as a DataFrame, by whatever means it was written."""
-    schema = f"{spark_ddl(DEFAULT_COLUMNS)}, `date` date"  # else a topic named 007 would be 7
+    """The messages of an archive or table as a DataFrame, by whatever means it was written; with
+    the columns of their values where the table has them."""
+    ddl = f"{spark_ddl(DEFAULT_COLUMNS)}, `date` date"  # else a topic named 007 would be 7
+    empty = spark.createDataFrame([], ddl)
     for where in (place(path), f"{place(path)}/{ICEBERG_TABLE}"):
         if format_of(where) is not None:
-            files = [one.path for one in open_table(where).files()]
+            table = open_table(where)
+            schema = _with_values(empty.schema, table.schema())
+            files = [one.path for one in table.files()]
             if not files:
                 return spark.createDataFrame([], schema)
             return spark.read.schema(schema).option("basePath", where).parquet(*files)
-    return spark.read.schema(schema).parquet(path)
+    return spark.read.schema(empty.schema).parquet(path)
+
+
+def _with_values(known: Any, schema: Any) -> Any:
+    """Spark's schema with the fields that a typed table has besides."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    more = [one for one in schema if one.name not in (*known.names, "hour")]
+    for field in from_arrow_schema(pa.schema(more)).fields:
+        known = known.add(field)
+    return known

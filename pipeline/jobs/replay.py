@@ -1,13 +1,28 @@
-"""replay: messages of a table or a store sent again, by time range, at a rate, in their order."""
+"""replay: messages of a table or a store sent again, by time range, at a rate, in their order.
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+At least once it is one write. Exactly once it is a sequence of batches, each published in one step
+that the broker's ledger remembers: a run after a kill sends the rest.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
 
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.jobs.archive import read_archive
-from aerobee.pipeline.jobs.progress import task_progress
+from aerobee.pipeline.jobs.messages import Chosen
+from aerobee.pipeline.jobs.progress import rows_progress, task_progress
+from aerobee.pipeline.jobs.resume import Plan, resumed, state_folder
+from aerobee.pipeline.jobs.row_by_row import is_row_by_row
+from aerobee.pipeline.jobs.slices import cut_batches, ends_of
+from aerobee.pipeline.options import sink_options
+from aerobee.pipeline.wire import Access, Cluster
+
+Change = Callable[[Any], Any]  # a DataFrame of messages to one of what is sent
+ROWS_PER_BATCH: Final = 500_000
+PACE_SECONDS: Final = 2.0  # of a batch where there is a rate
+SENT: Final = ("value", "topic", "key", "tags", "properties", "flag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,44 +40,128 @@ class Replay:
     exactly_once: bool = False
     sql: str | None = None  # over the view `messages`; what it selects is sent
     dry_run: bool = False
+    rows_per_batch: int = ROWS_PER_BATCH
+    state: str | None = None  # the folder of plans
+    again: bool = False  # also what was sent before
+    function: str | None = None  # FILE.py:NAME instead of sql; its name is part of the job's
+    options: Mapping[str, str] = field(default_factory=dict)  # of the sink: access keys, TLS
+
+    @property
+    def connection(self) -> dict[str, str]:
+        return {"namesrv": self.namesrv, **self.options}
+
+    @property
+    def chosen(self) -> Chosen:
+        return Chosen(self.source, self.only, self.start, self.end)
+
+    def as_json(self) -> dict[str, Any]:
+        """What makes another job of it: not the rate, nor where Spark runs."""
+        more = {"sql": self.sql, "function": self.function, "same_queues": self.same_queues}
+        return self.chosen.as_json() | {"namesrv": self.namesrv, "topic": self.topic} | more
 
 
-def replay(spark: Any, job: Replay) -> int:
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How it went."""
+
+    sent: int
+    before: int = 0  # by earlier runs of the same job
+
+
+def selected(spark: Any, job: Replay) -> Any:
+    """The source's messages of the topics and times."""
+    return job.chosen.all(spark)
+
+
+def replay(spark: Any, job: Replay, change: Change | None = None) -> Replayed:
     """How many messages were sent; of a dry run: would be."""
-    messages = selected(spark, job)
     if job.sql:
-        messages = transformed(spark, messages, job.sql)
-    if job.dry_run:
-        with task_progress(spark, "replay"):
-            return int(messages.count())
-    messages = _ordered(messages, job)
-    columns = ["value", "topic", "key", "tags", "properties", "flag"]
-    if job.same_queues:
-        columns.append("partition")
-    there = [name for name in columns if name in messages.columns]
-    writer = messages.select(*there).write.format("aerobee").option("namesrv", job.namesrv)
-    if job.topic:
-        writer = writer.option("topic", job.topic)
-    if job.rate:
-        writer = writer.option("rowsPerSecond", job.rate)
+        change = _query(spark, job.sql)
     if job.exactly_once:
-        writer = writer.option("deliveryGuarantee", "exactly-once")
+        return _in_batches(spark, job, change)
+    messages = changed(selected(spark, job), change)
     with task_progress(spark, "replay"):
-        count = messages.count()
-        writer.mode("append").save()
-    return int(count)
+        count = int(messages.count())
+        if not job.dry_run:
+            _writer(_ordered(messages, job), job).mode("append").save()
+    return Replayed(count)
 
 
-def transformed(spark: Any, messages: Any, sql: str) -> Any:
-    """What the query makes of the view `messages`."""
-    messages.createOrReplaceTempView("messages")
-    rows = spark.sql(sql)
-    if "value" not in rows.columns:
+def _query(spark: Any, sql: str) -> Change:
+    def run(messages: Any) -> Any:
+        messages.createOrReplaceTempView("messages")
+        return spark.sql(sql)
+
+    return run
+
+
+def changed(messages: Any, change: Change | None, needed: str = "value") -> Any:
+    """What is made of the messages; OptionError when no message can be made of that."""
+    rows = change(messages) if change else messages
+    if needed and needed not in rows.columns:
         raise OptionError(
-            f"--sql selects {', '.join(rows.columns)}: a message needs a value, e.g. "
+            f"{', '.join(rows.columns)} are selected: a message needs a {needed}, e.g. "
             "SELECT *, ... FROM messages"
         )
     return rows
+
+
+def _in_batches(spark: Any, job: Replay, change: Change | None) -> Replayed:
+    access = Access.of(sink_options(job.connection)).at_start()
+    with (
+        Cluster(access) as cluster,
+        resumed(state_folder(job.state), "replay", job.as_json(), cluster, again=job.again) as plan,
+    ):
+        done = plan.done(cluster)
+        _extend(spark, job, change, plan)
+        before = sum(batch.rows for batch in plan.batches[:done])
+        pending = plan.batches[done:]
+        if job.dry_run:
+            frames = (changed(job.chosen.of(spark, batch), change) for batch in pending)
+            return Replayed(sum(int(frame.count()) for frame in frames), before)
+        plan.save()
+        sent = 0
+        with rows_progress(spark, "replay", sum(batch.rows for batch in pending)) as step:
+            began = time.monotonic()
+            for number, batch in enumerate(pending, done):
+                rows = changed(job.chosen.of(spark, batch), change)
+                _wait(began, sent, job.rate)
+                _publish(_ordered(rows, job), job, plan.query, number)
+                sent += batch.rows
+                step(batch.rows)
+        return Replayed(sent, before)
+
+
+def _extend(spark: Any, job: Replay, change: Change | None, plan: Plan) -> None:
+    """Adds what came into the source since the plan was made."""
+    rows: int | None = job.rows_per_batch
+    if change and not is_row_by_row(changed(job.chosen.all(spark), change)):
+        rows = None  # a sum over all is not a sum of each part
+    elif job.rate:
+        rows = min(job.rows_per_batch, max(1, int(job.rate * PACE_SECONDS)))
+    with task_progress(spark, "planning"):
+        plan.batches += cut_batches(job.chosen.counted(spark), rows, ends_of(plan.batches))
+
+
+def _wait(began: float, sent: int, rate: int | None) -> None:
+    if rate:
+        time.sleep(max(0.0, began + sent / rate - time.monotonic()))
+
+
+def _publish(rows: Any, job: Replay, query: str, number: int) -> None:
+    writer = _writer(rows, job).option("deliveryGuarantee", "exactly-once")
+    writer.option("txnAppId", query).option("txnVersion", number).mode("append").save()
+
+
+def _writer(messages: Any, job: Replay) -> Any:
+    columns = [*SENT, "partition"] if job.same_queues else [*SENT]
+    there = [name for name in columns if name in messages.columns]
+    writer = messages.select(*there).write.format("aerobee").options(**job.connection)
+    if job.topic:
+        writer = writer.option("topic", job.topic)
+    if job.rate and not job.exactly_once:
+        writer = writer.option("rowsPerSecond", job.rate)
+    return writer
 
 
 def _ordered(messages: Any, job: Replay) -> Any:
@@ -73,37 +172,10 @@ def _ordered(messages: Any, job: Replay) -> Any:
         return (messages.orderBy(*order) if order else messages).coalesce(1)
     queue = _among(messages, "topic", "broker", "partition")
     order = _among(messages, "topic", "broker", "partition", "offset")
-    if "offset" not in order:
+    if "offset" not in order or not queue:
         return messages
     return messages.repartition(*queue).sortWithinPartitions(*order)
 
 
 def _among(messages: Any, *names: str) -> list[str]:
     return [name for name in names if name in messages.columns]
-
-
-def selected(spark: Any, job: Replay) -> Any:
-    """The archive's messages of the topics and times; whole days outside them are not read."""
-    from pyspark.sql import functions
-
-    messages = _source(spark, job.source)
-    column = functions.col("timestamp")
-    if job.only:
-        topics = [name.strip() for name in job.only.split(",")]
-        messages = messages.where(functions.col("topic").isin(topics))
-    # Days are counted in the zone of the archive's session, which may be a day off from UTC.
-    if job.start:
-        first = job.start.astimezone(UTC).date() - timedelta(days=1)
-        messages = messages.where((column >= job.start) & (functions.col("date") >= first))
-    if job.end:
-        last = job.end.astimezone(UTC).date() + timedelta(days=1)
-        messages = messages.where((column < job.end) & (functions.col("date") <= last))
-    return messages
-
-
-def _source(spark: Any, path: str) -> Any:
-    """A table or an archive, or the files of a broker's store."""
-    if not (Path(path) / "commitlog").is_dir():
-        return read_archive(spark, path)
-    rows = spark.read.format("aerobee").option("path", path).load()
-    return rows.selectExpr("*", "to_date(timestamp) as date")

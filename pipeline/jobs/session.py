@@ -28,6 +28,7 @@ def open_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "8",
+        "spark.sql.python.filterPushdown.enabled": "true",
     }
     settings |= config or {}
     builder = SparkSession.builder.master(master).appName(f"aerobee {name}")

@@ -6,11 +6,9 @@ has not; files that were not committed are no part of the table and are removed 
 """
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -80,22 +78,29 @@ class Commit:
 
 
 def keep_table(
-    spark: Any, job: TableJob, tell: Callable[[Commit], None], stop: threading.Event | None = None
+    spark: Any,
+    job: TableJob,
+    tell: Callable[[Commit], None],
+    stop: threading.Event | None = None,
+    complete: Callable[[float], None] = lambda at: None,
 ) -> int:
-    """Runs until there is nothing more, or for ever with `fresh`; how many rows it added."""
+    """Runs until there is nothing more, or for ever with `fresh`; how many rows it added. Tells
+    each commit, and up to which time the table has all that was stored."""
     stop = stop or threading.Event()
     keeper = Keeper(spark, job)
     rows = 0
     worst = 0.0  # seconds of the slowest of the last triggers
     try:
         while not stop.is_set():
-            began = time.monotonic()
+            began, began_at = time.monotonic(), time.time()
             commit = keeper.trigger()
             if commit is not None:
                 tell(commit)
                 rows += commit.rows + commit.rejected
                 worst = max(commit.seconds, 0.8 * worst)
-            elif job.fresh is None:
+            if commit is None or not commit.behind:
+                complete(began_at)
+            if commit is None and job.fresh is None:
                 break
             keeper.upkeep()
             if job.fresh is not None and (commit is None or not commit.behind):
@@ -105,19 +110,6 @@ def keep_table(
     finally:
         keeper.close()
     return rows
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set: the running trigger is finished."""
-    stop = threading.Event()
-    kinds = (signal.SIGTERM, signal.SIGINT)
-    usual = {kind: signal.signal(kind, lambda *_: stop.set()) for kind in kinds}
-    try:
-        yield stop
-    finally:
-        for kind, handler in usual.items():
-            signal.signal(kind, handler)
 
 
 class Keeper:

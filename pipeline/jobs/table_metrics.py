@@ -18,10 +18,17 @@ class TableMetrics:
         self._commits = Counter("aerobee_table_commits", "Commits of this run.", registry=registry)
         self._fresh = gauge("freshness_seconds", "Age of a commit's oldest message when visible.")
         self._seconds = gauge("trigger_seconds", "How long the last trigger took.")
+        self._complete = gauge(
+            "complete_until_timestamp_seconds",
+            "All that was stored before is in the table; grows old when the job is stuck.",
+        )
         self._small = gauge("small_files", "Files of the table that are to be merged one day.")
         self._lag = gauge("lag_messages", "Stored, not in the table yet.", ("topic", "queue"))
         if port is not None:
             start_http_server(port, registry=registry)
+
+    def complete(self, at: float) -> None:
+        self._complete.set(at)
 
     def show(self, commit: Any) -> None:
         self._rows.inc(commit.rows)

@@ -12,6 +12,7 @@ from aerobee.pipeline.jobs.table_tasks import merge_files
 from aerobee.pipeline.lake.model import KEEP, TARGET_BYTES, Cleaned, DataFile, Held, Table
 
 SMALL_BYTES: Final = TARGET_BYTES // 2
+FIRST_CLEAN: Final = 300.0  # seconds after the start
 TIER_FACTOR: Final = 16  # files of one tier differ by less than that in size
 
 
@@ -82,7 +83,9 @@ class Schedule:
 
     def __init__(self, upkeep: Upkeep) -> None:
         self._upkeep = upkeep
-        self._cleaned_at = time.monotonic()
+        # The first time soon: a job that is restarted again and again would never come to it.
+        first = min(upkeep.clean_every, FIRST_CLEAN)
+        self._cleaned_at = time.monotonic() - upkeep.clean_every + first
 
     def clean(self, tables: Iterable[Table], *, ending: bool = False) -> list[Cleaned]:
         now = time.monotonic()

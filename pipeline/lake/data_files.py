@@ -73,6 +73,8 @@ def _is_plain(kind: Any) -> bool:
 def with_times(batch: Any, names: Iterable[str]) -> Any:
     """The batch with the wanted ones of `date` and `hour`, in UTC."""
     for name in names:
+        if name in batch.schema.names:
+            continue
         if name == "date":
             batch = batch.append_column(name, batch["timestamp"].cast(pa.date32()))
         elif name == "hour":
@@ -116,6 +118,9 @@ def write_files(batches: Iterable[Any], layout: Layout) -> list[DataFile]:
 def _write(rows: Any, layout: Layout) -> Iterator[DataFile]:
     schema = pa.ipc.read_schema(pa.py_buffer(layout.schema))
     rows = with_times(rows, layout.partition_by)
+    for field in schema:
+        if field.name not in rows.schema.names:  # of a schema before this one
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
     for values, part in _parts(rows, layout.partition_by):
         yield _write_one(part.select(schema.names).cast(schema), part, values, layout)
 
@@ -164,11 +169,19 @@ def _write_one(rows: Any, whole: Any, values: dict[str, str | None], layout: Lay
         pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 20)
     if isinstance(filesystem, pafs.LocalFileSystem):
         sync(inner)  # before a commit names it
-    ends = pc.min_max(whole["offset"]).as_py()
     size = filesystem.get_file_info(inner).size
-    oldest = pc.min(whole["timestamp"]).as_py()
-    oldest_ms = None if oldest is None else round(oldest.timestamp() * 1000)
-    return DataFile(path, rows.num_rows, size, values, ends["min"], ends["max"], oldest_ms)
+    return DataFile(path, rows.num_rows, size, values, *_extent(whole))
+
+
+def _extent(rows: Any) -> tuple[int | None, int | None, int | None]:
+    """First and last offset and the oldest store time, of rows that still have them."""
+    low, high, oldest = None, None, None
+    if "offset" in rows.column_names and rows["offset"].type == pa.int64():
+        ends = pc.min_max(rows["offset"]).as_py()
+        low, high = ends["min"], ends["max"]
+    if "timestamp" in rows.column_names and pa.types.is_timestamp(rows["timestamp"].type):
+        oldest = pc.min(rows["timestamp"]).as_py()
+    return low, high, None if oldest is None else round(oldest.timestamp() * 1000)
 
 
 def sync(path: str) -> None:

@@ -119,10 +119,11 @@ class IcebergTable:
     def _data_file(self, one: Any) -> DataFile:
         from pyiceberg.conversions import from_bytes
 
-        field = self._table.schema().find_field("offset")
+        schema = self._table.schema()
+        field = schema.find_field("offset") if "offset" in schema.column_names else None
         low, high = (
             from_bytes(field.field_type, bounds[field.field_id])
-            if bounds and field.field_id in bounds
+            if field and bounds and field.field_id in bounds
             else None
             for bounds in (one.lower_bounds, one.upper_bounds)
         )
@@ -180,8 +181,7 @@ class IcebergTable:
 
         more = _pyarrow_to_schema_without_ids(pa.schema(fields))
         with self._table.update_schema() as update:
-            for one in more.fields:
-                update.add_column(one.name, one.field_type)
+            update.union_by_name(more)
         self.refresh()
 
     def clean(self, keep: timedelta) -> Cleaned:

@@ -109,7 +109,8 @@ class Table(Protocol):
         """The same rows in other files."""
 
     def add_columns(self, fields: Sequence[Any]) -> None:
-        """The table's schema with these Arrow fields at its end."""
+        """The table's schema with these Arrow fields at its end; one whose column is there has
+        more fields inside."""
 
     def clean(self, keep: timedelta) -> Cleaned:
         """Removes snapshots older than that, and files that no snapshot names."""

@@ -108,7 +108,8 @@ class ParquetFolder:
     def add_columns(self, fields: Sequence[Any]) -> None:
         schema = self.schema()
         for one in fields:
-            schema = schema.append(one)
+            at = schema.get_field_index(one.name)
+            schema = schema.append(one) if at < 0 else schema.set(at, one)
         self._last = self._last | {"schema": _packed(schema)}
         self._commit([], [], Held(**self._last["held"]), {})
 

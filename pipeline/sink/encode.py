@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.sink.places import Target, key_hashes
-from aerobee.pipeline.sink.rows import BROKER_MADE
+from aerobee.pipeline.sink.rows import BROKER_MADE, ROW
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import BATCH_FIELDS, BATCH_HEAD
 from aerobee.protocol.files.ids import UniqueIds
@@ -46,6 +46,22 @@ class BulkIds:
         return taken
 
 
+class RowNames:
+    """The names of a task's rows, in the order of its rows: the same when the task is run again."""
+
+    def __init__(self, place: str) -> None:
+        self._start = pa.scalar(f"{ROW}{properties.NAME_END}{place}/".encode(), pa.binary())
+        self._count = 0
+
+    def take(self, count: int) -> Any:
+        """The next names as properties, each ended."""
+        numbers = pa.array(np.arange(self._count, self._count + count)).cast(pa.string())
+        self._count += count
+        return pc.binary_join_element_wise(
+            self._start, numbers.cast(pa.binary()), _PAIR_END, _NOTHING
+        )
+
+
 class Group:
     """Encoded rows for one target."""
 
@@ -66,17 +82,21 @@ class Group:
 
 
 def encode_rows(
-    batch: Any, topic: str | None, ids: BulkIds, lanes: Callable[[str], int] | None = None
+    batch: Any,
+    topic: str | None,
+    ids: BulkIds,
+    lanes: Callable[[str], int] | None = None,
+    names: RowNames | None = None,
 ) -> Iterator[Group]:
     """The batch's rows, grouped by where they go; within a group in the batch's order.
 
     `lanes` says how many queues the keys of a topic are spread over; without it, or with 0, keys
-    do not decide."""
+    do not decide. `names`: each row brings its name, as the first of its properties."""
     columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
     for name in ("value",) if topic else ("value", "topic"):
         if columns[name].null_count:
             raise OptionError(f"a row's {name} is null; a message needs one: filter such rows out")
-    rows = _joined(columns, batch.num_rows, ids)
+    rows = _joined(columns, batch.num_rows, ids, names)
     hashes = key_hashes(_binary(columns["key"])) if lanes and "key" in columns else None
     if topic and "partition" not in columns:
         yield from _by_key(topic, rows, hashes, lanes)
@@ -112,9 +132,9 @@ def _by_key(
         yield Group(Target(topic, lane=None if lane < 0 else lane), rows.take(pa.array(numbers)))
 
 
-def _joined(columns: dict[str, Any], count: int, ids: BulkIds) -> Any:
+def _joined(columns: dict[str, Any], count: int, ids: BulkIds, names: RowNames | None) -> Any:
     body = _binary(columns["value"])
-    props = _properties(columns, count, ids)
+    props = _properties(columns, count, ids, names)
     body_sizes = _lengths(body)
     props_sizes = _lengths(props)
     if count and int(props_sizes.max()) > PROPERTIES_SIZE_MAX:
@@ -148,9 +168,9 @@ def _fixed(values: Any, width: int) -> Any:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
-def _properties(columns: dict[str, Any], count: int, ids: BulkIds) -> Any:
+def _properties(columns: dict[str, Any], count: int, ids: BulkIds, names: RowNames | None) -> Any:
     """The property strings; key and tags win over entries of the map of the same name."""
-    pieces = []
+    pieces = [] if names is None else [names.take(count)]
     named: dict[str, Any] = {}  # which rows have the property by a column
     for column, name in (("key", properties.KEYS), ("tags", properties.TAGS)):
         if column in columns:

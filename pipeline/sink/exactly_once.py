@@ -1,8 +1,9 @@
 """The exactly-once sink: tasks prepare rows in the broker, the driver's commit publishes them.
 
-A batch is known by (query, batch): Spark's query id and batch id for a stream, a fresh id for
-`df.write`. The whole batch goes to one broker, its home, so that one ledger decides about it. A
-batch that a ledger knows already is skipped by its tasks and by its commit.
+A batch is known by (query, batch): Spark's query id and batch id for a stream; for `df.write` the
+options txnAppId and txnVersion, else a fresh id. The whole batch goes to one broker, its home, so
+that one ledger decides about it. A batch that a ledger knows already is skipped by its tasks and by
+its commit.
 """
 
 import json
@@ -21,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.taskcontext import TaskContext
 
 from aerobee.pipeline.options import OptionError, Options
-from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.encode import BulkIds, RowNames, encode_rows
 from aerobee.pipeline.sink.places import Places, first_turn
 from aerobee.pipeline.sink.sender import Pile, Piles
 from aerobee.pipeline.wire import Access, BrokerError, Cluster
@@ -110,8 +111,10 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
         preparer = _Preparer(cluster, plan, home, query, batch, context)
         piles = Piles(plan.batch_bytes, preparer.send)
         ids = BulkIds()
+        names = RowNames(f"{query}/{batch}/{context.partitionId()}")
+        lanes = preparer.places.count
         for record_batch in batches:
-            for group in encode_rows(record_batch, plan.topic, ids, preparer.places.count):
+            for group in encode_rows(record_batch, plan.topic, ids, lanes, names):
                 piles.add(group)
         piles.finish()
         return Prepared(query, home, preparer.chunks, preparer.rows, preparer.committed_before)
@@ -149,6 +152,7 @@ class _Preparer:
             "queueId": str(queue_id),
             "bornTimestamp": str(time.time_ns() // 1_000_000),
             "producerGroup": self._plan.group,
+            "named": "true",
         }
         what = f"preparing {pile.rows} rows for {topic}"
         answer = self._cluster.request(what, self._home, SINK_PREPARE, ext, pile.body())
@@ -209,18 +213,21 @@ class PreparedStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 class PreparedBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """`df.write` with deliveryGuarantee=exactly-once: all rows appear at the end, or none."""
+    """`df.write` with deliveryGuarantee=exactly-once: all rows appear at the end, or none.
+
+    With txnAppId and txnVersion the same write may be done again: it is published once."""
 
     def __init__(self, options: Options) -> None:
         self.plan = SinkPlan.of(options)
-        self.query = str(uuid.uuid4())
+        self.query = options["txnAppId"] or str(uuid.uuid4())
+        self.batch = options["txnVersion"] or 0
         check_ledgers(replace(self.plan, access=self.plan.access.at_start()))
 
     def write(self, iterator: Iterator[Any]) -> Prepared:
-        return prepare(self.plan, self.query, 0, iterator)
+        return prepare(self.plan, self.query, self.batch, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        commit(self.plan, messages, 0)
+        commit(self.plan, messages, self.batch)
 
     def abort(self, messages: list[Any]) -> None:
         pass  # prepared rows were never visible; they leave with their log file

@@ -6,6 +6,7 @@ from aerobee.pipeline.columns import COLUMNS
 from aerobee.pipeline.options import OptionError
 from aerobee.protocol.files import properties
 
+ROW: Final = "SPARK_ROW"  # the name of a row of the exactly-once sink
 # column: the Spark types it may have
 TAKEN: Final[dict[str, tuple[str, ...]]] = {
     "value": ("binary", "string"),
@@ -47,7 +48,7 @@ BROKER_MADE: Final = frozenset(
         "1ST_POP_TIME",
         "INNER_NUM",
         "INNER_BASE",
-        "SPARK_ROW",
+        ROW,
     )
 )
 

@@ -116,6 +116,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
     options = _checked(given, schema, overwrite, running=True)
+    if options["txnAppId"]:
+        raise OptionError("options txnAppId and txnVersion are for df.write: a stream has its own")
     if options["deliveryGuarantee"] == "exactly-once":
         from aerobee.pipeline.sink.exactly_once import PreparedStreamWriter
 

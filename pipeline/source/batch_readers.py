@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -18,6 +19,7 @@ from aerobee.pipeline.source.partitions import (
     arrow_schema_of,
 )
 from aerobee.pipeline.source.queues import shown_topics
+from aerobee.pipeline.source.readings import Address
 from aerobee.pipeline.source.split_reader import Selection, read_split
 from aerobee.pipeline.source.store_files import Split, StoreError, StoreFiles
 from aerobee.pipeline.source.topic_filter import topic_filter
@@ -49,16 +51,16 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
 
 
-def planned(plan: BatchPlan) -> list[InputPartition]:
+def planned(plan: BatchPlan, told_to: Address | None = None) -> list[InputPartition]:
     """The partitions of a plan, those of the past first."""
     past = plan.history.parts(plan.past) if plan.history and plan.past else []
-    return [*map(PastPartition, past), *map(RangePartition, plan.ranges)]
+    return [*map(PastPartition, past), *(RangePartition(one, told_to) for one in plan.ranges)]
 
 
 def read_partition(partition: InputPartition, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     """A task's rows, of a broker or of the table of the past."""
     if isinstance(partition, RangePartition):
-        yield from read_joined(partition.range, plan, schema)
+        yield from read_joined(partition.range, replace(plan, told_to=partition.told_to), schema)
     elif isinstance(partition, PastPartition):
         yield from read_part(partition.part, plan.columns, plan.tags, schema)
 

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from aerobee.pipeline.source.history import Part
 from aerobee.pipeline.source.puller import Range
+from aerobee.pipeline.source.readings import Address
 from aerobee.pipeline.source.store_files import Split
 
 NOTHING: Final = InputPartition(None)  # Spark wants one partition at least
@@ -27,6 +28,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     """One task's range of a queue."""
 
     range: Range
+    told_to: Address | None = None  # where the task tells what it has read
 
 
 @dataclass

@@ -1,14 +1,15 @@
-"""Readers that use Spark's filters to read less (option pushdown=true).
+"""Readers that use Spark's filters to read less.
 
 They are classes of their own because Spark refuses a reader that takes filters while
-`spark.sql.python.filterPushdown.enabled` is false, its default. Every filter is handed back, so
-Spark checks each row again: here it only decides what need not be read at all.
+`spark.sql.python.filterPushdown.enabled` is false, its default. The filters decide what need not be
+read at all; those that are exact also drop the rows that were read, before they travel to the JVM.
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     EqualTo,
@@ -25,9 +26,19 @@ from aerobee.pipeline.source.batch_readers import PathReader, TopicReader, plann
 from aerobee.pipeline.source.partitions import NOTHING
 from aerobee.pipeline.source.puller import Range
 from aerobee.pipeline.source.queues import QueueKey, by_time
+from aerobee.pipeline.source.row_filters import applies, kept
 from aerobee.pipeline.source.topic_filter import topic_filter
 from aerobee.pipeline.source.topic_ranges import plan_batch
 from aerobee.pipeline.wire import Access, Cluster
+
+_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def spark_pushes() -> bool:
+    """Whether this is the process in which Spark hands over filters; only there may a reader say
+    that it takes them. Should Spark rename it, rows are filtered by Spark."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING in sys.modules or getattr(spec, "name", None) == _PUSHING
 
 
 @dataclass
@@ -95,10 +106,28 @@ def _interval(one: Any, step: int) -> tuple[int | None, int | None]:
     return (None, one.value + step) if isinstance(one, LessThanOrEqual) else (None, None)
 
 
-class NarrowedPathReader(PathReader):
+class _Exact:
+    """What both readers do with the filters that `row_filters` knows."""
+
+    exact: tuple[Filter, ...] = ()
+
+    def take(self, filters: list[Filter]) -> list[Filter]:
+        """Keeps the filters that are exact here; returns the others, which Spark must check."""
+        self.exact = tuple(one for one in filters if applies(one))
+        return [one for one in filters if not applies(one)]
+
+    def chosen(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            rows = kept(batch, self.exact)
+            if rows.num_rows:
+                yield rows
+
+
+class NarrowedPathReader(_Exact, PathReader):
     """Files outside the filters' times and records of other topics are not read."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        left = self.take(filters)
         limits = Limits(start_ms=self.selection.start_ms, end_ms=self.selection.end_ms)
         limits.narrow(filters)
         if limits.topics is not None:
@@ -106,10 +135,13 @@ class NarrowedPathReader(PathReader):
             topics = [topic for topic in limits.topics if wanted(topic)]
             self.selection = replace(self.selection, wanted=topic_filter(topics, None))
         self.selection = replace(self.selection, start_ms=limits.start_ms, end_ms=limits.end_ms)
-        return filters
+        return left
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        yield from self.chosen(super().read(partition))
 
 
-class NarrowedTopicReader(TopicReader):
+class NarrowedTopicReader(_Exact, TopicReader):
     """Queues and offsets outside the filters are not pulled."""
 
     limits = Limits()
@@ -117,7 +149,10 @@ class NarrowedTopicReader(TopicReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.limits = Limits()
         self.limits.narrow(filters)
-        return filters
+        return self.take(filters)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        yield from self.chosen(super().read(partition))
 
     def partitions(self) -> Sequence[InputPartition]:
         plan = plan_batch(self.options)

@@ -24,6 +24,7 @@ except ImportError:  # Spark 4.1
 from aerobee.pipeline.options import OptionError, Options
 from aerobee.pipeline.source.batch_readers import planned, read_partition
 from aerobee.pipeline.source.history import History
+from aerobee.pipeline.source.lag import waiting_seconds
 from aerobee.pipeline.source.partitions import arrow_schema_of
 from aerobee.pipeline.source.queues import (
     Addresses,
@@ -39,14 +40,20 @@ from aerobee.pipeline.source.queues import (
     spread,
     to_json,
 )
+from aerobee.pipeline.source.readings import Address, Readings
 from aerobee.pipeline.source.topic_ranges import BatchPlan, TopicPlan, cut, split_past
 from aerobee.pipeline.wire import Access, BrokerError, Cluster
+from aerobee.protocol.wire.codecs import ProtocolError
 
 log: Final = logging.getLogger("aerobee.pipeline")
 ROUTE_AGE_MAX: Final = 30.0  # seconds after which new queues and brokers are looked for
-WAITED: Final = "(waited ms)"  # among the topics of a progress report; no topic has such a name
+# What stands among the topics of a progress report; no topic has such a name.
+WAITED: Final = "(waited ms)"  # by the driver, by address
+LAG_SECONDS: Final = "(lag seconds)"  # by "topic/broker:queue"
+READ: Final = "(read)"  # by the tasks of batches that ended since the last report
 
 Table = dict[str, dict[str, int]]
+Report = dict[str, dict[str, Any]]
 
 
 class TopicStream:
@@ -62,9 +69,11 @@ class TopicStream:
         self._last_batch_at = time.monotonic()
         self.history = History(options["history"]) if options["history"] else None
         self._history_at = 0.0
+        self._readings: Readings | None = None
+        self._planned_end: Offsets = {}
 
     def __getstate__(self) -> dict[str, Any]:  # the reader is shipped to tasks without its links
-        return self.__dict__ | {"_cluster": None}
+        return self.__dict__ | {"_cluster": None, "_readings": None}
 
     @property
     def cluster(self) -> Cluster:
@@ -115,11 +124,36 @@ class TopicStream:
             return self._frozen_end
         return latest(self.cluster, self.addresses())
 
-    def reported(self) -> Table:
-        """The newest end, and how long brokers were waited for since it was last reported."""
+    def readings(self) -> Address | None:
+        """Where tasks tell what they have read; from the first batch on."""
+        if self._readings is None:
+            self._readings = Readings(self.options["namesrv"][0])
+        return self._readings.address
+
+    def reported(self) -> Report:
+        """The newest end; how long the first message beyond the next batch has waited; and what
+        was read, how often servers were asked again and how long they were waited for since the
+        last report."""
+        ends = self.available()
+        report: Report = dict(to_json(ends))
         waited, self.cluster.waited = self.cluster.waited, {}
-        times = {address: round(1000 * seconds) for address, seconds in waited.items()}
-        return to_json(self.available()) | ({WAITED: times} if times else {})
+        retries, self.cluster.retries = self.cluster.retries, 0
+        if waited:
+            report[WAITED] = {at: round(1000 * seconds) for at, seconds in waited.items()}
+        read = self._readings.take() if self._readings else {}
+        report[READ] = {**read, "retries": read.get("retries", 0) + retries}
+        if ages := self._ages(ends):
+            report[LAG_SECONDS] = ages
+        return report
+
+    def _ages(self, ends: Offsets) -> dict[str, float]:
+        behind = {k: n for k, n in self._planned_end.items() if n < ends.get(k, n)}
+        try:
+            waited = waiting_seconds(self.cluster, self._addresses, behind)
+        except (OSError, BrokerError, ProtocolError) as error:
+            log.warning("no lag in seconds in the query's progress: %s", error)
+            return {}
+        return {f"{k.topic}/{k.broker}:{k.queue_id}": age for k, age in waited.items()}
 
     def freeze(self) -> None:
         self._addresses_at = 0.0
@@ -138,7 +172,8 @@ class TopicStream:
             return start
         if waiting:
             self._last_batch_at = time.monotonic()
-        return spread(self._with_new(start, end), end, rows_max)
+        self._planned_end = spread(self._with_new(start, end), end, rows_max)
+        return self._planned_end
 
     def _with_new(self, start: Offsets, end: Offsets) -> Offsets:
         """Queues that were not there before are read from their beginning."""
@@ -218,14 +253,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         rows_max = getattr(limit, "max_rows", None)
         return to_json(self.stream.next_end(begin, rows_max))
 
-    def reportLatestOffset(self) -> Table:
+    def reportLatestOffset(self) -> Report:
         return self.stream.reported()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.stream.freeze()
 
     def partitions(self, start: Table, end: Table) -> Sequence[InputPartition]:
-        return planned(self.stream.planned(from_json(start), from_json(end)))
+        plan = self.stream.planned(from_json(start), from_json(end))
+        return planned(plan, self.stream.readings())
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))

@@ -23,6 +23,7 @@ from aerobee.pipeline.source.queues import (
     discover,
     edges,
 )
+from aerobee.pipeline.source.readings import NAMES, Address, told
 from aerobee.pipeline.source.split_reader import BATCH_ROWS
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.protocol.files.record_columns import record_positions
@@ -39,6 +40,7 @@ class TopicPlan:
     tags: frozenset[str] | None
     columns: tuple[str, ...]
     history: str | None = None  # a table that holds what retention removes
+    told_to: Address | None = None  # where tasks tell what they have read
 
     @classmethod
     def of(cls, options: Options, columns: tuple[str, ...]) -> "TopicPlan":
@@ -124,7 +126,8 @@ def _parts(one: Range, rows_max: int) -> list[Range]:
 
 def read_range(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     """The range's messages as RecordBatches, some thousand rows each."""
-    with Cluster(plan.access) as cluster:
+    reading = dict.fromkeys(NAMES, 0)
+    with told(plan.told_to, reading), Cluster(plan.access) as cluster:
         pending: list[bytes | memoryview] = []
         rows = 0
         lost: DataLoss | None = None
@@ -132,11 +135,15 @@ def read_range(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
             for body in pull_range(cluster, wanted, plan.pull, log.warning):
                 pending.append(body)
                 rows += len(body)
+                reading["bytes"] += len(body)
                 if rows >= _BATCH_BYTES:
                     yield from _decode(pending, wanted, plan, schema)
                     pending, rows = [], 0
         except DataLoss as error:
             lost = error
+        finally:
+            reading["retries"] = cluster.retries
+            reading["waited_ms"] = round(1000 * sum(cluster.waited.values()))
         yield from _decode(pending, wanted, plan, schema)
         if lost is not None:  # after all that came before it
             raise lost

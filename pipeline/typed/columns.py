@@ -57,16 +57,40 @@ def load_shape(where: str) -> Shape:
     return shape
 
 
+def merged(there: Any, wanted: Any) -> Any:
+    """The type with the fields of both, those that are there first; None where they contradict."""
+    if there == wanted:
+        return there
+    if pa.types.is_struct(there) and pa.types.is_struct(wanted):
+        kinds = {one.name: one.type for one in there}
+        for one in wanted:
+            kinds[one.name] = merged(kinds.get(one.name, one.type), one.type)
+        return None if None in kinds.values() else pa.struct(list(kinds.items()))
+    if pa.types.is_list(there) and pa.types.is_list(wanted):
+        kind = merged(there.value_type, wanted.value_type)
+        return None if kind is None else pa.list_(pa.field("element", kind))
+    if pa.types.is_map(there) and pa.types.is_map(wanted) and there.key_type == wanted.key_type:
+        kind = merged(there.item_type, wanted.item_type)
+        return None if kind is None else pa.map_(there.key_type, kind)
+    return None
+
+
 def grown(known: Any, shape: Shape) -> list[Any]:
-    """The fields that a table with the schema `known` lacks; SchemaError where one would break."""
+    """What a table with the schema `known` lacks: new columns, and columns with new fields inside.
+
+    SchemaError where a column would get another type.
+    """
     more, broken = [], []
     for one in columns_of(shape):
         if one.name not in known.names:
             more.append(one)
             continue
         there = nullable(known.field(one.name).type)
-        if there != one.type:
+        kind = merged(there, one.type)
+        if kind is None:
             broken.append(f"{one.name} is {there} in the table, {one.type} in the schema")
+        elif kind != there:
+            more.append(pa.field(one.name, kind))
     if broken:
         raise SchemaError(
             f"the schema does not fit the table: {'; '.join(broken)}. Name the field anew, or keep "

@@ -8,20 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from spark.helpers import archive_as_before, numbers, produce, session_config
+from spark.lake_readers import DELTA_CATALOG, EXTENSIONS, PACKAGES
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, spark_ddl
 from aerobee.pipeline.jobs.archive import PARTITION_BY, archive_place, take_over
 from aerobee.pipeline.jobs.session import open_session
 from aerobee.pipeline.jobs.table import TableJob, keep_table
-
-PACKAGES = {
-    "delta": "io.delta:delta-spark_4.1_2.13:4.4.0",
-    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-}
-EXTENSIONS = {
-    "delta": "io.delta.sql.DeltaSparkSessionExtension",
-    "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-}
 
 
 def main() -> None:
@@ -56,8 +48,7 @@ def session(table_format: str, folder: Path) -> Any:
         "spark.sql.extensions": EXTENSIONS[table_format],
     }
     if table_format == "delta":
-        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        config["spark.sql.catalog.spark_catalog"] = catalog
+        config |= DELTA_CATALOG
     else:
         config |= {
             "spark.sql.catalog.before": "org.apache.iceberg.spark.SparkCatalog",

@@ -40,11 +40,19 @@ def session_config() -> dict[str, str]:
 
 
 def produce(
-    namesrv: str, topic: str, bodies: Iterable[bytes], *, tag: str = "", queue_id: int | None = None
+    namesrv: str,
+    topic: str,
+    bodies: Iterable[bytes],
+    *,
+    tag: str = "",
+    queue_id: int | None = None,
+    keys: bool = True,
 ) -> None:
-    """Stores the bodies as a client would, with a unique id and the key k<body>."""
+    """Stores the bodies as a client would, with a unique id and, as text, the key k<body>."""
     values = list(bodies)
-    columns: dict[str, Any] = {"value": values, "key": [b"k" + body[:20] for body in values]}
+    columns: dict[str, Any] = {"value": values}
+    if keys:
+        columns["key"] = [b"k" + body[:20] for body in values]
     if tag:
         columns["tags"] = [tag.encode()] * len(values)
     if queue_id is not None:

@@ -1,14 +1,30 @@
-"""Reads kept tables with what people have: DuckDB, and the formats' own libraries."""
+"""Reads kept tables with what people have: DuckDB, Polars, the formats' own libraries, Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import duckdb
+import pyspark
+from spark.helpers import session_config
 
+from aerobee.pipeline.jobs.session import open_session
 from aerobee.pipeline.lake.opening import open_table
 
 FORMATS = ("parquet", "delta", "iceberg")
+# Spark's own sources of the formats, which have releases for Spark 4.1 only.
+PACKAGES = {
+    "delta": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+}
+EXTENSIONS = {
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
+DELTA_CATALOG = {
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+}
+IS_41 = pyspark.__version__.startswith("4.1.")
 
 
 def open_with_others(where: Path, table_format: str) -> dict[str, list[bytes]]:
@@ -45,6 +61,13 @@ def _pyiceberg(where: Path) -> list[bytes]:
     return [bytes(value) for value in rows["value"].to_pylist()]
 
 
+def _duckdb_delta(where: Path) -> list[bytes]:
+    from deltalake import DeltaTable
+
+    files = DeltaTable(str(where)).file_uris()
+    return _values(duckdb.read_parquet(files).select("value")) if files else []
+
+
 def _polars_delta(where: Path) -> list[bytes]:
     import polars
 
@@ -53,6 +76,27 @@ def _polars_delta(where: Path) -> list[bytes]:
 
 READERS = {
     "parquet": {"DuckDB": _duckdb_files, "DuckDB by commit": _duckdb_committed},
-    "delta": {"deltalake": _deltalake, "Polars": _polars_delta},
+    "delta": {"deltalake": _deltalake, "Polars": _polars_delta, "DuckDB": _duckdb_delta},
     "iceberg": {"pyiceberg": _pyiceberg},
 }
+
+
+def with_spark() -> None:
+    """From now on a warm session reads too what this Spark can read."""
+    config = session_config()
+    if IS_41:
+        config |= DELTA_CATALOG | {
+            "spark.jars.packages": ",".join(PACKAGES.values()),
+            "spark.sql.extensions": ",".join(EXTENSIONS.values()),
+        }
+    spark = open_session("reader", "local[2]", config=config)
+
+    def read(where: Path, table_format: str) -> list[bytes]:
+        if not any(where.rglob("part-*.parquet")):
+            return []  # killed before its first rows: a Parquet folder has no schema yet
+        spark.catalog.clearCache()
+        rows = spark.read.format(table_format).load(str(where)).select("value").collect()
+        return [bytes(row.value) for row in rows]
+
+    for table_format in FORMATS if IS_41 else FORMATS[:1]:
+        READERS[table_format]["Spark"] = lambda where, kind=table_format: read(where, kind)  # type: ignore[misc]

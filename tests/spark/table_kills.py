@@ -1,6 +1,7 @@
 """Kills of a real driver, of its Python workers and of the broker under kept tables.
 
-`python -m spark.table_kills 100 SEED`: so many of the driver, a fifth as many of each other.
+`python -m spark.table_kills 100 SEED`: so many of the driver, a fifth as many of each other. After
+each kill every table is opened with all readers, Spark among them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import create_topic, numbers, produce, start_script
 from spark.kills import kill_group, kill_worker, wait_until
-from spark.lake_readers import FORMATS, open_with_others
+from spark.lake_readers import FORMATS, open_with_others, with_spark
 
 from aerobee.pipeline.lake.opening import format_of, open_table
 
@@ -121,5 +122,6 @@ def _commits(root: Path) -> int:
 
 if __name__ == "__main__":
     count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    with_spark()
     with tempfile.TemporaryDirectory() as temporary:
         print(run(Path(temporary), count, count // 5, start), flush=True)

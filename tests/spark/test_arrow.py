@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +24,7 @@ from aerobee.protocol.files.record import (
     TRANSACTION_PREPARED,
     Message,
     StoredMessage,
+    decode_record,
     decode_records,
     encode_record,
 )
@@ -408,9 +410,18 @@ def check_properties(texts: list[str]) -> None:
     batch = arrow.decode(body, ["properties", "tags", "headers", "messageId", "key"])
     batch.validate(full=True)
     for row, stored in zip(
-        batch.to_pylist(maps_as_pydicts="strict"), decode_records(body), strict=True
+        batch.to_pylist(maps_as_pydicts="strict"), one_by_one(body), strict=True
     ):
         assert row == {name: expected_row(stored)[name] for name in row}
+
+
+def one_by_one(body: bytes) -> Iterator[StoredMessage]:
+    """The records as they stand there: a checksum that is none is no matter here."""
+    position = 0
+    while position < len(body):
+        message = decode_record(body, position)
+        yield message
+        position += message.size
 
 
 def test_records_of_any_mix_of_sizes_are_found_in_a_body() -> None:

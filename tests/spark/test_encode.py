@@ -10,7 +10,7 @@ import pytest
 
 from aerobee.pipeline.columns import HEADERS
 from aerobee.pipeline.errors import OptionError
-from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.encode import BulkIds, RowNames, encode_rows
 from aerobee.pipeline.sink.places import key_hashes
 from aerobee.pipeline.sink.sender import Pile, Piles
 from aerobee.protocol.files.batch import decode_batch
@@ -104,6 +104,24 @@ def test_a_header_without_a_name_is_left_out() -> None:
     }
     found = encoded(pa.record_batch(columns))
     assert found == {("t", None): [(0, b"1", {"KEYS": "k", "a": "2"}), (0, b"2", {"KEYS": "k"})]}
+
+
+def test_rows_bring_their_names_first_and_the_same_ones_when_a_task_is_run_again() -> None:
+    def run() -> list[bytes]:
+        names = RowNames("q/7/3")
+        found = []
+        for start in (0, 2):
+            columns = {"value": [b"%d" % (start + n) for n in range(2)], "key": [b"b", b"a"]}
+            batch = pa.record_batch(columns)
+            for group in encode_rows(batch, "t", BulkIds(), lambda topic: 4, names):
+                found += decode_batch(group.slice(0, len(group)))
+        return [
+            body
+            for number, (_flag, body, text) in enumerate(sorted(found, key=lambda one: one[1]))
+            if text.startswith(f"SPARK_ROW\x01q/7/3/{number}\x02KEYS\x01")
+        ]
+
+    assert run() == run() == [b"0", b"1", b"2", b"3"]
 
 
 def test_ids_are_unique_however_many_are_taken() -> None:

@@ -149,7 +149,7 @@ def test_replay_takes_the_same_messages_in_whatever_zone_the_times_are_given(
 
 
 def test_replay_of_a_store_sends_what_a_query_makes_of_it(
-    run: Run, store: Path, broker: AerobeeBroker
+    run: Run, store: Path, broker: AerobeeBroker, tmp_path: Path
 ) -> None:
     create_topic(broker.broker, "chosen", 1)
     words = ("replay", "--source", store, "--namesrv", broker.namesrv, "--topic", "chosen")
@@ -161,6 +161,12 @@ def test_replay_of_a_store_sends_what_a_query_makes_of_it(
     assert topic_rows(broker.namesrv, "chosen") == []
     assert last_line(run(*words, "--sql", chosen)) == "10 messages sent"
     assert len(topic_rows(broker.namesrv, "chosen")) == 10
+    once = ("--exactly-once", "--rows-per-batch", 300, "--state", tmp_path / "plans")
+    assert last_line(run(*words, "--sql", chosen, *once)).startswith("800 messages read, and")
+    assert len(list((tmp_path / "plans").glob("*.json"))) == 1
+    (plan,) = (json.loads(file.read_text()) for file in (tmp_path / "plans").glob("*.json"))
+    assert len(plan["batches"]) == 3  # a query of each row by itself is run in parts
+    assert len(topic_rows(broker.namesrv, "chosen")) == 20
     message = run(*words, "--sql", "select tags from messages", fails=True).output
     assert "a message needs a value" in message
 

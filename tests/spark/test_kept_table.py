@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -142,6 +143,8 @@ def test_a_table_follows_its_topic_and_says_how_fresh_it_is(
     create_topic(broker.broker, "followed", 2)
     produce(broker.namesrv, "followed", numbers(10))
     stop, commits = threading.Event(), []
+    complete_until: list[float] = []
+    began = time.time()
 
     def tell(commit: Commit) -> None:
         commits.append(commit)
@@ -151,7 +154,8 @@ def test_a_table_follows_its_topic_and_says_how_fresh_it_is(
             produce(broker.namesrv, "followed", numbers(30, 10))
 
     job = TableJob(broker.namesrv, str(tmp_path / "t"), "followed", fresh=2.0, group="lake")
-    assert keep_table(spark, job, tell, stop) == 40
+    assert keep_table(spark, job, tell, stop, complete_until.append) == 40
+    assert complete_until == sorted(complete_until) and complete_until[-1] > began
     assert all(commit.fresh > 0 for commit in commits)
     assert set(commits[-1].lag) == {"followed"} and commits[-1].behind == 0
 

@@ -1,53 +1,101 @@
-"""Streams show their lag and rows to Prometheus, by a listener."""
+"""Streams show their lag, rows and bytes in Spark's progress, to Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from peers.aerobee_broker import AerobeeBroker
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
-from spark.helpers import create_topic, numbers, produce
+from spark.helpers import create_topic, group_offsets, numbers, produce
 
+from aerobee.pipeline.source.readings import Readings, told
 from aerobee.spark import export_metrics
 
 HAS_LAG = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
 
 
+def until(check: Callable[[], bool], seconds: float = 200) -> bool:
+    deadline = time.monotonic() + seconds
+    while not check() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return check()
+
+
 @pytest.mark.timeout(400)
-def test_a_stream_shows_rows_offsets_and_the_lag_of_each_queue(
+def test_a_stream_shows_rows_bytes_offsets_and_the_lag_of_each_queue(
     spark: SparkSession, broker: AerobeeBroker, tmp_path: Path
 ) -> None:
     create_topic(broker.broker, "watched", 1)
     produce(broker.namesrv, "watched", numbers(50))
-    registry = export_metrics(spark)
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    registry = export_metrics(spark, otel=provider)
 
-    def value(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"aerobee_stream_{name}", {"query": "seen", **labels})
+    def value(name: str, **labels: str) -> float:
+        found = registry.get_sample_value(f"aerobee_stream_{name}", {"query": "seen", **labels})
+        return found or 0.0
 
     source = (
         spark.readStream.format("aerobee")
         .options(namesrv=broker.namesrv, subscribe="watched", startingOffsets="earliest")
-        .options(maxOffsetsPerTrigger="20", availableNow="false")
+        .options(maxOffsetsPerTrigger="20", availableNow="false", groupId="watchers")
         .load()
     )
     writer = source.writeStream.format("noop").queryName("seen")
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     try:
-        deadline = time.monotonic() + 200
-        while value("rows_total") != 50 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        assert until(lambda: value("rows_total") == 50)
+        produce(broker.namesrv, "watched", numbers(1))  # bytes are told with the next batch
+        assert until(lambda: value("rows_total") == 51)
+        reports = [report.sources[0] for report in query.recentProgress]
     finally:
         query.stop()
-    assert value("rows_total") == 50
     (queue,) = {
         sample.labels["queue"]
         for metric in registry.collect()
         for sample in metric.samples
         if sample.name == "aerobee_stream_next_offset"
     }
-    assert value("next_offset", topic="watched", queue=queue) == 50
+    assert value("next_offset", topic="watched", queue=queue) == 51
+    assert group_offsets(broker.broker, "watchers", "watched", 1)[0] >= 50
     if HAS_LAG:
         assert value("lag_messages", topic="watched", queue=queue) == 0
+        assert value("read_bytes_total") > 50 * 100
+        lags = [json.loads(report.latestOffset).get("(lag seconds)") for report in reports]
+        assert lags[0][f"watched/{queue}"] > 0 and lags[-1] is None
+    assert _otel_sum(reader, "aerobee.stream.rows", "seen") == 51
+    provider.shutdown()
+
+
+def _otel_sum(reader: InMemoryMetricReader, name: str, query: str) -> float:
+    data: Any = reader.get_metrics_data()
+    return sum(
+        point.value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+        if metric.name == name and point.attributes["query"] == query
+    )
+
+
+def test_what_tasks_tell_is_summed_and_noise_is_passed_over() -> None:
+    readings = Readings("127.0.0.1:9876")
+    for count in (1, 2):
+        with told(readings.address, {"bytes": count, "retries": 1, "waited_ms": 5}):
+            pass
+    with told(readings.address, {"hello": "there"}):
+        pass
+    assert readings.take() == {"bytes": 3, "retries": 2, "waited_ms": 10}
+    assert readings.take() == {"bytes": 0, "retries": 0, "waited_ms": 0}
+    readings.close()
+    with told(("127.0.0.1", 1), {"bytes": 1}):
+        pass  # nobody listens, and nobody minds

@@ -155,6 +155,8 @@ def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, broker: Aero
         ("'x' as value, 1 as color", {"topic": "t"}, "column color cannot be written"),
         ("'x' as value", {"topic": "t", "deliveryGuarantee": "twice"}, "at-least-once or exactly"),
         ("'x' as value", {"topic": "t", "acks": "all"}, "there is no option acks"),
+        ("'x' as value", {"topic": "t", "txnAppId": "a"}, "txnAppId and txnVersion go together"),
+        ("'x' as value", {"topic": "t", "txnAppId": "a b"}, "expected letters, digits and dashes"),
         ("'x' as value, 9 as partition", {"topic": "t"}, "no queue 9"),
         ("cast(null as string) as value", {"topic": "t"}, "a row's value is null"),
         ("'x' as value", {"topic": "SCHEDULE_TOPIC_XXXX"}, "forbidden"),
@@ -171,6 +173,16 @@ def test_every_wrong_write_is_refused_with_a_sentence(
     with pytest.raises(Exception) as raised:
         save(frame, broker, **options)
     assert complaint in str(raised.value)
+
+
+def test_a_write_that_is_done_again_under_its_name_and_number_is_published_once(
+    spark: SparkSession, broker: AerobeeBroker
+) -> None:
+    frame = spark.range(20).selectExpr("cast(id as string) as value")
+    for version in ("0", "0", "1", "0"):
+        options = {"txnAppId": "totals-v1", "txnVersion": version}
+        save(frame, broker, topic="totals", deliveryGuarantee="exactly-once", **options)
+    assert topic_values(broker.namesrv, "totals") == Counter([b"%d" % n for n in range(20)] * 2)
 
 
 def test_overwriting_a_topic_is_refused(spark: SparkSession, broker: AerobeeBroker) -> None:

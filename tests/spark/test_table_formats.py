@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyspark
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import create_topic, numbers, produce, start_script
+from spark.lake_readers import IS_41
 
-IS_41 = pyspark.__version__.startswith("4.1.")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),

@@ -185,6 +185,102 @@ def test_a_schema_is_inferred_from_a_sample_and_used_by_the_command(
     assert "of a schema: give --schema" in result.output
 
 
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_fields_inside_a_column_can_be_added_and_left_out(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
+) -> None:
+    topic = f"grows-{table_format}"
+    create_topic(broker.broker, topic, 1)
+    where = tmp_path / "t"
+
+    def keep(properties: dict[str, Any], *values: dict[str, Any]) -> None:
+        produce(broker.namesrv, topic, [json.dumps(value).encode() for value in values])
+        document = {"type": "object", "properties": properties}
+        shape = Shape("json", json.dumps(document).encode())
+        keep_table(spark, job(broker, where, topic, table_format, shape), print)
+
+    def inside(**fields: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": fields}
+
+    number, text = {"type": "integer"}, {"type": "string"}
+    lines = {"type": "array", "items": inside(sku=text)}
+    first = {"buyer": inside(id=number), "lines": lines, "n": number}
+    keep(first, {"n": 1, "buyer": {"id": 1}, "lines": [{"sku": "a"}]})
+    more = {"type": "array", "items": inside(price=number, sku=text)}
+    second = {"buyer": inside(name=text, id=number, at=inside(city=text)), "lines": more}
+    keep(second, {"buyer": {"id": 2, "at": {"city": "x"}}, "lines": [{"sku": "b", "price": 3}]})
+    keep(first, {"n": 3, "buyer": {"id": 3, "name": "ignored"}, "lines": []})
+    found = {row["buyer"]["id"]: row for row in rows_of(str(where), "buyer", "lines", "n")}
+    assert found[1]["buyer"] == {"id": 1, "name": None, "at": None}
+    assert found[1]["lines"] == [{"sku": "a", "price": None}]
+    assert found[2]["buyer"] == {"id": 2, "name": None, "at": {"city": "x"}}
+    assert found[2]["lines"] == [{"sku": "b", "price": 3}] and found[2]["n"] is None
+    assert found[3]["buyer"] == {"id": 3, "name": None, "at": None} and found[3]["lines"] == []
+    cities = nested_by_its_own_reader(where, table_format)
+    assert sorted(cities, key=str) == [(1, None), (2, "x"), (3, None)]
+    broken = {"buyer": inside(id=text)}
+    with pytest.raises(SchemaError, match="buyer is struct<id: int64"):
+        keep(broken, {"buyer": {"id": "x"}})
+
+
+def nested_by_its_own_reader(where: Path, table_format: str) -> list[tuple[int, str | None]]:
+    if table_format == "parquet":
+        files = f"read_parquet('{where}/date=*/*.parquet', union_by_name = true)"
+        buyers = [row[0] for row in duckdb.sql(f"select buyer from {files}").fetchall()]
+    elif table_format == "delta":
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(str(where)).to_pyarrow_table(columns=["buyer"])
+        buyers = rows["buyer"].to_pylist()
+    else:
+        from pyiceberg.table import StaticTable
+
+        rows = StaticTable.from_metadata(str(where)).scan(selected_fields=("buyer",)).to_arrow()
+        buyers = rows["buyer"].to_pylist()
+    return [(one["id"], (one["at"] or {}).get("city")) for one in buyers]
+
+
+def avro_order(folder: Path) -> tuple[Shape, list[bytes]]:
+    fastavro = pytest.importorskip("fastavro")
+    fields = [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"]}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    (folder / "order.avsc").write_text(json.dumps(schema))
+    values = []
+    for n in range(3):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {"id": n, "note": f"n{n}"})
+        values.append(out.getvalue())
+    return load_shape(f"{folder}/order.avsc"), values
+
+
+def protobuf_order(folder: Path) -> tuple[Shape, list[bytes]]:
+    pb2: Any = pytest.importorskip("google.protobuf.descriptor_pb2")
+    kinds = pb2.FieldDescriptorProto
+    file = pb2.FileDescriptorProto(name="o.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Order")
+    message.field.add(name="id", number=1, type=kinds.TYPE_INT64, label=1)
+    message.field.add(name="note", number=2, type=kinds.TYPE_STRING, label=1)
+    (folder / "order.desc").write_bytes(pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    values = [b"\x08%c\x12\x02n%d" % (n, n) for n in range(3)]
+    return load_shape(f"{folder}/order.desc:shop.Order"), values
+
+
+@pytest.mark.parametrize(("kind", "table_format"), [("avro", "delta"), ("protobuf", "iceberg")])
+def test_avro_and_protobuf_go_through_the_whole_job(
+    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, kind: str, table_format: str
+) -> None:
+    shape, values = {"avro": avro_order, "protobuf": protobuf_order}[kind](tmp_path)
+    topic = f"whole-{kind}"
+    create_topic(broker.broker, topic, 1)
+    produce(broker.namesrv, topic, [*values, b"\xff"], keys=False)
+    where = tmp_path / "t"
+    assert keep_table(spark, job(broker, where, topic, table_format, shape), print) == 4
+    rows = rows_of(str(where), "id", "note", "offset")
+    assert rows == [{"id": n, "note": f"n{n}", "offset": n} for n in range(3)]
+    (beside,) = rows_of(rejected_place(str(where)), "value", "reason")
+    assert beside["value"] == b"\xff" and "no " in beside["reason"]
+
+
 def test_avro_values_are_columns(tmp_path: Path) -> None:
     fastavro = pytest.importorskip("fastavro")
     schema = {

@@ -1,0 +1,1 @@
+"""Topics as the tables of a Spark catalog."""

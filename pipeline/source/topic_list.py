@@ -1,0 +1,35 @@
+"""What the catalog of topics asks: which topics there are, and whether there is this one."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from aerobee.pipeline.options import Options
+from aerobee.pipeline.source.partitions import arrow_schema_of
+from aerobee.pipeline.source.queues import discover
+from aerobee.pipeline.wire import Access, Cluster
+from aerobee.protocol.names import is_system_topic
+
+TOPICS_DDL: Final = "topic string"
+
+
+class TopicsReader(DataSourceReader):  # type: ignore[misc]
+    """A row for each topic that is not the brokers' own."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.access = Access.of(options).at_start()
+        self.schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        with Cluster(self.access) as cluster:
+            names = sorted(name for name in cluster.topics() if not is_system_topic(name))
+        yield pa.record_batch([pa.array(names, pa.string())], schema=arrow_schema_of(self.schema))
+
+
+def check_exists(options: Options) -> None:
+    """OptionError where a topic of the read does not exist."""
+    with Cluster(Access.of(options).at_start()) as cluster:
+        discover(cluster, options)
