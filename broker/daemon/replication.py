@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,6 +12,7 @@ import structlog
 from aerobee.broker.ha.config_sync import ConfigSync
 from aerobee.broker.ha.copies import Copies
 from aerobee.broker.ha.epochs import EpochFile
+from aerobee.broker.ha.in_sync import InSync
 from aerobee.broker.ha.master_client import MasterAddress
 from aerobee.broker.ha.master_links import MasterLinks
 from aerobee.broker.ha.slave_link import SlaveLink
@@ -20,17 +22,11 @@ from aerobee.broker.net.tls import Tls
 
 log = structlog.get_logger("aerobee.app")
 
-Spawn = Callable[[str, Coroutine[Any, Any, None]], object]
+Spawn = Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
-def start_master(
-    broker: Broker,
-    listening: socket.socket | None,
-    spawn: Spawn,
-    epoch_file: EpochFile,
-    tls: Tls | None = None,
-) -> MasterLinks | None:
-    """Let slaves follow our log; in SYNC_MASTER, let sends wait for them."""
+def copies_of(broker: Broker, spawn: Spawn) -> Copies:
+    """Who counts how much slaves have; in SYNC_MASTER, sends wait for them."""
     settings, store = broker.settings, broker.store
     waits = settings.broker_role == "SYNC_MASTER"
     copies = Copies(
@@ -43,11 +39,46 @@ def start_master(
     if waits:
         store.wait_for_copies(copies.when_copied)
         spawn("copies", copies.waiters.run_expiry())
+    return copies
+
+
+def in_sync_of(broker: Broker, spawn: Spawn, own_id: int) -> InSync:
+    """The same for a master that an arbiter has chosen: it knows who is in sync. Consumers see what
+    is confirmed, and no more; sends wait for that, unless they shall be answered before."""
+    settings, store = broker.settings, broker.store
+    in_sync = InSync(
+        broker.clock,
+        lambda: store.max_physical_offset,
+        store.safe_limit,
+        store.confirm,
+        own_id=own_id,
+        members=frozenset({own_id}),
+        late_s=settings.ha_max_time_slave_not_catchup / 1000,
+        timeout_ms=settings.slave_timeout,
+        least=settings.min_in_sync_replicas,
+    )
+    if settings.failover_ack == "IN_SYNC":
+        store.wait_for_copies(in_sync.when_copied)
+        spawn("copies", in_sync.waiters.run_expiry())
+    return in_sync
+
+
+def start_master(
+    broker: Broker,
+    listening: socket.socket | None,
+    spawn: Spawn,
+    epoch_file: EpochFile,
+    tls: Tls | None,
+    copies: Copies | InSync,
+) -> MasterLinks | None:
+    """Let slaves follow our log."""
     if listening is None:
         return None
+    settings, store = broker.settings, broker.store
     links = MasterLinks(settings, store, broker.clock, copies, epoch_file)
     links.must_sign_in = broker.guard.is_on and settings.slaves_need_signature
     links.tls = tls
+    links.confirmed = copies.confirmed if isinstance(copies, InSync) else None
     broker.replication.slaves = links.status
     broker.replication.identify = links.identify
     spawn("slaves", links.accept(listening))
@@ -66,14 +97,19 @@ class Following:
         cut_log: Callable[[int], None],
     ) -> None:
         settings = broker.settings
+        self._broker = broker
+        self._spawn = spawn
         self._found: MasterAddress | None = None
-        if settings.ha_master_address:
+        if settings.ha_master_address and not settings.has_arbiter:
             host, _, port = settings.ha_master_address.rpartition(":")
             main = join(host.strip("[]"), int(port) - 1)  # unless a name server tells another
             self._found = MasterAddress(main, settings.ha_master_address)
-        self._fixed_ha = settings.ha_master_address
+        self._fixed_ha = settings.ha_master_address if self._found else ""
+        if settings.has_arbiter:
+            self._hide_unconfirmed()
+        on_confirm = self._confirmed if settings.has_arbiter else lambda _: None
         link = self._link = SlaveLink(
-            settings, broker.store, broker.clock, self.find, epoch_file, cut_log
+            settings, broker.store, broker.clock, self.find, epoch_file, cut_log, on_confirm
         )
         broker.replication.master = link.status
         sync = ConfigSync(
@@ -88,8 +124,53 @@ class Following:
             broker.batch_ledger,
             self._followed,
         )
-        spawn("master's log", link.run())
+        self._following: asyncio.Task[None] | None = None
+        self.resume()
         spawn("master's configuration", sync.run())
+
+    # -- with an arbiter
+
+    def _hide_unconfirmed(self) -> None:
+        """All that we have is in our queues after a start, but a failover may take some of it back:
+        nobody pulls until our master has confirmed it."""
+        store = self._broker.store
+        self._hidden_end = store.max_physical_offset
+        self._broker.replication.is_settled = self._hidden_end == store.min_physical_offset
+        store.confirm(0)
+
+    def _confirmed(self, end: int) -> None:
+        self._broker.store.confirm(end)
+        if end >= self._hidden_end:
+            self._broker.replication.is_settled = True
+
+    @property
+    def has_all_confirmed(self) -> bool:
+        """Whether we have all that the master we follow had confirmed when we began to."""
+        store = self._broker.store
+        return self.follows and 0 <= self._link.first_confirmed <= store.safe_limit()
+
+    async def stand(self) -> None:
+        """Follow nobody: once this returns, nothing more is taken or acknowledged."""
+        task, self._following = self._following, None
+        self._found = None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def turn_to(self, main: str, ha: str) -> None:
+        """Follow this one. The one that we follow may be another, which does not know that it was
+        replaced: nothing more of it is taken or acknowledged."""
+        if self._link.master not in (None, MasterAddress(main, ha)):
+            await self.stand()
+        self.master_told(main, ha)
+        self.resume()
+
+    def resume(self) -> None:
+        """Follow whoever is the master."""
+        if self._following is None:
+            self._following = self._spawn("master's log", self._link.run())
+
+    # -- its master
 
     def find(self) -> MasterAddress | None:
         return self._found

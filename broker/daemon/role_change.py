@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.daemon.failover import Failover
 from aerobee.broker.daemon.replication import Following
 from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.handlers.context import Broker
@@ -26,7 +27,7 @@ class RoleChange:
         self,
         settings: Settings,
         roles: Roles,
-        restart: Callable[[int | None], Awaitable[None]],
+        restart: Callable[[int | None], Awaitable[bool]],
     ) -> None:
         """`restart` is given the offset that the log shall end at, None: as it is."""
         self._settings = settings
@@ -35,14 +36,17 @@ class RoleChange:
         self._task: asyncio.Task[None] | None = None
         self._broker: Broker | None = None
         self.following: Following | None = None  # of a slave that runs
+        self.failover: Failover | None = None  # with an arbiter
 
     def of(self, broker: Broker) -> None:
         """A new life begins."""
         self._broker, self.following = broker, None
 
-    def promote(self, role: str, *, force: bool) -> int:
+    def promote(self, role: str, *, force: bool, accept_loss: bool = False) -> int:
         """A slave: be the master from now on, in the epoch that is returned; clients lose their
         connections for a moment. Refused says why not."""
+        if self.failover is not None:
+            return self.failover.promote(accept_loss=accept_loss)
         following = self.following
         if following is not None and following.follows and not force:
             raise Refused(
@@ -59,6 +63,8 @@ class RoleChange:
         """Another broker of our name was made the master after us: take no more messages. A broker
         that was a slave by its settings is one again."""
         if self._settings.is_slave or epoch <= self._roles.epoch or self._broker is None:
+            return
+        if self.failover is not None:  # an arbiter knows better than a name server
             return
         self._broker.store.refusals.set(
             Cause.SUPERSEDED,

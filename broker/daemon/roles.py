@@ -8,7 +8,7 @@ import structlog
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.ha.epochs import EpochFile, Epochs
-from aerobee.broker.ha.role import FILE_NAME, Role, RoleFile, decide_role
+from aerobee.broker.ha.role import FILE_NAME, Decision, Role, RoleFile, decide_role
 from aerobee.broker.services.config_files.classes import config_path
 from aerobee.broker.settings import Settings
 from aerobee.broker.settings.replication import SLAVE
@@ -28,7 +28,9 @@ class Roles:
         root = settings.store_path_root_dir
         self._settings = settings
         self._configured = settings.broker_role
-        self._broker_id = settings.broker_id  # as a slave
+        self.broker_id = settings.broker_id  # as a slave
+        # With an arbiter: what it says. A starting broker is no master from memory.
+        self._arbiter_says = Decision(SLAVE) if settings.has_arbiter else None
         self._epoch_to_begin = 0
         self._told = 0
         self._role_file = RoleFile(config_path(os.path.join(root, "config"), FILE_NAME), disk)
@@ -44,12 +46,13 @@ class Roles:
             ) from error
         self.epoch_file.load()
         saved = self._role_file.saved
-        chosen = decide_role(self._configured, saved, self.epoch_file.epochs.last)
+        last = self.epoch_file.epochs.last
+        chosen = self._arbiter_says or decide_role(self._configured, saved, last)
         self._epoch_to_begin = chosen.epoch
         settings = self._settings
         settings.broker_role = chosen.role
-        settings.broker_id = self._broker_id if settings.is_slave else 0
-        if chosen.role != self._configured:
+        settings.broker_id = self.broker_id if settings.is_slave else 0
+        if chosen.role != self._configured and self._arbiter_says is None:
             log.info(
                 "the role is that of an earlier decision, not that of the settings",
                 role=chosen.role,
@@ -64,13 +67,32 @@ class Roles:
         if self.begins_epoch:
             if not epochs and end > store.min_physical_offset:
                 epochs = epochs.begun(1, store.min_physical_offset)
-            epochs = epochs.begun(self._epoch_to_begin, end)
+            if self._epoch_to_begin > epochs.last:  # else a start that failed has begun it
+                epochs = epochs.begun(self._epoch_to_begin, end)
             log.info("this broker is the master from here on", epoch=epochs.last, offset=end)
         if epochs != file.epochs:
             file.save(epochs)
-        if self._settings.is_slave or self._role_file.saved is not None:
+        if self._arbiter_says is not None:  # without it, later, a person decides
+            self._role_file.save(Role(self._configured, SLAVE, max(self._heard, epochs.last)))
+        elif self._settings.is_slave or self._role_file.saved is not None:
             known = epochs.last if not self._settings.is_slave else max(self._heard, epochs.last)
             self._role_file.save(Role(self._configured, self._settings.broker_role, known))
+
+    def obey(self, role: str, epoch: int = 0) -> None:
+        """The arbiter has decided: what we are after the next start, and the epoch that we begin
+        as a master."""
+        self._arbiter_says = Decision(role, epoch)
+        self._told = max(self._told, epoch)
+
+    @property
+    def is_told_to_lead(self) -> bool:
+        """Whether an arbiter wants us to be the master, now or after the next start."""
+        return self._arbiter_says is not None and self._arbiter_says.role != SLAVE
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether our settings let us be the first master."""
+        return self._configured != SLAVE
 
     @property
     def begins_epoch(self) -> bool:

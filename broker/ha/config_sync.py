@@ -155,9 +155,13 @@ class ConfigSync:
         )
 
     def _add_unknown_topics(self) -> None:
-        """The master is away, and may never come back: what it has sent of a topic that it did not
-        tell us of yet shall be readable."""
-        for topic, queues in self._store.queues().items():
-            if self._topics.get(topic) is None and not topic.startswith(SYSTEM_TOPIC_PREFIX):
-                count = max(queues) + 1
-                self._topics.put(TopicConfig(topic, count, count))
+        """The master is away, and may never come back."""
+        add_unknown_topics(self._store, self._topics)
+
+
+def add_unknown_topics(store: MessageStore, topics: Topics) -> None:
+    """What a master has sent of a topic that it did not tell us of shall be readable."""
+    for topic, queues in store.queues().items():
+        if topics.get(topic) is None and not topic.startswith(SYSTEM_TOPIC_PREFIX):
+            count = max(queues) + 1
+            topics.put(TopicConfig(topic, count, count))

@@ -7,12 +7,21 @@ by its host. `needed` copies beside our own let a put be acknowledged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.durability.waiters import Waiters
 from aerobee.broker.store.results import DurableCallback, PutStatus
 
 Who = int | str  # brokerId or host
+
+
+class Acknowledged(Protocol):
+    """Whom links tell what their slaves have."""
+
+    def acked(self, link: object, who: Who, end: int) -> None: ...
+    def left(self, link: object) -> None: ...
+    def is_in_sync(self, acked: int) -> bool: ...
 
 
 class Copies:

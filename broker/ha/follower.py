@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.ha.epochs import EpochFile, Epochs
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    def __init__(self, store: MessageStore, epoch_file: EpochFile) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        epoch_file: EpochFile,
+        on_confirm: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_confirm` hears the master's confirm offset."""
+        self._on_confirm = on_confirm
         self._store = store
         self._epoch_file = epoch_file
 
@@ -52,6 +60,7 @@ class Follower:
             raise StreamError(
                 f"the master sends epoch {epoch.number} from {epoch.start}, we are in {epochs!r}"
             )
+        self._on_confirm(head.confirmed)
 
 
 def held(store: MessageStore, receiver: Receiver, first: int) -> int:

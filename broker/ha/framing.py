@@ -39,11 +39,13 @@ class EpochFraming:
         self.feed = ReportReader(ACK).feed
         self._epochs = epochs
         self._confirmed = confirmed
+        self.told = -1  # the last confirm offset that went out
 
     def head(self, offset: int, size: int) -> bytes:
         # A heartbeat at an epoch's end speaks of the bytes before it, as far as a slave knows.
         epoch, _ = self._epochs.at(offset)
-        return EPOCH_HEAD.pack(TRANSFER, size, offset, *epoch, self._confirmed())
+        self.told = self._confirmed()
+        return EPOCH_HEAD.pack(TRANSFER, size, offset, *epoch, self.told)
 
     def limit(self, offset: int) -> int:
         return self._epochs.at(offset)[1]

@@ -6,13 +6,14 @@ import asyncio
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.ha.copies import Copies, Who
+from aerobee.broker.ha.copies import Acknowledged, Who
 from aerobee.broker.ha.epochs import Epochs
 from aerobee.broker.ha.sender import Pace, Sender
 from aerobee.broker.ha.serving import Serving
@@ -38,7 +39,8 @@ class Links(Protocol):
     settings: Settings
     store: MessageStore
     clock: Clock
-    copies: Copies
+    copies: Acknowledged
+    confirmed: Callable[[], int] | None
 
     def epochs(self) -> Epochs: ...
     def who_is(self, endpoint: tuple[str, int]) -> Who: ...
@@ -63,6 +65,7 @@ class Link:
             store.settings.mapped_file_size_commit_log,
             lambda: (store.min_physical_offset, store.committed_offset),
             master.epochs,
+            master.confirmed,
         )
         self._follows = False
         limited = settings.ha_flow_control_enable
@@ -246,7 +249,8 @@ class Link:
         if self._job is not None or self._unsent or not self.sender.is_open:
             return None
         self.push()  # what the pace has held back
-        if (now - self._sent_at) * 1000 >= settings.ha_send_heartbeat_interval:
+        is_due = (now - self._sent_at) * 1000 >= settings.ha_send_heartbeat_interval
+        if is_due or self._serving.has_news:
             self._write(self._serving.head(self.sender.position, 0), b"")
         return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.wake import Wake
-from aerobee.broker.ha.copies import Copies, Who
+from aerobee.broker.ha.copies import Acknowledged, Who
 from aerobee.broker.ha.doors import SIGN_IN_S, NotAdmitted, admitted
 from aerobee.broker.ha.epochs import EpochFile, Epochs
 from aerobee.broker.ha.lag import behind_ms
@@ -42,7 +43,7 @@ class MasterLinks:
         settings: Settings,
         store: MessageStore,
         clock: Clock,
-        copies: Copies,
+        copies: Acknowledged,
         epoch_file: EpochFile,
     ) -> None:
         self._epoch_file = epoch_file
@@ -50,6 +51,7 @@ class MasterLinks:
         self.store = store
         self.clock = clock
         self.copies = copies
+        self.confirmed: Callable[[], int] | None = None  # an in-sync set's confirm offset
         self.links: list[Link] = []
         self.must_sign_in = False  # by a signed request on another port
         self.tls: Tls | None = None

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from aerobee.broker.services.config_files.json_file import load_json, save_json
-from aerobee.broker.settings.replication import SLAVE
+from aerobee.broker.settings.replication import ROLES, SLAVE
+from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import Disk
 
 FILE_NAME: Final = "brokerRole.json"
@@ -62,6 +63,7 @@ class RoleFile:
         self.saved: Role | None = None
 
     def load(self) -> None:
+        """OSError or StoreError when it cannot be used."""
         content = load_json(self._path, disk=self._disk)
         if content is not None:
             epoch = content.get("epoch")
@@ -70,6 +72,12 @@ class RoleFile:
                 str(content.get("brokerRole", "")),
                 epoch if isinstance(epoch, int) else 0,
             )
+            if not {self.saved.role, self.saved.configured} <= set(ROLES):
+                raise StoreError(
+                    f"{self._path} is damaged: it names the roles {self.saved.role!r} and "
+                    f"{self.saved.configured!r}; take its .bak, or remove it if brokerRole of the "
+                    f"settings is what this broker shall be"
+                )
 
     def save(self, role: Role) -> None:
         if role != self.saved:

@@ -17,9 +17,12 @@ class Serving:
         file_size: int,
         log: Callable[[], tuple[int, int]],
         epochs: Callable[[], Epochs],
+        confirmed: Callable[[], int] | None = None,
     ) -> None:
-        """`log`: where our log begins and ends now."""
+        """`log`: where our log begins and ends now. `confirmed`: up to where all in-sync replicas
+        have it; None: nobody keeps who is in sync, and it is the log's end."""
         self._log = log
+        self._confirmed = confirmed
         self._epochs = epochs
         self._framing: Framing | None = None  # until the slave has spoken
         self.sender = Sender(batch, file_size)
@@ -44,9 +47,16 @@ class Serving:
             self._framing = PlainFraming()
             return b"", data
         epochs = self._epochs()
-        self._framing = EpochFraming(epochs, lambda: self._log()[1])
+        self._framing = EpochFraming(epochs, self._confirmed or (lambda: self._log()[1]))
         self.broker_id = hello.broker_id
         return encode_welcome(self._log()[1], epochs.entries), data[HELLO.size :]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether more is confirmed than the slave was told."""
+        framing, confirmed = self._framing, self._confirmed
+        told = framing.told if isinstance(framing, EpochFraming) else None
+        return told is not None and confirmed is not None and confirmed() > told
 
     def next_frame(self, log_end: int) -> tuple[int, int] | None:
         """Offset and size of what to send now; None when there is nothing up to `log_end`."""

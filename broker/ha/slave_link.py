@@ -37,12 +37,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.ha")
 
 AGAIN_S: Final = 1.0  # between two tries to follow
+SOON_S: Final = 0.2  # with an arbiter: the master that it names is there, or about to be
 CONNECT_S: Final = 5.0
 JOIN_S: Final = 20.0
 
 _OTHER: Final = (
     ": it has lost a part of its log, or is another's; keep this folder if it holds what you miss, "
     "and begin with an empty one"
+)
+_NO_MASTER: Final = (
+    "no name server knows a master of this name yet",
+    "etcd knows no master of this name that is there",
 )
 FIRST_BYTE: Final = b"\0"  # of every record, as none takes 16 MiB
 
@@ -58,11 +63,15 @@ class SlaveLink:
         find_master: Callable[[], MasterAddress | None],
         epoch_file: EpochFile,
         on_cut: Callable[[int], None],
+        on_confirm: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`on_cut` is called with the offset that our log must end at, before we can follow: more
         of it is not the master's."""
         self._epoch_file = epoch_file
         self._on_cut = on_cut
+        self._on_confirm = on_confirm
+        # What the master that we follow has confirmed, at first and now; -1: not told yet.
+        self.first_confirmed = self._confirmed = -1
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -94,11 +103,11 @@ class SlaveLink:
             self.master = master = self._find_master()
             try:
                 if master is None:
-                    raise LinkError("no name server knows a master of this name yet")
+                    raise LinkError(_NO_MASTER[self._settings.has_arbiter])
                 await self._follow(master)
             except (OSError, LinkError, StreamError, LogFull) as error:
                 self._tell(str(error) or type(error).__name__)
-            await self._clock.sleep(AGAIN_S)
+            await self._clock.sleep(SOON_S if self._settings.has_arbiter else AGAIN_S)
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:
@@ -107,6 +116,7 @@ class SlaveLink:
 
     async def _follow(self, master: MasterAddress) -> None:
         client = MasterClient(master.main, self._settings)
+        self.first_confirmed = self._confirmed = -1
         try:
             self.facts = facts = await client.facts()
             self._check_file_size(facts)
@@ -142,6 +152,13 @@ class SlaveLink:
             await stream.run(first)
         finally:
             self._stream = None
+
+    def _hear_confirmed(self, end: int) -> None:
+        if self.first_confirmed < 0:
+            self.first_confirmed = end
+        if end > self._confirmed:
+            self._confirmed = end
+            self._on_confirm(end)
 
     async def _settle(self) -> None:
         """Our first report says all that we have: a SYNC_FLUSH slave has it on disk before."""
@@ -181,7 +198,7 @@ class SlaveLink:
                 raise StreamError("the master has closed the connection at our handshake")
             received += data
         welcome, rest = answer
-        follower = Follower(self._store, self._epoch_file)
+        follower = Follower(self._store, self._epoch_file, self._hear_confirmed)
         plan = follower.plan(welcome, facts.log_start)
         if isinstance(plan, Cut):
             await self._compare(client, facts, plan.end)

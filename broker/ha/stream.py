@@ -109,7 +109,7 @@ class Stream:
             self._store.when_durable(self._receiver.whole, self._durable)
         elif self._receiver.whole > self._reported:
             self._report()
-        if self._store.max_physical_offset - self._store.dispatched_offset > UNDISPATCHED_MAX:
+        if self._undispatched() > UNDISPATCHED_MAX:
             self._pause()
 
     def _durable(self, status: PutStatus) -> None:
@@ -130,6 +130,11 @@ class Stream:
         self._reported_at = self._clock.monotonic()
         self.written_ms = self._clock.now_ms()
 
+    def _undispatched(self) -> int:
+        """What dispatch could do now. With an arbiter it stops at what is confirmed, of which we
+        hear on this connection alone: what is behind must not keep us from reading it."""
+        return self._store.confirmed_end - self._store.dispatched_offset
+
     def _pause(self) -> None:
         self._paused = True
         self._loop.remove_reader(self._sock)
@@ -138,7 +143,7 @@ class Stream:
     def _resume(self) -> None:
         if self._ended.done():
             return
-        if self._store.max_physical_offset - self._store.dispatched_offset > UNDISPATCHED_MAX // 2:
+        if self._undispatched() > UNDISPATCHED_MAX // 2:
             self._loop.call_later(PAUSE_S, self._resume)
             return
         self._paused = False

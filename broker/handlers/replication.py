@@ -5,7 +5,7 @@ from typing import Final
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import Header, Int32, decode_ext
@@ -98,6 +98,8 @@ def get_ha_status(broker: Broker, request: Request) -> Command:
         "master": not broker.settings.is_slave,
         "masterCommitLogMaxOffset": broker.store.max_physical_offset,
     }
+    if broker.settings.has_arbiter:
+        status["failover"] = broker.replication.failover()
     return success(request, status)
 
 
@@ -123,6 +125,7 @@ def get_broker_epoch(broker: Broker, request: Request) -> Command:
 class _Promotion(Header):
     broker_role: str = ""
     force: bool = False
+    accept_loss: bool = False
 
 
 def promote(broker: Broker, request: Request) -> Command:
@@ -134,7 +137,9 @@ def promote(broker: Broker, request: Request) -> Command:
             f"brokerRole={header.broker_role} is no master's: ASYNC_MASTER or SYNC_MASTER",
         )
     end = broker.store.max_physical_offset
-    epoch = broker.replication.promote(header.broker_role, force=header.force)
+    epoch = broker.replication.promote(
+        header.broker_role, force=header.force, accept_loss=header.accept_loss
+    )
     return success(request, ext={"epoch": str(epoch), "startOffset": str(end)})
 
 

@@ -21,12 +21,12 @@ def _no_epochs() -> list[tuple[tuple[int, int], int]]:
     return []
 
 
-def _never(role: str, *, force: bool) -> int:
-    raise NotImplementedError(role, force)
+def _never(role: str, *, force: bool, accept_loss: bool) -> int:
+    raise NotImplementedError(role, force, accept_loss)
 
 
 class Promote(Protocol):
-    def __call__(self, role: str, *, force: bool) -> int: ...
+    def __call__(self, role: str, *, force: bool, accept_loss: bool) -> int: ...
 
 
 @dataclass(slots=True)
@@ -36,3 +36,5 @@ class Replication:
     identify: Callable[[tuple[str, int], int], None] = _nobody  # a slave's connection, its brokerId
     epochs: Callable[[], Sequence[tuple[tuple[int, int], int]]] = _no_epochs  # number, start; end
     promote: Promote = _never  # let a slave be the master; the new epoch
+    failover: Callable[[], dict[str, Any]] = _no_master  # with an arbiter: what it says
+    is_settled: bool = True  # False: a failover may take back what could be pulled here

@@ -3,19 +3,21 @@
 from dataclasses import dataclass
 
 from aerobee.broker.settings.daemon import check_host, check_host_port
+from aerobee.broker.settings.failover import FailoverSettings
 from aerobee.broker.settings.fields import setting
 
 SLAVE = "SLAVE"
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER", SLAVE)
 
 
 @dataclass
-class ReplicationSettings:
+class ReplicationSettings(FailoverSettings):
     """Who copies whose log, and who waits for that."""
 
     broker_role: str = setting(
         "ASYNC_MASTER",
         "SYNC_MASTER: a send is answered once slaves have it; SLAVE: a copy of its master.",
-        choices=("ASYNC_MASTER", "SYNC_MASTER", SLAVE),
+        choices=ROLES,
     )
     broker_ip2: str = setting(
         "",

@@ -68,10 +68,15 @@ def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) ->
     if "error" in state:
         return row | {"note": f"unreachable: {state['error']}"}
     master = next((told[other.address] for other in same if other.number == 0), {})
+    failover = state.get("failover") or {}
+    if failover:
+        number = failover.get("brokerId")
+        row |= {"id": number, "in_set": "yes" if number in failover["inSync"] else "no"}
     if broker.number == 0:
-        return row | {"note": _loss(state)}
+        return row | {"note": _etcd(failover) or _loss(state)}
     if "end" not in master:
-        return row | {"in_sync": "no", "note": "no master is known; see `aerobee promote`"}
+        note = _etcd(failover) or "no master is known; see `aerobee promote`"
+        return row | {"in_sync": "no", "note": note}
     links = master.get("haConnectionInfo") or []
     link = next((link for link in links if _is_of(link, broker)), None)
     if link is None:
@@ -83,8 +88,19 @@ def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) ->
         "behind_bytes": link["diff"],
         "behind_s": late / 1000 if late is not None else None,
         "in_sync": "yes" if link["inSync"] else "no",
-        "note": None,
+        "note": _etcd(failover),
     }
+
+
+def _etcd(failover: dict[str, Any]) -> str | None:
+    """What an operator has to know of a broker's failover; None: nothing."""
+    if failover.get("awaySeconds") is not None:
+        return f"etcd has not answered for {failover['awaySeconds']:.0f} s: nobody takes over"
+    if failover.get("waitsFor"):
+        return str(failover["waitsFor"])
+    if failover.get("leads") and failover["inSync"] == [failover["brokerId"]]:
+        return "the only one in sync: nobody can take over from it"
+    return None
 
 
 def _is_of(link: dict[str, Any], broker: Broker) -> bool:
@@ -112,15 +128,29 @@ def _loss(master: dict[str, Any]) -> str:
     help="brokerRole from now on; else that of the master that it followed.",
 )
 @click.option("--force", is_flag=True, help="Also if its master is up.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="With etcd: also if it may lack messages that were acknowledged.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 async def promote(
-    asked: Asked, mq: Client, address: str, role: str | None, force: bool, yes: bool
+    asked: Asked,
+    mq: Client,
+    address: str,
+    role: str | None,
+    force: bool,
+    accept_loss: bool,
+    yes: bool,
 ) -> None:
     """Make the slave at ADDRESS (host:port) the master, in a new epoch.
 
     Its old master must be down. When it comes back, start it with brokerRole=SLAVE and a brokerId
     of its own: what it has taken and nobody copied is cut from its log.
+
+    With etcd (etcdEndpoints) a replica that is in sync takes over from a master that is up, and
+    nothing acknowledged is lost.
     """
     if not yes:
         click.confirm(
@@ -128,7 +158,9 @@ async def promote(
             abort=True,
         )
     try:
-        epoch = await mq.admin.promote(address, role=role or "", force=force)
+        epoch = await mq.admin.promote(
+            address, role=role or "", force=force, accept_loss=accept_loss
+        )
     except BrokerError as error:
         raise Failure(str(error.remark)) from None
     await _until_master(mq, address, asked.timeout + 30)

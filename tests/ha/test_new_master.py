@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from peers.in_process import Client
+from peers.tools import free_port
 from waiting import until
 
 from aerobee import connect
@@ -78,15 +79,85 @@ def test_masters_without_epochs_replace_each_other_as_in_4_9() -> None:
     assert routes.broker("a", "").addresses == {0: "two:1"}  # type: ignore[union-attr]
 
 
-def test_a_master_beside_its_own_name_service_hears_of_a_later_one() -> None:
+def test_a_smaller_epoch_is_refused_while_the_later_master_is_away() -> None:
+    routes = Routes(VirtualClock())
+    routes.register(registration("new:1", 3), "link")
+    routes.connection_closed("link")
+    with pytest.raises(NewerMaster, match=r"one that is away now was the master of a in epoch 3"):
+        routes.register(registration("old:1", 2), "other link")
+    assert routes.broker("a", "") is None
+    routes.register(registration("new:1", 2), "link")  # its folder was restored from a copy
+    assert routes.broker("a", "").addresses == {0: "new:1"}  # type: ignore[union-attr]
+
+
+def test_the_routes_of_slaves_stay_while_their_master_is_away() -> None:
+    routes = Routes(VirtualClock())
+    routes.register(registration("one:1", 1), "link")
+    routes.register(registration("two:1", 1, broker_id=1), "other link")
+    routes.connection_closed("link")
+    assert routes.broker("a", "").addresses == {1: "two:1"}  # type: ignore[union-attr]
+    assert [data.broker_name for data in routes.queues("one")] == ["a"]
+    routes.connection_closed("other link")
+    assert routes.queues("one") == []
+
+
+def test_a_superseded_masters_own_name_service_shows_the_later_one() -> None:
     heard: list[tuple[int, str]] = []
-    local = Local("c", "a", dict, lambda: 6, 0, lambda: 2, lambda *told: heard.append(told))
+    topics = {topic: TopicConfig(topic, 8, 8) for topic in ("one", "mine")}
+    local = Local("c", "a", lambda: topics, lambda: 6, 0, lambda: 2, lambda *t: heard.append(t))
     routes = Routes(VirtualClock(), local)
     with pytest.raises(ValueError, match="the broker of this process is called a too"):
-        routes.register(registration("new:1", 3), "link")
+        routes.register(registration("twin:1", 2), "link")
+    assert routes.broker("a", "here:1").addresses == {0: "here:1"}  # type: ignore[union-attr]
+    routes.register(registration("new:1", 3), "link")
     assert heard == [(3, "new:1")]
+    assert routes.broker("a", "here:1").addresses == {0: "new:1"}  # type: ignore[union-attr]
+    assert [broker.addresses for broker in routes.brokers("here:1")] == [{0: "new:1"}]
+    assert [data.write_queue_nums for data in routes.queues("one")] == [1]
+    assert "mine" not in routes.topics()
+    with pytest.raises(NewerMaster, match="new:1 is the master of a in epoch 3, later than 1"):
+        routes.register(registration("old:1", 1), "other link")
+    routes.connection_closed("link")
+    assert routes.broker("a", "here:1") is None  # it takes no messages, so it is not shown again
+
+
+def test_a_master_beside_its_own_name_service_refuses_an_earlier_one() -> None:
+    routes = Routes(VirtualClock(), Local("c", "a", dict, lambda: 6, 0, lambda: 2))
     with pytest.raises(NewerMaster, match="the broker of this process is the master of a"):
         routes.register(registration("old:1", 1), "link")
+
+
+async def test_clients_of_a_superseded_masters_name_service_reach_the_later_one(
+    tmp_path: Path,
+) -> None:
+    """Each broker has a name service, and each registers with both. The old master is back: who
+    asks its name service is sent to the new one, and a slave that asks there follows that one."""
+    old_names, new_names = free_port(), free_port()
+    both = f"127.0.0.1:{old_names};127.0.0.1:{new_names}"
+    old = {"namesrv_listen_port": old_names, "namesrv_addr": both}
+    new = {"namesrv_listen_port": new_names, "namesrv_addr": both}
+    async with running_slave(tmp_path, None, **new) as slave:
+        async with running_master(tmp_path, **old) as master:
+            await until(lambda: slave.broker.replication.master()["masterAddr"], 30)
+            client = await Client.connect(master)
+            await send_many(client, "orders", 5)
+            await client.close()
+            await in_step(slave, master)
+            await until(lambda: slave.broker.topics.get("orders"))
+        await promote(slave)
+        await until_master(slave)
+        async with running_master(tmp_path, **old) as master:
+            where = f"127.0.0.1:{slave.broker_port}"
+            await until(lambda: master.broker.name_service.routes.local_is_superseded, 60)
+            routes = master.broker.name_service.routes
+            assert routes.broker("broker-a", "").addresses == {0: where}  # type: ignore[union-attr]
+            async with connect(f"mq://127.0.0.1:{old_names}") as mq:
+                before = slave.broker.store.max_physical_offset
+                await mq.send("orders", b"to the new one")
+                assert slave.broker.store.max_physical_offset > before
+            third = {"namesrv_addr": f"127.0.0.1:{old_names}"} | NO_NAMES
+            async with running_slave(tmp_path, None, 2, **third) as other:
+                await in_step(other, slave, 30)
 
 
 async def test_a_slave_hears_of_no_older_master(tmp_path: Path) -> None:

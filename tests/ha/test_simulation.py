@@ -1,4 +1,4 @@
-"""The simulation of replicas: some seeds keep every promise, and each planted bug is caught.
+"""The simulation of replicas and failover: some seeds keep every promise, planted bugs are caught.
 
 `make hasim RUNS=5000` runs more of them.
 """
@@ -12,6 +12,8 @@ import pytest
 import structlog
 from crash.ledger import Broken
 
+from ha.simulation import failover_mutants as failover
+from ha.simulation.failover_world import run_failover_seed
 from ha.simulation.mutants import MUTANTS, SEEDS
 from ha.simulation.world import run_seed
 
@@ -38,3 +40,20 @@ def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     MUTANTS[name](monkeypatch)
     with pytest.raises(Broken):
         run_seed(SEEDS[name])
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 20))
+def test_failover_keeps_what_was_acknowledged_and_seen(seed: int) -> None:
+    for number in range(seed, seed + 20):
+        run_failover_seed(number)
+
+
+def test_every_planted_bug_of_failover_has_a_seed() -> None:
+    assert failover.SEEDS.keys() == failover.MUTANTS.keys()
+
+
+@pytest.mark.parametrize("name", failover.MUTANTS)
+def test_a_planted_bug_of_failover_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failover.MUTANTS[name](monkeypatch)
+    with pytest.raises(Broken):
+        run_failover_seed(failover.SEEDS[name])

@@ -91,10 +91,15 @@ class _Live:
 class NewerMaster(ValueError):
     """A registration is refused: the broker was followed by another master since."""
 
-    def __init__(self, name: str, address: str, epoch: int, known: int) -> None:
+    def __init__(self, name: str, address: str | None, epoch: int, known: int) -> None:
+        """`address`: of the later master, None: it is away."""
+        later = f"{address} is" if address else "one that is away now was"
+        remedy = "start this broker as its slave"
+        if address is None:
+            remedy += "; if that one is gone for good, promote the slave"
         super().__init__(
-            f"register broker failed: {address} is the master of {name} in epoch {known}, later "
-            f"than {epoch}; start this broker as its slave"
+            f"register broker failed: {later} the master of {name} in epoch {known}, later than "
+            f"{epoch}; {remedy}"
         )
         self.epoch = known
 
@@ -129,7 +134,8 @@ class Routes:
         self._brokers: dict[str, BrokerData] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}  # topic -> broker name
         self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
-        self._epochs: dict[str, int] = {}  # the greatest of a broker name, also when it is gone
+        # The greatest epoch of a broker name and who had it, also when that one is gone.
+        self._epochs: dict[str, tuple[int, str]] = {}
         self._write_wiped = False  # of the local broker
 
     # --- questions
@@ -138,13 +144,13 @@ class Routes:
         """Where the topic is; empty when nobody has it."""
         found = dict(self._queues.get(topic, {}))
         local = self._local_queues(topic)
-        if local is not None:
+        if local is not None and not self.local_is_superseded:
             found[local.broker_name] = local
         return list(found.values())
 
     def broker(self, name: str, local_address: str) -> BrokerData | None:
         known = self._brokers.get(name)
-        if self.local is None or name != self.local.name:
+        if self.local is None or name != self.local.name or self.local_is_superseded:
             return known
         addresses = dict(known.addresses) if known else {}
         addresses[self.local.broker_id] = local_address
@@ -188,7 +194,22 @@ class Routes:
     def epoch_of(self, name: str) -> int:
         """The greatest epoch in which a broker of this name was a master, as far as we know."""
         local = self.local.epoch() if self.local is not None and self.local.name == name else 0
-        return max(local, self._epochs.get(name, 0))
+        return max(local, self._epoch_seen(name)[0])
+
+    @property
+    def local_is_superseded(self) -> bool:
+        """The broker of this process is a master that takes no more messages, as one of a later
+        epoch has registered: it is not shown any more, not even when that one goes."""
+        local = self.local
+        return (
+            local is not None
+            and local.broker_id == MASTER_ID
+            and local.epoch() < self._epoch_seen(local.name)[0]
+        )
+
+    def _epoch_seen(self, name: str) -> tuple[int, str]:
+        """Of a master that has registered, and its address."""
+        return self._epochs.get(name, (0, ""))
 
     def _topic_names(self) -> set[str]:
         local = set(self.local.topics()) if self.local is not None else set()
@@ -227,16 +248,18 @@ class Routes:
         if new.broker_id == MASTER_ID:
             self._refuse_smaller_epoch(new)
         local = self.local
-        if local is not None and (new.name, new.broker_id) == (local.name, local.broker_id):
+        is_namesake = local is not None and (local.name, local.broker_id) == (
+            new.name,
+            new.broker_id,
+        )
+        if local is not None and is_namesake and not local.epoch() < new.epoch:
             raise ValueError(
                 f"register broker failed: the broker of this process is called {new.name} too, "
                 f"and has the id {new.broker_id}; give each broker a brokerName of its own, or "
                 f"each slave a brokerId of its own"
             )
-        if new.broker_id == MASTER_ID and new.epoch > self._epochs.get(new.name, 0):
-            self._epochs[new.name] = new.epoch
-            if len(self._epochs) > EPOCHS_MAX:
-                del self._epochs[next(iter(self._epochs))]
+        if new.broker_id == MASTER_ID:
+            self._note_epoch(new)
         if self._forget_old_selves(new):
             before = None
         self._place_broker(new)
@@ -257,18 +280,31 @@ class Routes:
                 self._queues.setdefault(topic, {})[new.name] = queue_data(new.name, config)
 
     def _refuse_smaller_epoch(self, new: Registration) -> None:
-        """Of two masters of a name the one that began later is right; NewerMaster for the other."""
+        """Of two masters of a name the one that began later is right; NewerMaster for the other.
+
+        Also while the later one is away: what it has acknowledged, the other one lacks. Who tells
+        no epoch (4.9) has to give way to one that is there only."""
         known = self.master_of(new.name)
         if known is not None and known.address != new.address and known.epoch > new.epoch:
             self._live.pop((new.cluster, new.address), None)
             raise NewerMaster(new.name, known.address, new.epoch, known.epoch)
+        last_epoch, last_address = self._epoch_seen(new.name)
+        if 0 < new.epoch < last_epoch and new.address != last_address:
+            raise NewerMaster(new.name, None, new.epoch, last_epoch)
         local = self.local
         if local is None or (local.name, local.broker_id) != (new.name, MASTER_ID):
             return
         if local.epoch() > new.epoch:
             raise NewerMaster(new.name, "the broker of this process", new.epoch, local.epoch())
-        if local.epoch() < new.epoch:
-            local.superseded(new.epoch, new.address)
+
+    def _note_epoch(self, new: Registration) -> None:
+        """A master is accepted; the one in this process hears of it if it was followed by that."""
+        if new.epoch > self._epoch_seen(new.name)[0]:
+            self._epochs[new.name] = new.epoch, new.address
+            if len(self._epochs) > EPOCHS_MAX:
+                del self._epochs[next(iter(self._epochs))]
+        if self.local_is_superseded and self.local is not None and self.local.name == new.name:
+            self.local.superseded(new.epoch, new.address)
 
     def _forget_old_selves(self, new: Registration) -> bool:
         """Drop what the broker was before it was configured anew; whether it was at this key.

@@ -27,23 +27,27 @@ class Pipe:
             log.settings.mapped_file_size_commit_log,
             lambda: (log.min_physical_offset, log.committed_offset),
             lambda: epochs_of(master),
+            master.confirmed,
         )
-        self._follower = Follower(slave.log, slave.roles.epoch_file)
+        self._follower = Follower(slave.log, slave.roles.epoch_file, slave.hear_confirmed)
         self._receiver: Receiver | None = None
         self._to_master = encode_hello(slave.number)
         self._to_slave = b""
         self._welcome = b""
         self._first = 0
         self.is_broken = False
+        self.slave_is_gone = False  # what it has sent may still come
 
     @property
     def is_over(self) -> bool:
         """One of them has ended meanwhile, or started anew."""
+        if self.slave_is_gone:
+            return self.is_broken or self._life[0] is not self.master.store or not self._to_master
         return self.is_broken or self._life != (self.master.store, self.slave.store)
 
     @property
     def follows(self) -> bool:
-        return not self.is_over and self._receiver is not None
+        return not self.is_over and self._receiver is not None and not self.slave_is_gone
 
     def close(self) -> None:
         self.is_broken = True
@@ -53,7 +57,7 @@ class Pipe:
     def step(self, rng: random.Random) -> None:
         """One of the things that can happen next."""
         try:
-            if rng.random() < 0.5:
+            if rng.random() < 0.5 or self.slave_is_gone:
                 self._at_master(rng)
             else:
                 self._at_slave(rng)

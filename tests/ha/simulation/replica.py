@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from crash.sim_disk import SimDisk
 from crash.simulator import SimClock
@@ -11,6 +12,7 @@ from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.daemon.store_settings import store_settings
 from aerobee.broker.ha import cut
 from aerobee.broker.ha.copies import Copies
+from aerobee.broker.ha.in_sync import InSync
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.files.disk import make_folder
 from aerobee.broker.store.message_store import MessageStore
@@ -29,7 +31,8 @@ class Replica:
         self._flush = flush
         self._file_size = file_size
         self.store: MessageStore | None = None  # None: it is down
-        self.copies: Copies | None = None  # of a master
+        self.copies: Copies | InSync | None = None  # of a master
+        self.confirmed: Callable[[], int] | None = None  # of a master that an arbiter has chosen
         self.cut_to: int | None = None  # asked for with the next start
         self.refused = ""  # why it does not follow
         self.alike = False  # all records have the same length: those of two masters fit together
@@ -40,6 +43,9 @@ class Replica:
             return f"<{self.number} down>"
         kind = "master" if self.is_master else "slave"
         return f"<{self.number} {kind} {self.roles.epochs!r} end {self.store.max_physical_offset}>"
+
+    def hear_confirmed(self, end: int) -> None:
+        """A slave: what its master has confirmed."""
 
     def empty(self) -> None:
         """Begin with an empty folder."""

@@ -1,6 +1,7 @@
 """As many runs as asked, on all processors: `python -m ha.simulation.run RUNS [FIRST_SEED]`.
 
-A violation prints its seed, which alone repeats it: `python -m ha.simulation.run 1 SEED`.
+Each seed is run twice: with a person who promotes, and with an arbiter. A violation prints its
+seed, which alone repeats it: `python -m ha.simulation.run 1 SEED`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from crash.run import quiet
 
+from ha.simulation.failover_world import run_failover_seed
 from ha.simulation.world import Report, run_seed
 
 SHARE = 10  # seeds of one task
@@ -21,10 +23,11 @@ SHARE = 10  # seeds of one task
 def run_share(seeds: Sequence[int]) -> tuple[Report, list[str]]:
     total, violations = Report(), []
     for seed in seeds:
-        try:
-            total.add(run_seed(seed))
-        except Exception as error:
-            violations.append(f"{type(error).__name__}: {error}")
+        for run in (run_seed, run_failover_seed):
+            try:
+                total.add(run(seed))
+            except Exception as error:
+                violations.append(f"{type(error).__name__}: {error}")
     return total, violations
 
 

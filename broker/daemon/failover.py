@@ -1,0 +1,376 @@
+"""Failover without a person: what an arbiter's view means for this broker, done.
+
+Who leads is decided by `ha/election`, who is in sync by `ha/in_sync`. This keeps our announcement
+alive, reads the view when it has changed, and does the next step. An arbiter that does not answer
+changes nobody's role. A master goes on without it while all of its in-sync set follows it: then
+none of them can have been elected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.refused import Refused
+from aerobee.broker.ha.arbiter import Alive, Arbiter, ArbiterError, View
+from aerobee.broker.ha.election import Elect, FollowMaster, Lead, Stand, Step, Voter, Wait
+from aerobee.broker.ha.in_sync import InSync
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.refusals import Cause, Refusals
+from aerobee.protocol.wire.codes import ResponseCode
+
+log = structlog.get_logger("aerobee.ha")
+
+LOOK_S: Final = 0.25  # between two looks at the in-sync set
+LAST_WORD_S: Final = 2.0
+ASKED_S: Final = 10.0  # what a person asked for is done by then, or not at all
+START_AGAIN_S: Final = 1.0
+
+
+class NotStartedAgain(Exception):
+    """This broker was to start in another role, and has not; its log says why."""
+
+
+class Replica(Protocol):
+    """This broker, as far as it matters here."""
+
+    broker_id: int
+    leads: int  # the epoch in which it takes messages; 0: it does not
+    in_sync: InSync | None  # of a master
+
+    @property
+    def refusals(self) -> Refusals: ...
+    @property
+    def is_up(self) -> bool: ...  # False: it has not started again in its new role
+    def announcement(self) -> Alive: ...
+    async def follow(self, master: Alive, epoch: int) -> None: ...
+    async def stand(self) -> None: ...
+    async def vouch(self) -> None: ...
+    async def become_master(self, epoch: int) -> None: ...
+    async def become_slave(self) -> None: ...
+
+
+class Failover:
+    def __init__(self, settings: Settings, clock: Clock, arbiter: Arbiter, us: Replica) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._arbiter = arbiter
+        self._us = us
+        self._life = uuid.uuid4().hex
+        self._voter = Voter(us.broker_id, self._life)
+        self._lease_s = settings.failover_lease / 1000
+        self._view: View | None = None
+        self._read_at = 0.0
+        self._is_due = True  # the view may be older than what is known
+        self._wake = asyncio.Event()
+        self._announced: Alive | None = None
+        self._announcing = asyncio.Lock()
+        self._stands = -1
+        self._deadline = 0.0  # of our lease, counted from before it was asked for
+        self._known_revision = 0  # of the record, while we lead
+        self._asked_until = 0.0  # a person wants us to be the master
+        self._accept_loss = False  # whatever we lack
+        self._failing_since: float | None = None
+        self._reason = ""  # why the arbiter does not answer
+        self.step: Step | None = None
+        self.elections = 0  # that we have won
+
+    # -- what others ask
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the arbiter has not answered the last request."""
+        return self._failing_since is not None
+
+    def status(self) -> dict[str, Any]:
+        """For `aerobee replicas`, doctor and the console."""
+        view, since = self._view, self._failing_since
+        record = view.record if view is not None else None
+        away_s = round(self._clock.monotonic() - since, 1) if since is not None else None
+        return {
+            "ack": self._settings.failover_ack,
+            "alive": sorted(view.alive) if view is not None else [],
+            "awayReason": self._reason if away_s is not None else "",
+            "awaySeconds": away_s,
+            "electionsWon": self.elections,
+            "epoch": record.epoch if record is not None else 0,
+            "brokerId": self._us.broker_id,
+            "inSync": sorted(record.in_sync) if record is not None else [],
+            "master": record.master if record is not None else None,
+            "leads": self._us.leads > 0,
+            "step": type(self.step).__name__.lower() if self.step is not None else "",
+            "waitsFor": self.step.reason if isinstance(self.step, Wait) else "",
+        }
+
+    def promote(self, *, accept_loss: bool) -> int:
+        """A person wants us to be the master; our epoch then. Refused says why not."""
+        record = self._view.record if self._view is not None else None
+        if self.is_away or self._view is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"etcd does not answer: {self._reason}")
+        if self._us.leads:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker is the master already, in epoch {self._us.leads}",
+            )
+        own = self._us.announcement()
+        if self._voter.why_not(self._view, own) and not accept_loss:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "this replica is not in sync: it may lack messages that were acknowledged; "
+                "promote one of those that are, or say --accept-loss",
+            )
+        self._asked_until = self._clock.monotonic() + ASKED_S
+        self._accept_loss = accept_loss
+        self._wake.set()
+        return max(record.epoch if record is not None else 0, own.last_epoch) + 1
+
+    # -- the life of it
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_alive(), name="lease")
+            tasks.create_task(self._listen(), name="changes at the arbiter")
+            while True:
+                await self.look()
+                await self._announce_again()
+                await self._pause()
+
+    async def end(self) -> None:
+        """We go: let others take over at once. After the store is closed."""
+        try:
+            async with asyncio.timeout(LAST_WORD_S):
+                await self._arbiter.withdraw()
+        except (ArbiterError, TimeoutError) as error:
+            log.info("the lease is not given back", reason=str(error), then="it expires")
+        await self._arbiter.close()
+
+    async def _pause(self) -> None:
+        if self._is_due and not self.is_away:
+            return
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _listen(self) -> None:
+        while True:
+            await self._arbiter.changed()
+            self._is_due = True
+            self._wake.set()
+
+    async def _keep_alive(self) -> None:
+        """A loop that is stuck renews nothing: then others take over."""
+        while True:
+            await self.renew()
+            await self._clock.sleep(self._lease_s / 3)
+
+    async def renew(self) -> None:
+        """Keep our announcement alive, or make it again."""
+        asked_at = self._clock.monotonic()
+        try:
+            async with self._announcing:
+                if await self._arbiter.renew():
+                    self._renewed(asked_at)
+                elif self._announced is not None:
+                    await self._arbiter.announce(self._announced)
+                    self._renewed(asked_at)
+        except ArbiterError as error:
+            self._away(error)
+
+    def _renewed(self, asked_at: float) -> None:
+        self._deadline = asked_at + self._lease_s
+        self._answered()
+
+    def _away(self, error: ArbiterError) -> None:
+        self._reason = str(error)
+        if self._failing_since is None:
+            self._failing_since = self._clock.monotonic()
+            log.warning(
+                "etcd does not answer",
+                reason=self._reason,
+                then="roles stay as they are; a master goes on while all in-sync replicas follow",
+            )
+
+    def _answered(self) -> None:
+        if self._failing_since is not None:
+            seconds = round(self._clock.monotonic() - self._failing_since, 1)
+            self._failing_since = None
+            self._is_due = True
+            log.info("etcd answers again", after_s=seconds)
+
+    async def _announce(self, alive: Alive) -> None:
+        async with self._announcing:
+            await self._arbiter.announce(alive)  # which makes no lease longer
+            self._announced = alive
+        self._answered()
+
+    # -- one look
+
+    async def look(self) -> None:
+        """Do the next step, whatever it is."""
+        self._fence()
+        now = self._clock.monotonic()
+        try:
+            if self._announced is None:
+                await self._announce(self._us.announcement())
+            if self._is_due or now - self._read_at > self._lease_s / 3:
+                self._is_due = False
+                self._read_at = now
+                self._view = await self._arbiter.read()
+                self._answered()
+            if self._view is not None:
+                await self._act(self._view)
+        except ArbiterError as error:
+            self._is_due = True
+            self._away(error)
+        except OSError as error:  # of our disk, when it is noted that we are electable
+            log.error("a step of the failover has failed", reason=str(error), then="tried again")
+        except NotStartedAgain as error:  # nobody else may be electable: no reason to give up
+            log.error("this broker does not run", reason=str(error), then="tried again")
+            self._is_due = True
+            await self._clock.sleep(START_AGAIN_S)
+
+    async def _act(self, view: View) -> None:
+        own = replace(self._us.announcement(), stands=self._stands)
+        now = self._clock.monotonic()
+        asked, accept_loss = now < self._asked_until, self._accept_loss
+        step = self._voter.decide(view, own, now, asked=asked, accept_loss=accept_loss)
+        if not isinstance(step, Stand | Elect):
+            self._asked_until = 0.0  # it is done, or can no longer be done without a loss
+        if isinstance(step, Wait) and step != self.step:
+            log.warning("no master is followed", reason=step.reason)
+        self.step = step
+        if not self._us.is_up and not isinstance(step, Lead):
+            await self._us.become_slave()
+            self._is_due = True
+        elif self._us.leads and not isinstance(step, Lead) and view.record is not None:
+            await self._give_way(view)
+        elif isinstance(step, Lead):
+            await self._lead(view, step)
+        elif isinstance(step, FollowMaster):
+            await self._us.follow(step.master, step.epoch)
+            self._stands = -1
+            await self._announce_if_new(replace(self._us.announcement(), stands=-1))
+        elif isinstance(step, Stand):
+            await self._us.stand()
+            await self._announce(replace(self._us.announcement(), stands=step.epoch))
+            self._stands = step.epoch
+            self._is_due = True
+        elif isinstance(step, Elect):
+            await self._elect(step)
+        elif view.record is None and own != self._announced:
+            await self._announce(own)  # the longest log begins: let ours not be an old one
+        else:
+            await self._announce_if_new(own)
+
+    async def _announce_again(self) -> None:
+        """Somebody may have deleted it, though our lease lives."""
+        view, known = self._view, self._announced
+        if view is None or known is None or self._us.broker_id in view.alive or self.is_away:
+            return
+        try:
+            await self._announce(known)
+            self._is_due = True
+        except ArbiterError as error:
+            self._away(error)
+
+    async def _announce_if_new(self, alive: Alive) -> None:
+        """The log's end is told when it counts, in elections."""
+        known = self._announced
+        if known is None or alive != replace(known, log_end=alive.log_end):
+            await self._announce(alive)
+
+    async def _elect(self, step: Elect) -> None:
+        self._is_due = True
+        loss_accepted = self._accept_loss and self._clock.monotonic() < self._asked_until
+        if loss_accepted or not step.revision:  # what we have is what counts from now on
+            await self._us.vouch()
+        log.info("this replica wants to be the master", epoch=step.record.epoch)
+        if await self._arbiter.compare_and_set(step.revision, step.record) is not None:
+            self.elections += 1
+            self._asked_until = 0.0
+
+    async def _give_way(self, view: View) -> None:
+        assert view.record is not None
+        self._us.refusals.set(
+            Cause.SUPERSEDED,
+            f"another broker is the master: {view.record.master}, in epoch {view.record.epoch}; "
+            f"this one was in epoch {self._us.leads}",
+        )
+        await self._us.become_slave()
+        self._is_due = True
+
+    # -- as the master
+
+    async def _lead(self, view: View, step: Lead) -> None:
+        record = step.record
+        if self._us.leads != record.epoch:
+            log.info("this broker is elected", epoch=record.epoch)
+            await self._us.become_master(record.epoch)
+            self._stands = -1
+            self._known_revision = view.revision
+        await self._announce_if_new(replace(self._us.announcement(), stands=-1))
+        in_sync = self._us.in_sync
+        assert in_sync is not None
+        if view.revision != self._known_revision:  # what we proposed before is decided
+            in_sync.decided(record.in_sync)
+            self._known_revision = view.revision
+        refuse_if_few(in_sync, self._settings, self._us.refusals)
+        await self._propose(view, in_sync)
+        refuse_if_few(in_sync, self._settings, self._us.refusals)
+
+    async def _propose(self, view: View, in_sync: InSync) -> None:
+        wanted = in_sync.propose([one for one, alive in view.alive.items() if alive.electable])
+        if wanted is None:
+            return
+        assert view.record is not None
+        record = replace(view.record, in_sync=wanted)
+        in_sync.proposed(wanted)
+        self._is_due = True  # until we know better
+        revision = await self._arbiter.compare_and_set(view.revision, record)
+        if revision is None:
+            return
+        log.info(
+            "the in-sync set has changed",
+            before=sorted(view.record.in_sync),
+            now=sorted(wanted),
+        )
+        in_sync.decided(wanted)
+        self._known_revision = revision
+        self._view = View(record, revision, view.alive)
+
+    def _fence(self) -> None:
+        """Past our lease another one may be elected. It cannot be while all of our set follow us,
+        and what we acknowledge needs all of them anyway: this only tells clients sooner."""
+        us = self._us
+        if not us.leads or us.in_sync is None:
+            return
+        us.in_sync.observe()
+        if self._clock.monotonic() > self._deadline and not us.in_sync.all_follow():
+            us.refusals.set(
+                Cause.FENCED,
+                "etcd has not heard of this master in time, and not all in-sync replicas follow "
+                f"it: another broker may be the master by now ({self._reason or 'no answer'})",
+            )
+        else:
+            us.refusals.clear(Cause.FENCED)
+
+
+def refuse_if_few(in_sync: InSync, settings: Settings, refusals: Refusals) -> None:
+    in_sync.least = settings.min_in_sync_replicas  # which may have been changed
+    if in_sync.is_enough:
+        refusals.clear(Cause.FEW_IN_SYNC)
+    else:
+        refusals.set(
+            Cause.FEW_IN_SYNC,
+            f"{len(in_sync.recorded)} replicas are in sync, minInSyncReplicas={in_sync.least} are "
+            f"needed: start the others",
+        )

@@ -1,0 +1,147 @@
+"""Failover wired to a broker: etcd by its settings, and the broker as `failover` sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from aerobee.broker.daemon.failover import Failover, NotStartedAgain, refuse_if_few
+from aerobee.broker.daemon.role_change import RoleChange
+from aerobee.broker.daemon.roles import Roles
+from aerobee.broker.ha.arbiter import Alive
+from aerobee.broker.ha.electable import FILE_NAME, Electability, kernel_boot_id
+from aerobee.broker.ha.etcd import EtcdArbiter
+from aerobee.broker.ha.in_sync import InSync
+from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.listening import StartError
+from aerobee.broker.services.config_files.classes import config_path
+from aerobee.broker.settings import Settings
+from aerobee.broker.settings.failover import endpoints_of
+from aerobee.broker.settings.replication import SLAVE
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.refusals import Refusals
+from aerobee.protocol.tls import client_context
+
+log = structlog.get_logger("aerobee.ha")
+
+
+def arbiter_of(settings: Settings, broker_id: int) -> EtcdArbiter:
+    """StartError when its certificates cannot be used."""
+    endpoints = endpoints_of(settings.etcd_endpoints)
+    context = None
+    if any(endpoint.startswith("https:") for endpoint in endpoints):
+        try:
+            context = client_context(settings.etcd_ca_file, verify=True)
+            if settings.etcd_cert_file:
+                context.load_cert_chain(settings.etcd_cert_file, settings.etcd_key_file or None)
+        except (OSError, ValueError) as error:
+            raise StartError(
+                f"the certificates for etcd cannot be used: {error}; see etcdCaFile, "
+                f"etcdCertFile and etcdKeyFile"
+            ) from error
+    user = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
+    prefix = settings.etcd_prefix.rstrip("/")
+    folder = f"{prefix}/{settings.broker_cluster_name}/{settings.broker_name}"
+    lease = settings.failover_lease
+    return EtcdArbiter(endpoints, folder, broker_id, lease, context=context, user=user)
+
+
+class ReplicaHere:
+    """This broker, over all of its lives."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        roles: Roles,
+        role_change: RoleChange,
+        disk: Disk,
+        restart: Callable[[int | None], Awaitable[bool]],
+    ) -> None:
+        self._settings = settings
+        self._roles = roles
+        self._role_change = role_change
+        self._restart = restart
+        self._arbiter = arbiter_of(settings, roles.broker_id)
+        folder = os.path.join(settings.store_path_root_dir, "config")
+        self._electability = Electability(config_path(folder, FILE_NAME), disk, kernel_boot_id())
+        self._broker: Broker | None = None
+        self.is_up = True
+        self.broker_id = roles.broker_id
+        self.leads = 0
+        self.in_sync: InSync | None = None
+
+    # -- what the broker tells
+
+    def opened(self, broker: Broker) -> None:
+        """Its store is open, and nobody uses it yet; OSError when the disk refuses."""
+        store = broker.store
+        self._electability.opened(was_stopped=store.was_stopped, sync_flush=store.sync_flush)
+        if not self._settings.is_slave:
+            self._electability.caught_up()
+        self._broker, self.in_sync, self.leads = broker, None, 0
+
+    def leads_with(self, in_sync: InSync) -> None:
+        """It takes messages from now on, if its set is large enough without others."""
+        refuse_if_few(in_sync, self._settings, self.refusals)
+        self.in_sync = in_sync
+        self.leads = self._roles.epoch
+
+    def make_failover(self, broker: Broker) -> Failover:
+        return Failover(self._settings, broker.clock, self._arbiter, self)
+
+    # -- what failover asks
+
+    @property
+    def refusals(self) -> Refusals:
+        assert self._broker is not None
+        return self._broker.store.refusals
+
+    def announcement(self) -> Alive:
+        broker, roles = self._broker, self._roles
+        assert broker is not None
+        address = broker.addresses.for_name_server(self._arbiter.local)
+        return Alive(
+            self.broker_id,
+            address,
+            broker.addresses.ha_address(address),
+            roles.epoch,
+            broker.store.max_physical_offset,
+            self._electability.is_electable,
+            roles.may_begin,
+            self.leads,
+        )
+
+    async def follow(self, master: Alive, epoch: int) -> None:
+        following = self._role_change.following
+        if following is None:
+            return
+        self._roles.hear(epoch)
+        await following.turn_to(master.address, master.ha_address)
+        if following.has_all_confirmed and self._roles.epoch == epoch:
+            await asyncio.to_thread(self._electability.caught_up)
+
+    async def stand(self) -> None:
+        if self._role_change.following is not None:
+            await self._role_change.following.stand()
+
+    async def vouch(self) -> None:
+        """Be electable: nobody has acknowledged more, or a person accepts that it is lost."""
+        await asyncio.to_thread(self._electability.caught_up)
+
+    async def become_master(self, epoch: int) -> None:
+        mode = self._settings.failover_ack
+        self._roles.obey("SYNC_MASTER" if mode == "IN_SYNC" else "ASYNC_MASTER", epoch)
+        await self._start_again()
+
+    async def become_slave(self) -> None:
+        self._roles.obey(SLAVE)
+        await self._start_again()
+
+    async def _start_again(self) -> None:
+        self.leads, self.in_sync = 0, None
+        self.is_up = await self._restart(None)
+        if not self.is_up:
+            raise NotStartedAgain("it has not started again in its new role")

@@ -1,0 +1,130 @@
+"""The port to what decides who is master: one record, changed by compare-and-set, and announcements
+that expire. Adapters (`etcd`) implement it; nothing here does I/O.
+
+The record is what Apache's controller keeps of a broker's name: epoch, master, in-sync set. Safety
+rests on it and on the logs. Announcements and their expiry only decide when somebody acts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+
+class ArbiterError(Exception):
+    """It did not answer. A change that was asked for may have happened, or may yet happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Who is master of a broker's name, and who has all that was acknowledged."""
+
+    epoch: int
+    master: int  # brokerId
+    in_sync: frozenset[int]
+    holder: str  # the life of the master's process: a later one is not master from memory
+
+    def encode(self) -> bytes:
+        return _dump(asdict(self) | {"in_sync": sorted(self.in_sync)})
+
+    @staticmethod
+    def decode(data: bytes) -> Record:
+        """ValueError when this is no record."""
+        found = _load(data)
+        try:
+            in_sync = frozenset(map(int, found["in_sync"]))
+            return Record(int(found["epoch"]), int(found["master"]), in_sync, str(found["holder"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no record of a master: {data[:200]!r} ({error!r})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """What a replica announces of itself, for as long as it is there."""
+
+    broker_id: int
+    address: str = ""  # for requests
+    ha_address: str = ""  # for replication
+    last_epoch: int = 0  # of its log ...
+    log_end: int = 0  # ... as of the last announcement
+    electable: bool = True  # it lacks nothing that it ever acknowledged
+    may_begin: bool = True  # it may make the first record
+    leads: int = 0  # the epoch that it leads
+    stands: int = -1  # the epoch after which it stands for election; it follows nobody then
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The greatest is elected: with the newest epoch, the longest log, the smallest id."""
+        return self.last_epoch, self.log_end, -self.broker_id
+
+    def encode(self) -> bytes:
+        return _dump(asdict(self))
+
+    @staticmethod
+    def decode(data: bytes) -> Alive:
+        """ValueError when this is no announcement."""
+        found = _load(data)
+        try:
+            made = Alive(**{name: found[name] for name in Alive.__slots__ if name in found})
+        except TypeError as error:
+            raise ValueError(f"no announcement: {data[:200]!r} ({error!r})") from None
+        like = Alive(0)
+        for name in Alive.__slots__:
+            if type(getattr(made, name)) is not type(getattr(like, name)):
+                raise ValueError(f"no announcement: {data[:200]!r} ({name})")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that is known at one moment. `revision` is the record's, 0 without one."""
+
+    record: Record | None = None
+    revision: int = 0
+    alive: Mapping[int, Alive] = field(default_factory=dict)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the master is there. One that has just won leads soon: it stood for it."""
+        record = self.record
+        master = self.alive.get(record.master) if record is not None else None
+        if record is None or master is None:
+            return False
+        return master.leads == record.epoch or master.stands == record.epoch - 1
+
+
+class Arbiter(Protocol):
+    """ArbiterError from any of these: nobody knows whether it happened."""
+
+    async def read(self) -> View:
+        """As it is now: never older than what any earlier call has seen."""
+
+    async def compare_and_set(self, revision: int, record: Record) -> int | None:
+        """Put the record if its revision is still this one; the new revision, None: it is not."""
+
+    async def announce(self, alive: Alive) -> None:
+        """Until it expires."""
+
+    async def renew(self) -> bool:
+        """Let the announcement live on; False: it has expired, announce again."""
+
+    async def withdraw(self) -> None:
+        """Take the announcement back."""
+
+    async def changed(self) -> None:
+        """Return once something may have changed since the last call."""
+
+    async def close(self) -> None: ...
+
+
+def _dump(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"no object: {data[:200]!r}")
+    return found

@@ -1,0 +1,163 @@
+"""What a replica does next with the arbiter's view: a table, without I/O.
+
+    record               we                                              step
+    -------------------  ----------------------------------------------  ----------------------
+    held by our life     any                                             Lead
+    none                 lead, in the newest epoch that anybody leads    Elect
+    none                 may begin, the greatest that may, a while ago,  Elect
+                         and nobody leads
+    none                 else                                            Wait
+    its master is there  any                                             FollowMaster
+    its master is gone   not in its in-sync set, or not electable        Wait
+    its master is gone   follow somebody                                 Stand: follow nobody
+    its master is gone   stand, the greatest of those who do, and all    Elect
+                         members stand or had a while for it
+    its master is gone   else                                            Wait
+    any                  a person says so, and we follow somebody        Stand
+    any                  a person says so, and we stand                  Elect
+
+A person's word goes before who is there. It makes a master of one that may lack something only if
+the person accepts the loss.
+
+Whoever is elected was in the recorded set and stopped following before: it has all that any master
+could have acknowledged until then, and no master gets an acknowledgement from it since. So it does
+not matter for safety whether a master that is "gone" lives, nor who of the set is elected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from aerobee.broker.ha.arbiter import Alive, Record, View
+
+PATIENCE_S: Final = 1.0  # with members that do not stand yet
+BEGIN_S: Final = 2.0  # with others that may have more, before the first record is made
+
+
+@dataclass(frozen=True, slots=True)
+class FollowMaster:
+    """This one, in this epoch."""
+
+    master: Alive
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Follow nobody, and announce where our log ends."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """Let this be the record, if it is still of this revision."""
+
+    record: Record
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    reason: str
+
+
+Step = FollowMaster | Lead | Stand | Elect | Wait
+
+
+class Voter:
+    """One life of a replica, as the election sees it."""
+
+    def __init__(self, broker_id: int, life: str) -> None:
+        self._id = broker_id
+        self._life = life
+        self._waiting: tuple[int, float] | None = None  # for whom: the revision; since when
+
+    def decide(
+        self, view: View, own: Alive, now: float, *, asked: bool = False, accept_loss: bool = False
+    ) -> Step:
+        """`own`: what we announce at the moment. `asked`: a person wants us to be the master;
+        `accept_loss`: whatever we lack."""
+        record = view.record
+        why_not = "" if asked and accept_loss else self.why_not(view, own)
+        asked = asked and not why_not
+        if record is not None and record.holder == self._life:
+            self._waiting = None
+            return Lead(record)
+        if record is not None and view.is_led and record.master != self._id and not asked:
+            self._waiting = None
+            return FollowMaster(view.alive[record.master], record.epoch)
+        if record is None and not asked:
+            return self._begin(view, own, now)
+        epoch = record.epoch if record is not None else 0
+        if why_not:
+            return Wait(why_not)
+        if own.stands != epoch:
+            return Stand(epoch)
+        if asked or self._is_next(view, own, now):
+            return Elect(self._elected(epoch, own), view.revision)
+        return Wait("another one with a longer log stands for election")
+
+    def why_not(self, view: View, own: Alive) -> str:
+        """Why we cannot be elected, unless a person accepts the loss; "": we can."""
+        if view.record is not None:
+            return self._why_not(view.record, own)
+        leading = [alive for alive in view.alive.values() if alive.leads > own.leads]
+        if leading:  # the record was deleted, or etcd restored
+            return f"etcd has no record of a master, but broker {leading[0].broker_id} leads"
+        if own.last_epoch and not own.electable:
+            return (
+                "etcd has no record of a master, and this replica may lack what was acknowledged: "
+                "start the others, or use `aerobee promote --accept-loss`"
+            )
+        return ""
+
+    def _why_not(self, record: Record, own: Alive) -> str:
+        members = ", ".join(map(str, sorted(record.in_sync)))
+        remedy = f"start one of the brokers {members}, or use `aerobee promote --accept-loss`"
+        if self._id not in record.in_sync:
+            return f"the master is gone, and this replica is not in sync: {remedy}"
+        if not own.electable:
+            return (
+                "the master is gone, and this replica may lack what it acknowledged, as its "
+                f"machine lost power or its folder is new: {remedy}"
+            )
+        return ""
+
+    def _begin(self, view: View, own: Alive, now: float) -> Step:
+        """There is no record yet, or no longer."""
+        waited = self._waited(view, now)
+        if why := self.why_not(view, own):
+            return Wait(why)
+        if not own.may_begin and not own.leads:
+            return Wait("there is no master yet, and brokerRole=SLAVE waits for one")
+        others = [alive for alive in view.alive.values() if alive.may_begin and not own.leads]
+        if waited < BEGIN_S or any(other.place > own.place for other in others):
+            return Wait("there is no master yet")
+        return Elect(self._elected(0, own), 0)
+
+    def _is_next(self, view: View, own: Alive, now: float) -> bool:
+        assert view.record is not None
+        waited, epoch = self._waited(view, now), view.record.epoch
+        standing = [alive for alive in view.alive.values() if alive.stands == epoch]
+        others = view.record.in_sync - {self._id, view.record.master}
+        complete = others <= {alive.broker_id for alive in standing}
+        members = [each for each in standing if each.broker_id in view.record.in_sync]
+        greatest = all(each.place <= own.place for each in members if each.electable)
+        return greatest and (complete or waited >= PATIENCE_S)
+
+    def _waited(self, view: View, now: float) -> float:
+        """How long the record has been without a master."""
+        if self._waiting is None or self._waiting[0] != view.revision:
+            self._waiting = view.revision, now
+        return now - self._waiting[1]
+
+    def _elected(self, epoch: int, own: Alive) -> Record:
+        number = max(epoch, own.last_epoch) + 1
+        return Record(number, self._id, frozenset({self._id}), self._life)

@@ -1,0 +1,328 @@
+"""The arbiter on etcd 3.4 and later, by the JSON gateway that every etcd server has.
+
+Requests are made by the standard library's HTTP client in threads of this adapter's own: for the
+record, for the lease, which must not wait for the others, and for the watch. The client library
+that is kept and knows asyncio knows one endpoint only, and no TLS.
+
+    PREFIX/CLUSTER/NAME/state       the record, changed by a transaction on its mod_revision
+    PREFIX/CLUSTER/NAME/alive/ID    what replica ID announces, under its lease
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from aerobee.broker.ha.arbiter import Alive, ArbiterError, Record, View
+
+log = structlog.get_logger("aerobee.ha")
+
+WATCH_AGAIN_S: Final = 1.0
+SILENCE_S: Final = 60.0  # of a watch, whose connection is made anew then
+
+
+class EtcdRefused(Exception):
+    """etcd has answered, with no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"etcd answered {status}: {message}")
+
+
+class Gateway:
+    """Blocking requests to one of the endpoints, the next one when that fails. For one thread."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        timeout_s: float,
+        context: ssl.SSLContext | None = None,
+        user: tuple[str, str] | None = None,
+    ) -> None:
+        self._endpoints = list(endpoints)
+        self._timeout_s = timeout_s
+        self._context = context
+        self._user = user
+        self._token = ""
+        self._connection: HTTPConnection | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoints[0]
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Our end of the connection."""
+        sock = self._connection.sock if self._connection is not None else None
+        return sock.getsockname()[:2] if sock is not None else ("127.0.0.1", 0)
+
+    def ask(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        """ArbiterError: nobody knows whether it was done."""
+        response = self.begin(path, content)
+        try:
+            data = response.read()
+        except (OSError, HTTPException) as error:
+            raise self._failed(error) from None
+        return self._content(response.status, data)
+
+    def begin(self, path: str, content: dict[str, Any]) -> HTTPResponse:
+        """The answer, of which only the head has come."""
+        if self._user is not None and not self._token:
+            self._log_in()
+        try:
+            return self._send(path, content)
+        except (OSError, HTTPException) as error:
+            raise self._failed(error) from None
+
+    def _send(self, path: str, content: dict[str, Any]) -> HTTPResponse:
+        if self._connection is None:
+            self._connection = self._connect()
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = self._token
+        self._connection.request("POST", path, json.dumps(content), headers)
+        return self._connection.getresponse()
+
+    def _connect(self) -> HTTPConnection:
+        url = urlsplit(self.endpoint)
+        host, port = url.hostname or "", url.port or 2379
+        if url.scheme == "https":
+            return HTTPSConnection(host, port, timeout=self._timeout_s, context=self._context)
+        return HTTPConnection(host, port, timeout=self._timeout_s)
+
+    def _failed(self, error: Exception) -> ArbiterError:
+        failed = self.endpoint
+        self.close()
+        self._endpoints.append(self._endpoints.pop(0))
+        return ArbiterError(f"{failed}: {error or type(error).__name__}")
+
+    def _content(self, status: int, data: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = {"error": data[:200].decode("latin-1")}
+        if status == 200 and isinstance(found, dict):
+            return found
+        # It lives for minutes, or until a user is changed: log in again with the next request.
+        self._token = ""
+        text = found.get("error", found) if isinstance(found, dict) else found
+        refused = EtcdRefused(status, str(text)[:200])
+        if status >= 500:  # no leader, a time-out: another endpoint may know more
+            raise self._failed(refused)
+        raise ArbiterError(str(refused))
+
+    def _log_in(self) -> None:
+        assert self._user is not None
+        name, password = self._user
+        try:
+            response = self._send("/v3/auth/authenticate", {"name": name, "password": password})
+            data = response.read()
+        except (OSError, HTTPException) as error:
+            raise self._failed(error) from None
+        self._token = str(self._content(response.status, data).get("token", ""))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def forget_token(self) -> None:
+        self._token = ""
+
+    def be_patient(self, seconds: float) -> None:
+        """With what comes on this connection from now on."""
+        if self._connection is not None and self._connection.sock is not None:
+            self._connection.sock.settimeout(seconds)
+
+    def abort(self) -> None:
+        """From another thread: let what waits there end."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+class EtcdArbiter:
+    """One broker's name in etcd, as one replica sees and changes it."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        folder: str,
+        broker_id: int,
+        lease_ms: int,
+        *,
+        context: ssl.SSLContext | None = None,
+        user: tuple[str, str] | None = None,
+    ) -> None:
+        """`folder`: PREFIX/CLUSTER/NAME."""
+        lease_s = lease_ms / 1000
+        self._folder = folder
+        self._id = broker_id
+        self._lease_s = max(1, round(lease_s))
+        self._lease = 0
+        timeout_s = min(max(lease_s / 3, 0.5), 2.0)
+        self._records = Gateway(endpoints, timeout_s, context, user)
+        self._leases = Gateway(endpoints, timeout_s, context, user)
+        self._watching = Gateway(endpoints, timeout_s, context, user)
+        self._threads = {
+            gateway: ThreadPoolExecutor(1, "aerobee-etcd")
+            for gateway in (self._records, self._leases, self._watching)
+        }
+        self._change = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+        self._closed = False
+        self._odd: set[str] = set()  # announcements that are not of ours, and told of
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Our address, as a machine that is reached from it may know us."""
+        return self._records.local
+
+    @property
+    def endpoint(self) -> str:
+        return self._records.endpoint
+
+    async def _ask(self, gateway: Gateway, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads[gateway], gateway.ask, path, content)
+
+    # -- the port
+
+    async def read(self) -> View:
+        prefix = self._folder + "/"
+        wanted = {"key": _b64(prefix), "range_end": _prefix_end(prefix)}
+        found = await self._ask(self._records, "/v3/kv/range", wanted)
+        record, revision = None, 0
+        alive: dict[int, Alive] = {}
+        with _understood("/v3/kv/range"):
+            for row in found.get("kvs") or []:
+                key, value = b64decode(row["key"]).decode(), b64decode(row.get("value", ""))
+                if key == f"{self._folder}/state":
+                    revision = int(row["mod_revision"])
+                    record = Record.decode(value)
+                elif known := self._announced(key, value):
+                    alive[known.broker_id] = known
+        return View(record, revision, alive)
+
+    def _announced(self, key: str, value: bytes) -> Alive | None:
+        """None: it is none, or somebody else has written it, and it counts for nobody."""
+        if not key.startswith(f"{self._folder}/alive/"):
+            return None
+        try:
+            known = Alive.decode(value)
+            if key != f"{self._folder}/alive/{known.broker_id}":
+                raise ValueError(f"it is of broker {known.broker_id}")
+        except ValueError as error:
+            if key not in self._odd:
+                log.warning("an announcement in etcd is not of ours", key=key, reason=str(error))
+            self._odd.add(key)
+            return None
+        return known
+
+    async def compare_and_set(self, revision: int, record: Record) -> int | None:
+        key = _b64(f"{self._folder}/state")
+        compare = {"key": key, "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
+        put = {"request_put": {"key": key, "value": _b64(record.encode())}}
+        change = {"compare": [compare], "success": [put]}
+        answer = await self._ask(self._records, "/v3/kv/txn", change)
+        with _understood("/v3/kv/txn"):
+            return int(answer["header"]["revision"]) if answer.get("succeeded") else None
+
+    async def announce(self, alive: Alive) -> None:
+        if not self._lease:
+            answer = await self._ask(self._leases, "/v3/lease/grant", {"TTL": str(self._lease_s)})
+            with _understood("/v3/lease/grant"):
+                self._lease = int(answer["ID"])
+        row = {"key": _b64(f"{self._folder}/alive/{self._id}"), "value": _b64(alive.encode())}
+        try:
+            await self._ask(self._leases, "/v3/kv/put", row | {"lease": str(self._lease)})
+        except ArbiterError:
+            self._lease = 0  # it may be the lease that is gone
+            raise
+
+    async def renew(self) -> bool:
+        if not self._lease:
+            return False
+        answer = await self._ask(self._leases, "/v3/lease/keepalive", {"ID": str(self._lease)})
+        with _understood("/v3/lease/keepalive"):
+            if int(answer.get("result", {}).get("TTL", 0)) <= 0:
+                self._lease = 0
+        return bool(self._lease)
+
+    async def withdraw(self) -> None:
+        lease, self._lease = self._lease, 0
+        if lease:
+            await self._ask(self._leases, "/v3/lease/revoke", {"ID": str(lease)})
+
+    async def changed(self) -> None:
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._run_watch(), name="etcd watch")
+        await self._change.wait()
+        self._change.clear()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        with suppress(OSError):
+            self._watching.abort()
+        for thread in self._threads.values():
+            await asyncio.to_thread(thread.shutdown)
+        self._records.close()
+        self._leases.close()
+
+    # -- the watch
+
+    async def _run_watch(self) -> None:
+        """Tell of each change. After an end of the stream something may have been missed."""
+        loop, thread = asyncio.get_running_loop(), self._threads[self._watching]
+        while True:
+            with suppress(ArbiterError):
+                await loop.run_in_executor(thread, self._follow_changes, loop)
+            self._change.set()
+            await asyncio.sleep(WATCH_AGAIN_S)
+
+    def _follow_changes(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the thread, until the stream ends."""
+        prefix = self._folder + "/"
+        create = {"key": _b64(prefix), "range_end": _prefix_end(prefix)}
+        gateway = self._watching
+        try:
+            response = gateway.begin("/v3/watch", {"create_request": create})
+            gateway.be_patient(SILENCE_S)
+            while response.readline() and not self._closed:  # one JSON object each
+                loop.call_soon_threadsafe(self._change.set)
+        except (OSError, HTTPException, RuntimeError, ValueError):
+            pass  # silent for long, closed by us or by etcd: made anew
+        finally:
+            gateway.close()
+            gateway.forget_token()  # a watch that it does not allow just ends
+
+
+@contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """ArbiterError when the answer is not as etcd's are: of a proxy, or of another server."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArbiterError(f"the answer to {path} cannot be understood: {error!r}") from None
+
+
+def _b64(text: str | bytes) -> str:
+    return b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def _prefix_end(prefix: str) -> str:
+    data = prefix.encode()
+    return _b64(data[:-1] + bytes([data[-1] + 1]))

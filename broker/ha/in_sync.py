@@ -1,0 +1,193 @@
+"""The in-sync set of a master, with its acknowledgements: who has all, and up to where. No I/O.
+
+A put is acknowledged, and shown to consumers, once every broker that the record may name as in sync
+has it: those of the recorded set, and those of every set that was proposed and not decided for
+certain. So whoever is elected out of the record, whatever became of a proposal, has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha.copies import Who
+from aerobee.broker.store.durability.waiters import Waiters
+from aerobee.broker.store.results import DurableCallback, PutStatus
+
+NEAR_BYTES: Final = 1 << 20  # so near, a slave is taken into the set
+MOMENT_S: Final = 0.2
+
+
+class InSync:
+    """Takes the place of `Copies` at a master that an arbiter has chosen."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log_end: Callable[[], int],
+        safe_end: Callable[[], int],
+        on_confirm: Callable[[int | None], None],
+        *,
+        own_id: int,
+        members: frozenset[int],
+        late_s: float,
+        timeout_ms: int,
+        least: int = 1,
+    ) -> None:
+        """`safe_end`: up to where a crash takes nothing from our own log. `on_confirm` is told
+        what all of them have when that has grown; None: nobody else is in sync, so it is all that
+        there is. `late_s`: who lacks what is older leaves the set. `least`: with fewer recorded
+        members nothing is acknowledged."""
+        self._clock = clock
+        self._log_end = log_end
+        self._safe_end = safe_end
+        self._on_confirm = on_confirm
+        self._own_id = own_id
+        self._late_s = late_s
+        self.least = least
+        self.recorded = members
+        self._undecided: frozenset[int] = frozenset()  # of proposals whose outcome is unknown
+        self._joining: dict[int, tuple[int, float]] = {}  # until it has this, or it is so late
+        self._too_far: set[int] = set()  # members that came back with less than they had
+        self._links: dict[object, tuple[Who, int]] = {}
+        self._in_step_at: dict[int, float] = {}
+        self.waited_for = members - {own_id}  # whose copies a put needs, beside our own
+        self._end_before = log_end()  # a moment ago
+        self._observed_at = clock.monotonic()
+        self._epoch_start = self._confirm = log_end()
+        self.waiters = Waiters(clock, timeout_ms / 1000, PutStatus.FLUSH_SLAVE_TIMEOUT)
+        for member in members:
+            self._in_step_at[member] = clock.monotonic()
+
+    # -- what links tell
+
+    def acked(self, link: object, who: Who, end: int) -> None:
+        is_first = link not in self._links
+        self._links[link] = who, end
+        if not isinstance(who, int):
+            return  # a Java slave without a name is never a member
+        if is_first and who in self.waited_for and end < self._confirm:
+            self._too_far.add(who)
+        self._advance()
+
+    def left(self, link: object) -> None:
+        self._links.pop(link, None)
+
+    def by_broker(self) -> dict[Who, int]:
+        """How much of the log each has, by its newest connection."""
+        return dict(self._links.values())
+
+    # -- what is acknowledged
+
+    def confirmed(self) -> int:
+        """All that count have the log up to here, we too: what replicas may show. For any
+        thread."""
+        safe = self._safe_end()
+        return min(self._confirm, safe) if self.waited_for else safe
+
+    def _count(self) -> None:
+        """The set, what was proposed or who joins has changed."""
+        self.waited_for = (self.recorded | self._undecided | self._joining.keys()) - {self._own_id}
+        self._advance()
+
+    def _advance(self) -> None:
+        """Look how far all of them are now."""
+        needed, before = self.waited_for, self._confirm
+        if needed:
+            has = self.by_broker()
+            self._confirm = max(before, min(has.get(member, 0) for member in needed))
+        else:
+            self._confirm = self._log_end()
+        if self._confirm > before or not needed:
+            self._on_confirm(self._confirm if needed else None)
+        if self.is_enough:  # else they wait until it is, or too long
+            self.waiters.reached(self._confirm)
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.recorded) >= self.least
+
+    def when_copied(self, end: int, callback: DurableCallback) -> None:
+        """Call back when all of them have it."""
+        if self.is_enough and (not self.waited_for or end <= self._confirm):
+            callback(PutStatus.PUT_OK)
+        else:
+            self.waiters.add(end, callback)
+
+    def is_in_sync(self, acked: int) -> bool:
+        """For reports: near enough to be taken into the set."""
+        return self._log_end() - acked < NEAR_BYTES
+
+    def all_follow(self) -> bool:
+        """Whether each other member is connected and in step. None stands for election then."""
+        now, has = self._clock.monotonic(), self.by_broker()
+        return all(one in has and not self._is_late(one, now) for one in self.waited_for)
+
+    # -- who is in the set
+
+    def observe(self) -> set[int]:
+        """Look who is in step: who has what there was a moment ago."""
+        now, before = self._clock.monotonic(), self._end_before
+        has = self.by_broker().items()
+        in_step = {one for one, acked in has if isinstance(one, int) and acked >= before}
+        for member in in_step:
+            self._in_step_at[member] = now
+        if now - self._observed_at >= MOMENT_S:
+            self._end_before, self._observed_at = self._log_end(), now
+        return in_step
+
+    def propose(self, electable: Collection[int]) -> frozenset[int] | None:
+        """Look at everybody, each fraction of a second; the set that the record should have, if it
+        is another one. Only who is electable joins: else the set might have no successor."""
+        in_step, has = self.observe(), self.by_broker()
+        near = {one for one in electable if one in has and self.is_in_sync(has[one])}
+        now = self._clock.monotonic()
+        self._look_who_joins((in_step & {*electable}) | near, has, now)
+        leaving = {member for member in self.recorded if self._leaves(member, now)}
+        joined = {one for one, (until, _) in self._joining.items() if has.get(one, 0) >= until}
+        wanted = (self.recorded - leaving) | joined | {self._own_id}
+        return wanted if wanted != self.recorded or self._undecided else None
+
+    def _leaves(self, member: int, now: float) -> bool:
+        if member == self._own_id:
+            return False
+        return member in self._too_far or self._is_late(member, now)
+
+    def _is_late(self, member: int, now: float) -> bool:
+        return now - self._in_step_at.get(member, now) > self._late_s
+
+    def _look_who_joins(self, able: set[int], has: dict[Who, int], now: float) -> None:
+        for late in [one for one in self._joining if self._gives_up(one, has, now)]:
+            del self._joining[late]
+            self._count()
+        for member in able:
+            known = member in self.recorded or member in self._joining
+            if not known and has[member] >= self._epoch_start:
+                # From here on puts wait for it. Once it has what was confirmed without it, it is
+                # as good as the others.
+                self._advance()
+                self._in_step_at[member] = now
+                self._joining[member] = self._confirm, now + self._late_s
+                self._count()
+                self._on_confirm(self._confirm)
+
+    def _gives_up(self, member: int, has: dict[Who, int], now: float) -> bool:
+        until, late_at = self._joining[member]
+        return member not in has or (has[member] < until and now > late_at)
+
+    # -- what became of proposals
+
+    def proposed(self, wanted: frozenset[int]) -> None:
+        """It is about to be sent: until it is known what became of it, it counts as if it were."""
+        self._undecided |= wanted
+        self._count()
+
+    def decided(self, members: frozenset[int]) -> None:
+        """This is the recorded set, for certain: a change has come after all that was proposed."""
+        self.recorded = members
+        self._undecided = frozenset()
+        for member in members:
+            self._joining.pop(member, None)
+        self._too_far &= members
+        self._count()

@@ -1,0 +1,83 @@
+"""Settings of failover without a person: etcd, its lease, and the in-sync set."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from aerobee.broker.settings.fields import setting
+
+
+def endpoints_of(text: str) -> list[str]:
+    return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+
+
+def _check_endpoints(value: str) -> str | None:
+    for part in endpoints_of(value):
+        try:
+            url = urlsplit(part)
+            is_good = url.scheme in ("http", "https") and url.hostname and url.port is not None
+        except ValueError:
+            is_good = False
+        if is_good and url.username is not None:
+            return "write the user and the password as etcdUser and etcdPassword, not in the url"
+        if not is_good:
+            return f"{part} is not like http://10.0.0.1:2379; part them by semicolons"
+    return None
+
+
+def _check_prefix(value: str) -> str | None:
+    return None if value.startswith("/") and value.rstrip("/") else "write it as /NAME"
+
+
+@dataclass
+class FailoverSettings:
+    """Who decides which replica is the master, and who has to have what is acknowledged."""
+
+    etcd_endpoints: str = setting(
+        "",
+        "etcd servers that keep who is the master; empty: a person decides (`aerobee promote`).",
+        unit="urls",
+        ours=True,
+        check=_check_endpoints,
+    )
+    etcd_prefix: str = setting(
+        "/aerobee", "Keys in etcd begin with this.", ours=True, check=_check_prefix
+    )
+    etcd_user: str = setting("", "User of etcd; empty: none is needed.", ours=True)
+    etcd_password: str = setting("", "Its password.", ours=True, secret=True)
+    etcd_ca_file: str = setting(
+        "", "Certificates that etcd's is checked by; empty: the system's.", ours=True
+    )
+    etcd_cert_file: str = setting("", "Our own certificate for etcd; empty: none.", ours=True)
+    etcd_key_file: str = setting("", "Its private key.", ours=True)
+    failover_lease: int = setting(
+        3000,
+        "A master that etcd has not heard of for so long is replaced.",
+        unit="ms",
+        low=1000,
+        high=60000,
+        ours=True,
+    )
+    failover_ack: str = setting(
+        "IN_SYNC",
+        "With etcd, a send is answered once all in-sync replicas have it (IN_SYNC), or before any "
+        "has (MASTER), which a failover may lose.",
+        choices=("IN_SYNC", "MASTER"),
+        ours=True,
+    )
+    ha_max_time_slave_not_catchup: int = setting(
+        3000,
+        "With etcd, a replica that lacks what is older than this leaves the in-sync set.",
+        unit="ms",
+        low=100,
+        upstream="15000",
+        why="sends wait for it so long",
+    )
+    min_in_sync_replicas: int = setting(
+        1,
+        "With etcd, messages are refused while fewer replicas are in sync, the master included.",
+        low=1,
+    )
+
+    @property
+    def has_arbiter(self) -> bool:
+        return bool(self.etcd_endpoints)

@@ -1,0 +1,176 @@
+"""The arbiter's adapter with a real etcd server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from peers.tools import free_port
+from waiting import until
+
+from aerobee.broker.ha.arbiter import Alive, ArbiterError, Record
+from aerobee.broker.ha.etcd import EtcdArbiter
+from ha.etcd_server import EtcdServer
+
+pytestmark = [pytest.mark.etcd, pytest.mark.timeout(120)]
+
+FIRST = Record(1, 1, frozenset({1}), "x")
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+def folder() -> str:
+    return f"/test/{uuid.uuid4().hex}/orders"
+
+
+@pytest.fixture
+async def arbiter(etcd: EtcdServer, folder: str) -> AsyncIterator[EtcdArbiter]:
+    made = EtcdArbiter([etcd.url], folder, 1, 2000)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def other(etcd: EtcdServer, folder: str) -> AsyncIterator[EtcdArbiter]:
+    made = EtcdArbiter([etcd.url], folder, 2, 2000)
+    yield made
+    await made.close()
+
+
+async def test_the_first_record_is_made_once(arbiter: EtcdArbiter, other: EtcdArbiter) -> None:
+    assert (await arbiter.read()).record is None
+    revision = await arbiter.compare_and_set(0, FIRST)
+    assert revision
+    assert await other.compare_and_set(0, replace(FIRST, master=2)) is None
+    seen = await other.read()
+    assert (seen.record, seen.revision) == (FIRST, revision)
+
+
+async def test_a_change_needs_the_revision_of_now(arbiter: EtcdArbiter, other: EtcdArbiter) -> None:
+    first = await arbiter.compare_and_set(0, FIRST)
+    second = await other.compare_and_set(first or 0, replace(FIRST, epoch=2))
+    assert second and first and second > first
+    assert await arbiter.compare_and_set(first, replace(FIRST, epoch=3)) is None
+    assert (await arbiter.read()).record == replace(FIRST, epoch=2)
+
+
+async def test_an_announcement_lives_while_it_is_renewed(
+    arbiter: EtcdArbiter, other: EtcdArbiter
+) -> None:
+    alive = Alive(1, "one:1", "one:2", 3, 5 << 30, leads=3)
+    await arbiter.announce(alive)
+    for _ in range(8):
+        assert await arbiter.renew()
+        await asyncio.sleep(0.4)
+    assert dict((await other.read()).alive) == {1: alive}
+
+
+async def test_an_announcement_expires(arbiter: EtcdArbiter, other: EtcdArbiter) -> None:
+    await arbiter.announce(Alive(1))
+    for _ in range(100):
+        if not (await other.read()).alive:
+            break
+        await asyncio.sleep(0.2)
+    assert not await arbiter.renew()
+    await arbiter.announce(Alive(1, log_end=7))
+    assert (await other.read()).alive[1].log_end == 7
+
+
+async def test_an_announcement_is_taken_back_at_once(
+    arbiter: EtcdArbiter, other: EtcdArbiter
+) -> None:
+    await arbiter.announce(Alive(1))
+    await arbiter.withdraw()
+    assert not (await other.read()).alive
+
+
+async def test_changes_are_told(arbiter: EtcdArbiter, other: EtcdArbiter) -> None:
+    told = 0
+
+    async def listen() -> None:
+        nonlocal told
+        while True:
+            await other.changed()
+            told += 1
+
+    listening = asyncio.create_task(listen())
+    await until(lambda: told > 0, 20)  # the watch is there
+    for act in (arbiter.announce(Alive(1)), arbiter.compare_and_set(0, FIRST), arbiter.withdraw()):
+        before = told
+        await act
+        await until(lambda before=before: told > before, 20)
+    listening.cancel()
+
+
+async def test_another_endpoint_is_asked_when_one_does_not_answer(
+    etcd: EtcdServer, folder: str
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    arbiter = EtcdArbiter([nobody, etcd.url], folder, 1, 2000)
+    try:
+        with pytest.raises(ArbiterError, match=nobody):
+            await arbiter.read()
+        assert (await arbiter.read()).record is None
+    finally:
+        await arbiter.close()
+
+
+async def test_an_etcd_that_hangs_is_an_error_in_time(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path) as own:
+        arbiter = EtcdArbiter([own.url], "/test/hangs", 1, 1500)
+        await arbiter.read()
+        os.kill(own.pid, signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            with pytest.raises(ArbiterError):
+                await arbiter.compare_and_set(0, FIRST)
+        os.kill(own.pid, signal.SIGCONT)
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await arbiter.read()
+                    break
+                except ArbiterError:
+                    await asyncio.sleep(0.1)
+        await arbiter.close()
+
+
+async def test_a_user_of_etcd_signs_in(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path) as own:
+        enable_users(own)
+        stranger = EtcdArbiter([own.url], "/test/users", 1, 2000)
+        user = EtcdArbiter([own.url], "/test/users", 1, 2000, user=("root", "secret"))
+        try:
+            with pytest.raises(ArbiterError):
+                await stranger.read()
+            assert await user.compare_and_set(0, FIRST)
+            await user.announce(Alive(1))
+            assert await user.renew()
+        finally:
+            await stranger.close()
+            await user.close()
+
+
+def enable_users(server: EtcdServer) -> None:
+    calls: tuple[tuple[str, dict[str, str]], ...] = (
+        ("user/add", {"name": "root", "password": "secret"}),
+        ("role/add", {"name": "root"}),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("enable", {}),
+    )
+    for path, content in calls:
+        url = f"{server.url}/v3/auth/{path}"
+        with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=10):
+            pass

@@ -1,0 +1,249 @@
+"""Failover without a person: two and three brokers, a real etcd, kills, freezes and cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from peers.tools import wait_for
+from peers.wire import Wire
+
+from aerobee import connect
+from ha.failover_cluster import Cluster, FailoverProducer
+from ha.processes import TOPIC, has_topic, send_fields
+from ha.test_killed import queue
+
+pytestmark = [pytest.mark.etcd, pytest.mark.timeout(240)]
+
+
+def send_one(address: str, key: str) -> int:
+    """The answer's code; -1: there was none, as it starts again with another role."""
+    try:
+        with Wire(address, timeout=15) as wire:
+            return wire.request(310, send_fields(0, key), key.encode()).code
+    except OSError:
+        return -1
+
+
+def shown(address: str) -> list[bytes]:
+    """What a consumer gets of queue 0; nothing while the replica does not know its topic yet."""
+    try:
+        return list(queue(address, 0).values())
+    except (AssertionError, OSError):
+        return []
+
+
+def test_a_killed_master_is_replaced_and_comes_back_as_a_replica(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3) as cluster:
+        master = cluster.wait_in_sync(1, 2, 3)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        for _ in range(3):
+            producer.acknowledge(100)
+            cluster.brokers[master].kill()
+            successor = cluster.wait_for_leader()
+            assert successor != master
+            producer.acknowledge(50)
+            cluster.brokers[master].start()
+            master = cluster.wait_in_sync(1, 2, 3)
+        producer.acknowledge(50)
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_a_topic_made_just_before_the_master_died_is_there(tmp_path: Path) -> None:
+    """Its successor was not told of it, nor that its first message is confirmed."""
+    with Cluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        assert send_one(cluster.brokers[master].broker, "first") == 0
+        cluster.brokers[master].kill()
+        successor = cluster.brokers[cluster.wait_for_leader()].broker
+        assert has_topic(successor)
+        assert shown(successor) == [b"first"]
+
+
+def test_a_stopped_master_hands_over_at_once(tmp_path: Path) -> None:
+    """A lease of a minute is not waited for."""
+    with Cluster(tmp_path, 2, failoverLease="60000") as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        producer.acknowledge(50)
+        cluster.brokers[master].stop()
+        cluster.wait_for_leader()
+        producer.acknowledge(50)
+        cluster.brokers[master].start()
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_a_frozen_master_is_replaced_and_loses_nothing_that_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        producer.acknowledge(100)
+        os.kill(cluster.brokers[master].pid, signal.SIGSTOP)
+        cluster.wait_for_leader(other_than=master)
+        os.kill(cluster.brokers[master].pid, signal.SIGCONT)  # it believes to be the master
+        old = cluster.brokers[master].broker
+        codes = {send_one(old, f"late{number}") for number in range(3)}
+        assert 0 not in codes, "a master that was replaced acknowledged a message"
+        producer.acknowledge(100)
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_an_announcement_lost_under_a_live_master_loses_nothing(tmp_path: Path) -> None:
+    """As etcd does when its own leader stalls (etcd#15247): the others take it for gone."""
+    with Cluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        for _ in range(3):
+            producer.acknowledge(50)
+            cluster.etcd.delete(f"/aerobee/DefaultCluster/pair/alive/{master}")
+            producer.acknowledge(50)
+            master = cluster.wait_in_sync(1, 2)
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_an_etcd_that_is_away_stops_nobody_and_changes_nothing(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        cluster.etcd.stop()
+        producer = FailoverProducer(cluster)
+        producer.start()
+        for number in (1, 2):
+            wait_for(
+                lambda number=number: (cluster.away_s(number) or 0) > 4,  # more than the lease
+                timeout=60,
+                what="it is told that etcd is away",
+            )
+        producer.acknowledge(200)
+        assert cluster.leader() == master
+        assert set(producer.codes) <= {0, 14}  # of the replica, which it has tried
+        # Without its replica the master may be the only one left, or the only one cut off.
+        cluster.brokers[3 - master].kill()
+        address = cluster.brokers[master].broker
+        wait_for(lambda: send_one(address, "x") == 14, timeout=60, what="it takes no messages")
+        cluster.brokers[3 - master].start()
+        cluster.etcd.start()
+        producer.acknowledge(50)
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_no_consumer_sees_what_is_not_confirmed(tmp_path: Path) -> None:
+    """cut_off_master_neither_acks_nor_shows: the set keeps its frozen member for long."""
+    with Cluster(tmp_path, 2, haMaxTimeSlaveNotCatchup="60000", slaveTimeout="500") as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        addresses = {number: cluster.brokers[number].broker for number in (1, 2)}
+        assert send_one(addresses[master], "first") == 0
+        slave = cluster.brokers[3 - master]
+        wait_for(lambda: shown(slave.broker) == [b"first"], timeout=60, what="the replica shows it")
+        os.kill(slave.pid, signal.SIGSTOP)
+        assert send_one(addresses[master], "second") == 12  # FLUSH_SLAVE_TIMEOUT
+        assert shown(addresses[master]) == [b"first"]
+        os.kill(slave.pid, signal.SIGCONT)
+        for address in addresses.values():
+            wait_for(
+                lambda address=address: shown(address) == [b"first", b"second"],
+                timeout=60,
+                what="both show what both have",
+            )
+
+
+def test_the_last_one_in_sync_is_waited_for_unless_a_person_accepts_the_loss(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, 2, haMaxTimeSlaveNotCatchup="500") as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        slave = 3 - master
+        assert send_one(cluster.brokers[master].broker, "first") == 0
+        cluster.brokers[slave].kill()
+        cluster.wait_in_sync(master)
+        assert send_one(cluster.brokers[master].broker, "alone") == 0
+        cluster.brokers[master].kill()
+        cluster.brokers[slave].start()
+        wait_for(
+            lambda: "not in sync" in cluster.status(slave)["failover"]["waitsFor"],
+            timeout=60,
+            what="it says that it cannot be elected",
+        )
+        asyncio.run(promote(cluster, slave))
+        cluster.wait_for_leader()
+        assert send_one(cluster.brokers[slave].broker, "later") == 0
+        cluster.brokers[master].start()  # what it alone had is cut from its log
+        cluster.wait_in_sync(1, 2)
+        assert shown(cluster.brokers[slave].broker) == [b"first", b"later"]
+
+
+async def promote(cluster: Cluster, number: int) -> None:
+    from aerobee.client.errors import BrokerError
+
+    address = cluster.brokers[number].broker
+    async with connect(f"mq://{cluster.brokers[number].namesrv}") as mq:
+        with pytest.raises(BrokerError, match="accept-loss"):
+            await mq.admin.promote(address)
+        await mq.admin.promote(address, accept_loss=True)
+
+
+def test_a_person_may_change_masters_while_messages_come(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        producer.acknowledge(100)
+
+        async def change() -> None:
+            other = cluster.brokers[3 - master]
+            async with connect(f"mq://{other.namesrv}") as mq:
+                await mq.admin.promote(other.broker)
+
+        asyncio.run(change())
+        cluster.wait_for_leader(other_than=master)
+        producer.acknowledge(100)
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_too_few_in_sync_replicas_refuse_messages(tmp_path: Path) -> None:
+    few = {"minInSyncReplicas": "2", "haMaxTimeSlaveNotCatchup": "500"}
+    with Cluster(tmp_path, 2, **few) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        address = cluster.brokers[master].broker
+        wait_for(lambda: send_one(address, "x") == 0, timeout=60, what="two are enough")
+        cluster.brokers[3 - master].kill()
+        wait_for(lambda: send_one(address, "y") == 14, timeout=60, what="one is too few")
+        cluster.brokers[3 - master].start()
+        wait_for(lambda: send_one(address, "z") == 0, timeout=60, what="two are enough again")
+
+
+def test_the_sdk_finds_the_new_master_by_itself(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2) as cluster:
+        cluster.name_each_other()
+        master = cluster.wait_in_sync(1, 2)
+        names = ",".join(broker.namesrv for broker in cluster.brokers.values())
+
+        async def go_on() -> list[bytes]:
+            async with connect(f"mq://{names}") as mq:
+                await mq.send(TOPIC, b"before", timeout=60)
+                cluster.brokers[master].kill()
+                await mq.send(TOPIC, b"after", timeout=60)
+                async with mq.consumer(TOPIC, group="readers") as inbox:
+                    found = []
+                    async for message in inbox:
+                        found.append(bytes(message.body))
+                        await message.ack()
+                        if len(set(found)) == 2:
+                            return found
+            return []
+
+        assert set(asyncio.run(asyncio.wait_for(go_on(), 150))) == {b"before", b"after"}

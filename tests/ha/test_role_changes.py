@@ -1,0 +1,80 @@
+"""Changes of role inside one process, by a real etcd or by hand: what may go wrong on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peers.in_process import running_broker
+from waiting import until
+
+from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.net.listening import StartError
+from aerobee.broker.store.refusals import Cause
+from ha.etcd_server import EtcdServer
+from ha.pairs import in_step, running_master, running_slave
+
+
+@pytest.mark.etcd
+@pytest.mark.timeout(120)
+async def test_an_elected_broker_whose_start_fails_tries_again_and_refuses_while_it_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its epoch is on disk by then, and the record names nobody else."""
+    opened, run, tries = AppBroker._opened, AppBroker._run, []
+    start_replication = AppBroker._start_replication
+    refused: list[bool] = []
+
+    def fail_first(self: AppBroker, cut_to: int | None) -> None:
+        opened(self, cut_to)
+        if not self.settings.is_slave:
+            tries.append(self.roles.epoch)
+            if len(tries) == 1:
+                raise RuntimeError("a mistake of ours")
+
+    async def fail_then(self: AppBroker) -> None:
+        if len(tries) == 2:
+            raise StartError("a port is taken")
+        await run(self)
+
+    def note(self: AppBroker) -> Any:
+        """Before it listens."""
+        found = start_replication(self)
+        if not self.settings.is_slave:
+            refused.append(Cause.FEW_IN_SYNC in self.broker.store.refusals)
+        return found
+
+    monkeypatch.setattr(AppBroker, "_opened", fail_first)
+    monkeypatch.setattr(AppBroker, "_run", fail_then)
+    monkeypatch.setattr(AppBroker, "_start_replication", note)
+    with EtcdServer(tmp_path / "etcd") as etcd:
+        settings: dict[str, Any] = {"etcd_endpoints": etcd.url, "broker_id": 1}
+        settings |= {"min_in_sync_replicas": 2}
+        async with running_broker(tmp_path / "broker", **settings) as app:
+            await until(lambda: app.is_ready and not app.settings.is_slave, 60)
+            assert tries == [1, 1, 1] and refused == [True]
+            assert "minInSyncReplicas" in app.health()
+            life = app.life
+            app._role_change.cut_log(0)  # asked for before it was elected
+            task = app._role_change._task
+            assert task is not None
+            await task
+            assert app.life is life, "it has not started again"
+
+
+async def test_a_replica_that_is_told_of_another_master_takes_nothing_more_of_the_first(
+    tmp_path: Path,
+) -> None:
+    async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
+        await in_step(slave, master)
+        following = slave._role_change.following
+        assert following is not None
+        await until(lambda: following.follows, 30)
+        link = following._link
+        first, stream = link.master, link._stream
+        assert first is not None
+        await following.turn_to(first.main, first.ha)
+        assert link._stream is stream, "the same one is followed on"
+        await following.turn_to("127.0.0.1:1", "127.0.0.1:2")
+        assert not following.follows

@@ -1,0 +1,55 @@
+"""When a replica stops reading what its master sends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha import stream
+from aerobee.broker.ha.receiver import Receiver
+from aerobee.broker.ha.stream import Stream
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.settings import StoreSettings
+from ha.test_stream import FILE, frame, log_of
+
+
+@pytest.mark.parametrize("has_arbiter", [True, False])
+async def test_what_is_not_confirmed_yet_stops_no_replica_from_reading_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_arbiter: bool
+) -> None:
+    """What is confirmed comes on the same connection. Without an arbiter dispatch goes first."""
+    monkeypatch.setattr(stream, "UNDISPATCHED_MAX", FILE)
+    settings = StoreSettings(
+        store_path_root_dir=str(tmp_path),
+        mapped_file_size_commit_log=FILE,
+        has_arbiter=has_arbiter,
+        disk_guard_enable=False,
+    )
+    store = MessageStore(settings, clock=Clock(), ahead=False)
+    store.load()
+    if has_arbiter:
+        store.confirm(0)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    replica = Stream(Settings(), store, Clock(), ours, Receiver(0, FILE))
+    following = asyncio.create_task(replica.run())
+    log = log_of(4)
+    try:
+        for start in range(0, len(log), FILE):
+            theirs.sendall(frame(start, log[start : start + FILE]))
+            await asyncio.sleep(0.01)
+        if has_arbiter:
+            await until(lambda: store.max_physical_offset == len(log), 20)
+        else:
+            await until(lambda: replica._paused, 20)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        theirs.close()
+        store.close()
