@@ -34,7 +34,9 @@ def build(root: Path, made: Path) -> Path:
             MODULE,
             [str(FOLDER / "_hot.pyx")],
             include_dirs=[str(root / FOLDER)],
-            depends=[str(FOLDER / name) for name in ("crc.h", "headers.pxi", "dispatch.pxi")],
+            depends=[
+                str(path) for path in sorted(FOLDER.iterdir()) if path.suffix in (".pxi", ".h")
+            ],
             extra_compile_args=flags,
             extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
         )

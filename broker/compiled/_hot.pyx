@@ -11,11 +11,12 @@ checked when the frame was cut. Texts are copied to a space that `_grow` has mad
 before. A record is written to bytes of exactly the size that was summed up before.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from aerobee.protocol.files.batch import BATCH_HEAD as _BATCH_HEAD
 from aerobee.protocol.files.record_layout import (
@@ -34,6 +35,7 @@ cdef extern from "crc.h":
     uint32_t crc_join(uint32_t first, uint32_t second, uint32_t shift) nogil
 
 include "headers.pxi"
+include "signing.pxi"
 
 if (_HEAD_V4.format, _BATCH_HEAD.format) != (">iiiiiqqiq8sq8siqi", ">iiiii") or (
     len(_CRC_NAME) != 9 or _CRC_PROPERTY_SIZE != 20
@@ -180,8 +182,8 @@ cdef class Space:
     cdef int grow(self, Py_ssize_t more) except -1:
         cdef Py_ssize_t room
         cdef uint8_t* moved
-        if self.room - self.size < more:
-            room = 2 * self.room + more
+        if self.room - self.size < more or self.data == NULL:
+            room = 2 * self.room + more + 64
             moved = <uint8_t*>realloc(self.data, room)
             if moved == NULL:
                 raise MemoryError
@@ -259,6 +261,27 @@ cdef inline int digits_of(int64_t number) noexcept nogil:
         number = number // 10
         digits += 1
     return digits
+
+
+include "facts.pxi"
+
+
+cdef inline bint is_ascii(const uint8_t* text, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t at
+    cdef uint8_t bits = 0
+    for at in range(size):
+        bits |= text[at]
+    return bits < 0x80
+
+
+cdef bint is_utf8(const uint8_t* text, Py_ssize_t size) except -1:
+    if is_ascii(text, size):
+        return True
+    try:
+        PyUnicode_DecodeUTF8(<const char*>text, size, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 # --- frames
@@ -354,6 +377,17 @@ cdef class Frames:
             return 310 if size > 2 and header[0] == 1 and header[1] == 0x36 else 0
         return 310 if size > 4 and memcmp(header, b"\x97\xcd\x01\x36", 4) == 0 else 0
 
+    cdef bint is_batch(self, Py_ssize_t number) noexcept:
+        """Whether it begins as SEND_BATCH_MESSAGE does."""
+        cdef Bounds* bounds = self._bounds + number
+        cdef const uint8_t* header = <const uint8_t*>PyBytes_AS_STRING(self._data) + bounds.header
+        cdef Py_ssize_t size = bounds.body - bounds.header
+        if bounds.codec == JSON:
+            return size >= 12 and memcmp(header, b'{"code":320,', 12) == 0
+        if bounds.codec == ROCKETMQ:
+            return size > 2 and header[0] == 1 and header[1] == 0x40
+        return size > 4 and memcmp(header, b"\x97\xcd\x01\x40", 4) == 0
+
 
 cdef class Cursor:
     """Goes through frames, one by one or by all plain sends that come next."""
@@ -373,12 +407,42 @@ cdef class Cursor:
         self._next += 1
         return self._frames.cut(self._next - 1)
 
-    def next_is_send(self):
-        """Whether the next frame begins as sends do that may be plain."""
-        return self._next < self._frames._count and self._frames.code_of(self._next) != 0
+    def next_kind(self):
+        """1: the next frame begins as sends do that may be plain; 2: as batches do; else 0."""
+        if self._next >= self._frames._count:
+            return 0
+        if self._frames.code_of(self._next):
+            return 1
+        return 2 if self._frames.is_batch(self._next) else 0
 
-    def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits):
-        """Take the plain sends that come next: those of one codec and code. None: there is none."""
+    def skip(self):
+        """The next frame was taken."""
+        if self._next < self._frames._count:
+            self._next += 1
+
+    def batch(self, dict plain, Rules rules, bytes born_host, bytes store_host,
+              Py_ssize_t body_size_max):
+        """The next frame as a batch of plain messages, which stays the next one. None: it is none,
+        or unusual."""
+        cdef Run run
+        cdef Bounds* bounds
+        cdef Frames frames = self._frames
+        if self._next >= frames._count or not frames.is_batch(self._next):
+            return None
+        bounds = frames._bounds + self._next
+        if len(born_host) != 8 or len(store_host) != 8 or bounds.end - bounds.body > body_size_max:
+            return None
+        run = Run.__new__(Run)
+        run.begin(
+            frames._data, (bounds.end - bounds.body) // BATCH_PART_MIN + 1, plain, rules, born_host,
+            store_host, True,
+        )
+        return run if run.take_batch_frame(bounds) else None
+
+    def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits,
+              Signer signer=None):
+        """Take the plain sends that come next: those of one codec and code, and with a signer of
+        those that he has signed. None: there is none."""
         cdef Run run
         cdef Frames frames = self._frames
         cdef int codec, code, run_codec = -1, run_code = 0
@@ -388,6 +452,7 @@ cdef class Cursor:
         run.begin(
             frames._data, frames._count - self._next, plain, rules, born_host, store_host, waits
         )
+        run._signer = signer
         while self._next < frames._count:
             codec = frames._bounds[self._next].codec
             code = frames.code_of(self._next)
@@ -436,12 +501,21 @@ cdef class Run:
     cdef bytes _born_host
     cdef bytes _store_host
     cdef readonly bint waits
+    cdef Signer _signer
     cdef list _queues
-    cdef list _texts
     cdef bytes _topic
     cdef dict _topic_queues
     cdef readonly int codec
     cdef readonly int code
+    # Of a batch: its request's opaque, flag and properties.
+    cdef readonly int64_t opaque
+    cdef readonly int64_t flag
+    cdef readonly str text
+
+    @property
+    def queue(self):
+        """That of the first message."""
+        return self._queues[0]
 
     def __dealloc__(self):
         free(self._entries)
@@ -456,7 +530,8 @@ cdef class Run:
         self._born_host, self._store_host = born_host, store_host
         self.waits = waits
         self._space = Space.__new__(Space)
-        self._queues, self._texts = [], []
+        self._space.grow(0)  # a text may be empty, but has a place
+        self._queues = []
         self._entries = <Entry*>malloc(most * sizeof(Entry))
         if self._entries == NULL:
             raise MemoryError
@@ -472,6 +547,7 @@ cdef class Run:
         cdef Entry* entry
         cdef Space space = self._space
         cdef uint8_t* text
+        cdef Pair pairs[EXT_FIELDS_MAX]
         cdef Py_ssize_t key, key_end, header_size = bounds.body - bounds.header
         cdef bint known
         if self._count >= self._room:
@@ -479,6 +555,8 @@ cdef class Run:
         space.grow(header_size + 1 + PyBytes_GET_SIZE(self._rules.added))
         text = space.data + space.size
         memset(&send, 0, sizeof(send))
+        if self._signer is not None:
+            send.pairs = pairs
         reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
         reader.at, reader.end = bounds.header, bounds.body
         if bounds.codec == JSON:
@@ -519,9 +597,12 @@ cdef class Run:
             PyBytes_GET_SIZE(self._rules.added),
         )
         entry.text_size += PyBytes_GET_SIZE(self._rules.added)
-        try:
-            self._texts.append(PyUnicode_DecodeUTF8(<char*>text, entry.text_size, NULL))
-        except UnicodeDecodeError:
+        if not is_utf8(text, entry.text_size):
+            return False
+        # The last look; the text is still as it came, but for what is added behind it.
+        if self._signer is not None and not self._signer.admits(
+            &reader, &send, text, reader.data + bounds.body, bounds.end - bounds.body
+        ):
             return False
         space.size += entry.text_size
         self._count += 1
@@ -535,6 +616,7 @@ cdef class Run:
             and not send.numbers[FRAME_FLAG] & RESPONSE_FLAG
             and send.numbers[QUEUE_ID] >= 0
             and send.text_size > 0
+            and not send.numbers[BATCH]
         )
 
     cdef Py_ssize_t _queue(self, Reader* reader, Send* send) except -2:
@@ -570,7 +652,7 @@ cdef class Run:
         return (
             self._queues[entry.queue],
             self._data[entry.body : entry.body_end],
-            self._texts[number],
+            PyUnicode_DecodeUTF8(<char*>self._space.data + entry.text, entry.text_size, NULL),
             entry.numbers[FLAG],
             entry.numbers[SYS_FLAG],
             entry.numbers[BORN],
@@ -618,13 +700,17 @@ cdef class Run:
         cdef bytes records
         cdef list topics = [queue.topic_field for queue in self._queues]
         cdef list assigned = [queue.assigned for queue in self._queues]
-        cdef list facts = []
+        cdef list facts_queues = [None] * len(self._queues)
+        cdef Facts facts = Facts()
+        cdef FactRow* fact
         cdef uint8_t* to
         for number in range(self._count):
             entry = self._entries + number
             topic = topics[entry.queue]
             size = entry.body_end - entry.body
             if size > body_size_max or entry.text_size > properties_size_max:
+                break
+            if not append_crc and memchr(self._space.data + entry.text, 0, entry.text_size) != NULL:
                 break
             extra = CRC_SIZE + entry.open_pair if append_crc else 0
             if entry.text_size + extra > 0x7FFF:
@@ -641,6 +727,8 @@ cdef class Run:
         records = PyBytes_FromStringAndSize(NULL, total)
         to = <uint8_t*>PyBytes_AS_STRING(records)
         total = 0
+        facts.grow(count)
+        facts.text, facts.exact = self._space, True
         for number in range(count):
             entry = self._entries + number
             entry.offset = base + position + total
@@ -650,17 +738,16 @@ cdef class Run:
                 raise AssertionError("a record is longer than was summed up")
             self._write_record(to + total, entry, topics[entry.queue], now_ms, append_crc)
             total += entry.size
-            facts.append(
-                (
-                    self._queues[entry.queue],
-                    entry.queue_offset,
-                    entry.offset,
-                    entry.size,
-                    now_ms,
-                    self._texts[number],
-                    entry.numbers[SYS_FLAG],
-                )
-            )
+            fact = facts.rows + number
+            queue = self._queues[entry.queue]
+            if facts_queues[entry.queue] is None:
+                facts_queues[entry.queue] = queue
+                facts.kept[queue] = None
+            fact.queue = <PyObject*>queue
+            fact.queue_offset, fact.offset, fact.size = entry.queue_offset, entry.offset, entry.size
+            fact.time_ms, fact.sys_flag = now_ms, entry.numbers[SYS_FLAG]
+            fact.text, fact.text_size = entry.text, entry.text_size
+        facts.end = count
         for number, queue in enumerate(self._queues):
             queue.assigned = assigned[number]
         return facts, records
@@ -714,17 +801,53 @@ cdef class Run:
 
     # -- batches
 
-    cdef bint take_batch(self, queue, int64_t sys_flag, int64_t born, int64_t times) except -1:
+    cdef bint take_batch_frame(self, Bounds* bounds) except -1:
+        """Take in a request with a batch; False: it is unusual."""
+        cdef Reader reader
+        cdef Send send
+        cdef Space space = self._space
+        cdef Py_ssize_t start = bounds.body, end = bounds.end
+        cdef bint known
+        space.grow(bounds.body - bounds.header)
+        memset(&send, 0, sizeof(send))
+        reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
+        reader.at, reader.end = bounds.header, bounds.body
+        if bounds.codec == JSON:
+            reader.at += 12
+            known = json_send(&reader, &send, False, space.data)
+        elif bounds.codec == ROCKETMQ:
+            reader.at += 2
+            known = binary_send(&reader, &send, space.data)
+        else:
+            reader.at += 4
+            known = packed_send(&reader, &send, space.data)
+        if not known or not send.numbers[BATCH] or send.seen & REQUIRED != REQUIRED:
+            return False
+        if send.numbers[SYS_FLAG] & self._rules._sys_flags or send.numbers[QUEUE_ID] < 0:
+            return False
+        if send.numbers[FRAME_FLAG] & RESPONSE_FLAG or not is_utf8(space.data, send.text_size):
+            return False
+        if self._queue(&reader, &send) != 0:
+            return False
+        self.text = PyUnicode_DecodeUTF8(<char*>space.data, send.text_size, NULL)
+        self.codec = bounds.codec
+        self.opaque, self.flag = send.numbers[OPAQUE], send.numbers[FRAME_FLAG]
+        return self.take_batch(
+            start, end, self._queues[0], send.numbers[SYS_FLAG], send.numbers[BORN],
+            send.numbers[RECONSUMED],
+        )
+
+    cdef bint take_batch(self, Py_ssize_t begin, Py_ssize_t end, queue, int64_t sys_flag,
+                         int64_t born, int64_t times) except -1:
         """Take in all messages of a batch; False: one of them, or the batch, is unusual."""
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self._data)
         cdef Reader reader
         cdef Entry* entry
         cdef Space space = self._space
         cdef int64_t size, number = 0, flag = 0, body_size = 0, text_size = 0
+        cdef int64_t queue_id = queue.queue_id
         cdef Py_ssize_t start
-        self._queues.append(queue)
-        reader.data, reader.at, reader.end = data, 0, PyBytes_GET_SIZE(self._data)
-        space.grow(reader.end)
+        reader.data, reader.at, reader.end = data, begin, end
         while reader.at < reader.end:
             start = reader.at
             if self._count >= self._room or not big_endian(&reader, 4, &number):
@@ -746,17 +869,14 @@ cdef class Run:
                 return False
             if self._rules.scan(data + reader.at, text_size, True) == -2:
                 return False
-            try:
-                text = PyUnicode_DecodeUTF8(<const char*>data + reader.at, text_size, NULL)
-            except UnicodeDecodeError:
+            if not is_utf8(data + reader.at, text_size):
                 return False
-            self._texts.append(text)
             entry.text, entry.text_size = space.size, text_size
             entry.open_pair = text_size > 0 and data[reader.at + text_size - 1] != PAIR_END
             space.add(data + reader.at, text_size)
             reader.at += text_size
             entry.numbers[FLAG] = flag
-            entry.numbers[QUEUE_ID] = queue.queue_id
+            entry.numbers[QUEUE_ID] = queue_id
             entry.numbers[SYS_FLAG] = sys_flag
             entry.numbers[BORN] = born
             entry.numbers[RECONSUMED] = times
@@ -809,7 +929,8 @@ def batch(bytes body, queue, Rules rules, int64_t sys_flag, int64_t born, int64_
     if len(born_host) != 8 or len(store_host) != 8 or sys_flag & rules._sys_flags:
         return None
     run.begin(body, len(body) // BATCH_PART_MIN + 1, None, rules, born_host, store_host, True)
-    return run if run.take_batch(queue, sys_flag, born, times) else None
+    run._queues.append(queue)
+    return run if run.take_batch(0, len(body), queue, sys_flag, born, times) else None
 
 
 cdef Py_ssize_t _shift_size = -1
@@ -887,23 +1008,6 @@ def answers_of(int codec, list waiting, Answers answers):
     return PyBytes_FromStringAndSize(<char*>out.data, out.size)
 
 
-def sizes_of(list facts):
-    """Their topic, None if they have several; the least size, the largest, and the sum."""
-    cdef int64_t least = 0x7FFFFFFFFFFFFFFF, most = 0, total = 0, size
-    cdef tuple fact
-    queue = topic = None
-    for fact in facts:
-        if fact[0] is not queue:
-            queue = fact[0]
-            if topic is None:
-                topic = queue.topic
-            elif topic != queue.topic:
-                return None, 0, 0, 0
-        size = fact[3]
-        least = min(least, size)
-        most = max(most, size)
-        total += size
-    return topic, least, most, total
-
-
 include "dispatch.pxi"
+include "reading.pxi"
+include "index.pxi"

@@ -1,16 +1,14 @@
 # Queue entries and keys of many appended records, from the facts that append has noted.
 
-cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(object text)
-    const uint8_t* ascii_data "PyUnicode_1BYTE_DATA"(object text)
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
-
 from aerobee.protocol.files.queue_entry import ENTRY as _ENTRY
 from aerobee.protocol.files.record import TRANSACTION_MASK as _TRANSACTION_MASK
 from aerobee.protocol.files.record import TRANSACTION_ROLLBACK as _TRANSACTION_ROLLBACK
 
 if _ENTRY.format != ">qiq":
     raise ImportError("this build does not know the layout of queue entries any more; install again")
+
+cdef enum:
+    ENTRY_SIZE = 20
 
 cdef int64_t TRANSACTION_MASK = _TRANSACTION_MASK
 cdef int64_t TRANSACTION_ROLLBACK = _TRANSACTION_ROLLBACK
@@ -102,27 +100,38 @@ cdef bytes bytes_of(Space space):
     return PyBytes_FromStringAndSize(<char*>space.data, space.size)
 
 
-def derived(list facts):
+def derived(facts):
     """For each queue its entries in one piece, and of all keys the hashes, offsets and times. None:
     not all of these are plain, or somebody listens."""
     cdef dict lanes = {}
     cdef Keys keys = Keys()
-    cdef tuple fact
-    cdef object text
-    cdef int64_t queue_offset, offset, size, time_ms, sys_flag
-    for fact in facts:
-        queue, queue_offset, offset, size, time_ms, text, sys_flag = fact
-        if type(text) is not str or not PyUnicode_IS_ASCII(text):
+    cdef Facts all_facts
+    cdef FactRow* row
+    cdef Lane lane = None
+    cdef PyObject* last = NULL
+    cdef Py_ssize_t number
+    if isinstance(facts, Facts):
+        all_facts = <Facts>facts
+    else:
+        all_facts = Facts()
+        if not all_facts.extend(facts):
             return None
-        lane = lanes.get(queue)
-        if lane is None:
-            if queue.listened or not queue.plain_tags:
-                return None
-            lane = lanes[queue] = new_lane(queue)
-        if not add_derived(<Lane>lane, keys, queue_offset, offset, size, time_ms, text, sys_flag):
+    for number in range(all_facts.first, all_facts.end):
+        row = all_facts.rows + number
+        if row.queue != last:
+            last = row.queue
+            queue = <object>last
+            lane = lanes.get(queue)
+            if lane is None:
+                if queue.listened or not queue.plain_tags:
+                    return None
+                lane = lanes[queue] = new_lane(queue)
+        if row.text + row.text_size > all_facts.text.size:
+            raise AssertionError("a fact's text is not where it was")
+        if not add_derived(lane, keys, row, all_facts.text.data + row.text):
             return None
     return (
-        [((<Lane>lane).queue, bytes_of((<Lane>lane).entries)) for lane in lanes.values()],
+        [((<Lane>each).queue, bytes_of((<Lane>each).entries)) for each in lanes.values()],
         (bytes_of(keys.hashes), bytes_of(keys.offsets), bytes_of(keys.times)),
     )
 
@@ -137,15 +146,18 @@ cdef Lane new_lane(object queue):
     return lane
 
 
-cdef bint add_derived(Lane lane, Keys keys, int64_t queue_offset, int64_t offset, int64_t size,
-                      int64_t time_ms, object text, int64_t sys_flag) except -1:
-    """One record's entry and keys. False: it does not simply follow the queue's end."""
-    cdef const uint8_t* data = ascii_data(text)
-    cdef Found found = find_values(data, PyUnicode_GET_LENGTH(text))
+cdef bint add_derived(Lane lane, Keys keys, FactRow* row, const uint8_t* data) except -1:
+    """One record's entry and keys. False: it does not simply follow the queue's end, or its text,
+    which begins at `data`, is not ASCII."""
+    cdef Found found
+    cdef int64_t offset = row.offset, size = row.size, time_ms = row.time_ms
     cdef Py_ssize_t start, end
     cdef uint8_t entry[20]
-    if queue_offset >= 0 and offset + size > lane.known_to:
-        if queue_offset != lane.next_offset:
+    if not is_ascii(data, row.text_size):
+        return False
+    found = find_values(data, row.text_size)
+    if row.queue_offset >= 0 and offset + size > lane.known_to:
+        if row.queue_offset != lane.next_offset:
             return False
         lane.next_offset += 1
         store_int(entry, offset, 8)
@@ -156,7 +168,7 @@ cdef bint add_derived(Lane lane, Keys keys, int64_t queue_offset, int64_t offset
             8,
         )
         lane.entries.add(entry, 20)
-    if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+    if row.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
         return True
     if found.unique.end:
         keys.add(

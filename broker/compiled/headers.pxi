@@ -9,7 +9,17 @@ cdef struct Reader:
     Py_ssize_t end
 
 
+cdef struct Pair:
+    Py_ssize_t name_at  # in the reader's data
+    Py_ssize_t name_size
+    Py_ssize_t at  # of the value: there, or in the properties' text
+    Py_ssize_t size
+    bint is_text
+
+
 cdef struct Send:
+    Pair* pairs  # all ext fields are noted here, where there is a signature to be checked
+    int pair_count
     Py_ssize_t topic_at  # in the reader's data
     Py_ssize_t topic_size
     Py_ssize_t text_size  # of the properties, unescaped in the space that the caller gave
@@ -48,6 +58,19 @@ cdef inline bint is_fresh(Send* send, int field) noexcept nogil:
     return True
 
 
+cdef inline void note_pair(
+    Send* send, int field, Py_ssize_t name_at, Py_ssize_t name_size, Py_ssize_t at, Py_ssize_t size
+) noexcept nogil:
+    """The callers' loops end at EXT_FIELDS_MAX."""
+    cdef Pair* pair = send.pairs + send.pair_count
+    pair.name_at, pair.name_size, pair.is_text = name_at, name_size, field == PROPERTIES
+    if field == PROPERTIES:
+        pair.at, pair.size = 0, send.text_size
+    else:
+        pair.at, pair.size = at, size
+    send.pair_count += 1
+
+
 cdef inline bint note_number(Send* send, int field, int64_t number) noexcept nogil:
     if field != BORN and not -0x80000000 <= number <= 0x7FFFFFFF:
         return False
@@ -74,11 +97,25 @@ cdef bint decimal(const uint8_t* text, Py_ssize_t size, int64_t* number) noexcep
     return True
 
 
+cdef uint8_t PLAIN_BYTES[256]  # 1: printable ASCII that means itself in JSON too
+cdef uint8_t SAME_BYTES[256]  # 1: no escape, no end of a JSON string and nothing forbidden in one
+
+
+cdef int fill_tables() except -1:
+    cdef int byte
+    for byte in range(256):
+        SAME_BYTES[byte] = byte >= 0x20 and byte != c'"' and byte != c'\\'
+        PLAIN_BYTES[byte] = SAME_BYTES[byte] and byte < 0x7F
+    return 0
+
+
+fill_tables()
+
+
 cdef inline bint is_plain_text(const uint8_t* text, Py_ssize_t size) noexcept nogil:
-    """Printable ASCII that means itself in JSON too."""
     cdef Py_ssize_t at
     for at in range(size):
-        if not 0x20 <= text[at] < 0x7F or text[at] == c'"' or text[at] == c'\\':
+        if not PLAIN_BYTES[text[at]]:
             return False
     return True
 
@@ -144,6 +181,9 @@ cdef bint note_text(
         send.topic_size = size
         return is_plain_text(reader.data + at, size)
     if field == BATCH:
+        if size == 4 and memcmp(reader.data + at, b"true", 4) == 0:
+            send.numbers[BATCH] = 1
+            return True
         return size == 5 and memcmp(reader.data + at, b"false", 5) == 0
     return decimal(reader.data + at, size, &number) and note_number(send, field, number)
 
@@ -153,20 +193,14 @@ cdef bint note_text(
 
 cdef bint json_plain(Reader* reader, Py_ssize_t* at, Py_ssize_t* size) noexcept nogil:
     """A string without escapes, in ASCII; its bytes are at `at`."""
-    cdef int byte
+    cdef Py_ssize_t here = reader.at + 1
     if not take(reader, c'"'):
         return False
-    at[0] = reader.at
-    while reader.at < reader.end:
-        byte = reader.data[reader.at]
-        if byte == c'"':
-            size[0] = reader.at - at[0]
-            reader.at += 1
-            return True
-        if not 0x20 <= byte < 0x7F or byte == c'\\':
-            return False
-        reader.at += 1
-    return False
+    while here < reader.end and PLAIN_BYTES[reader.data[here]]:
+        here += 1
+    at[0], size[0] = reader.at, here - reader.at
+    reader.at = here
+    return take(reader, c'"')
 
 
 cdef bint json_number(Reader* reader, int64_t* number) noexcept nogil:
@@ -258,28 +292,25 @@ cdef Py_ssize_t json_escape(Reader* reader, uint8_t* space) noexcept nogil:
 cdef bint json_properties(Reader* reader, Send* send, uint8_t* space) noexcept nogil:
     """A string with escapes. What it means is never longer than how it is written, and the space
     has as many bytes as the header."""
-    cdef Py_ssize_t size = 0, written
-    cdef int byte
+    cdef Py_ssize_t size = 0, here, written
     if not take(reader, c'"'):
         return False
-    while reader.at < reader.end:
-        byte = reader.data[reader.at]
-        if byte == c'"':
-            reader.at += 1
+    while True:
+        here = reader.at
+        while here < reader.end and SAME_BYTES[reader.data[here]]:
+            here += 1
+        memcpy(space + size, reader.data + reader.at, here - reader.at)
+        size += here - reader.at
+        reader.at = here
+        if take(reader, c'"'):
             send.text_size = size
             return True
-        if byte == c'\\':
-            written = json_escape(reader, space + size)
-            if written < 0:
-                return False
-            size += written
-        elif byte < 0x20:
+        if peek(reader) != c'\\':
             return False
-        else:
-            space[size] = byte
-            size += 1
-            reader.at += 1
-    return False
+        written = json_escape(reader, space + size)
+        if written < 0:
+            return False
+        size += written
 
 
 cdef bint json_field(Reader* reader, Send* send, int field, uint8_t* space) noexcept nogil:
@@ -301,17 +332,21 @@ cdef bint json_field(Reader* reader, Send* send, int field, uint8_t* space) noex
 
 
 cdef bint json_ext(Reader* reader, Send* send, bint is_long, uint8_t* space) noexcept nogil:
-    cdef Py_ssize_t at = 0, size = 0
-    cdef int k
+    cdef Py_ssize_t at = 0, size = 0, begin
+    cdef int k, field
     if not take(reader, c'{'):
         return False
     for k in range(EXT_FIELDS_MAX):
         if not json_plain(reader, &at, &size) or not take(reader, c':'):
             return False
-        if not json_field(
-            reader, send, field_of(reader.data + at, size, is_long), space
-        ):
+        begin = reader.at
+        field = field_of(reader.data + at, size, is_long)
+        if send.pairs != NULL and peek(reader) != c'"':
+            return False  # what is signed of a bare number is for others to know
+        if not json_field(reader, send, field, space):
             return False
+        if send.pairs != NULL:  # between the quotes
+            note_pair(send, field, at, size, begin + 1, reader.at - begin - 2)
         if take(reader, c'}'):
             return True
         if not take(reader, c','):
@@ -406,6 +441,8 @@ cdef bint binary_send(Reader* reader, Send* send, uint8_t* space) noexcept nogil
             reader, send, field, reader.at, size, space
         ):
             return False
+        if send.pairs != NULL:
+            note_pair(send, field, name_at, name_size, reader.at, size)
         reader.at += size
     return False
 
@@ -460,7 +497,7 @@ cdef bint packed_text(Reader* reader, Py_ssize_t* at, Py_ssize_t* size) noexcept
 cdef bint packed_send(Reader* reader, Send* send, uint8_t* space) noexcept nogil:
     """From behind the code: flag, opaque, language, version, remark, ext fields."""
     cdef int64_t number = 0
-    cdef Py_ssize_t at = 0, size = 0
+    cdef Py_ssize_t at = 0, size = 0, name_at, name_size
     cdef int field, first, fields, k
     for k in range(4):
         field = FRAME_FLAG if k == 0 else OPAQUE if k == 1 else IGNORED
@@ -483,6 +520,7 @@ cdef bint packed_send(Reader* reader, Send* send, uint8_t* space) noexcept nogil
     for k in range(fields):
         if not packed_text(reader, &at, &size) or not is_plain_text(reader.data + at, size):
             return False
+        name_at, name_size = at, size
         field = field_of(reader.data + at, size, False)
         if field != IGNORED and not is_fresh(send, field):
             return False
@@ -495,6 +533,10 @@ cdef bint packed_send(Reader* reader, Send* send, uint8_t* space) noexcept nogil
                     return False
             elif not note_text(reader, send, field, at, size, space):
                 return False
+            if send.pairs != NULL:
+                note_pair(send, field, name_at, name_size, at, size)
+        elif send.pairs != NULL:
+            return False
         elif field == BATCH:
             if not take(reader, 0xC2):  # false
                 return False

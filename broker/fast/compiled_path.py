@@ -11,23 +11,29 @@ from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
+from aerobee.broker.auth.verdicts import proven
 from aerobee.broker.compiled import hot
 from aerobee.broker.fast.hot_path import HotPath, Mark, Run, Stored
+from aerobee.broker.handlers.plain_batch import batch_rules
 from aerobee.broker.handlers.pull.pull import Pulls
-from aerobee.broker.handlers.send import Sends
+from aerobee.broker.handlers.send import Sends, is_unusual_batch
 from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
 from aerobee.broker.net.answers import SendAnswers, pieces_of
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.dispatch import Dispatcher
 from aerobee.broker.net.outbox import Part
-from aerobee.broker.store.log.commitlog import Fact
+from aerobee.broker.net.requests import Dispatcher, failure_text
+from aerobee.broker.store.log.facts import Facts
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.properties import CRC32, NAME_END
-from aerobee.protocol.wire.frame import FrameDecoder, RawFrame
+from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from aerobee.protocol.wire.frame import FrameDecoder, RawFrame, encode_frame
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
+_SEND, _BATCH = 1, 2  # kinds of frames
+SECRETS_MAX: Final = 4  # of a user whose signatures are checked in C
 _UNIQUE: Final = f"{properties.UNIQ_KEY}{NAME_END}".encode()
 _NO_WAIT: Final = f"{properties.WAIT}{NAME_END}false".encode()
 _NAMES: Final = tuple(name.encode() for name in (*UNUSUAL_NAMES, CRC32))
@@ -115,35 +121,103 @@ class CompiledPath(HotPath):
         self._hot = _compiled()
         self._cursor: type[_hot.Cursor] = self._hot.Cursor
         self._decoder = CutDecoder(frame_size_max)
-        # What needs a signature is looked at in Python.
         self._takes_sends = self._is_plain_host and self._admission is None
+        # With access control: the last sender as the path in Python has found him, and his signer.
+        self._signed_by: tuple[Any, _hot.Signer | None] = (None, None)
 
     def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
         if not isinstance(remaining, self._cursor):
             return super()._send_run(remaining, out)
-        if not remaining.next_is_send():
-            return next(remaining, None)
-        if self._takes_sends:
-            started = perf_counter()
-            sends = self._sends
-            run = remaining.sends(
-                sends.plain,
-                rules(sends.added),
-                self._born_host,
-                self._store_host,
-                self._store.puts_wait,
-            )
-            if run is not None:
-                self._put((run.codec, run.code, started), run, _Marks(run), out)
-            if not remaining.next_is_send():
+        takes, sends = self._takes_sends, self._sends
+        signer = self._signer() if self._admission is not None else None
+        while True:
+            kind = remaining.next_kind()
+            if kind != _SEND:
+                if kind == _BATCH and takes and self._put_batch(remaining, out):
+                    continue
                 return next(remaining, None)
-        return super()._send_run(remaining, out)
+            started = perf_counter()
+            run = None
+            if takes or signer is not None:
+                run = remaining.sends(
+                    sends.plain,
+                    rules(sends.added),
+                    self._born_host,
+                    self._store_host,
+                    self._store.puts_wait,
+                    signer,
+                )
+            if run is None:
+                return super()._send_run(remaining, out)
+            if signer is not None:
+                self.connection.user = proven(self._signed_by[0][0])
+            self._put((run.codec, run.code, started), run, _Marks(run), out)
+
+    def _signer(self) -> _hot.Signer | None:
+        """Checks signatures of the user whom the path in Python has admitted last, for the same
+        topic; None when it has to look again."""
+        admission = self._admission
+        assert admission is not None
+        sender = admission.sender
+        if sender is None or not self._is_plain_host:
+            return None
+        principal, name, topic, must_be_fresh = sender
+        if not name or must_be_fresh or not admission.is_current(principal):
+            return None
+        known, signer = self._signed_by
+        if known is not sender:
+            signer = None
+            if 0 < len(principal.secrets) <= SECRETS_MAX:
+                signer = self._hot.Signer(name.encode(), topic.encode(), principal.secrets)
+            self._signed_by = sender, signer
+        return signer
+
+    def _put_batch(self, remaining: _hot.Cursor, out: list[Part]) -> bool:
+        """Put the batch that comes next, and answer it. False: there is none, or it is for the
+        general way, as is one whose answer has to wait."""
+        if self._store.puts_wait or self._turns.is_over():
+            return False
+        sends = self._sends
+        started = perf_counter()
+        rows = remaining.batch(
+            sends.plain,
+            batch_rules(),
+            self._born_host,
+            self._store_host,
+            sends.broker.settings.max_message_size,
+        )
+        if rows is None or is_unusual_batch(rows.text):
+            return False
+        queue, code = rows.queue, int(RequestCode.SEND_BATCH_MESSAGE)
+        try:
+            stored = sends.put_rows_of_batch(rows, queue.topic, self._id_head)
+        except Exception as error:
+            mark = rows.opaque, queue.queue_id, rows.flag, False, ""
+            text = failure_text(code, self.connection, error)
+            remaining.skip()
+            self._refuse(
+                (rows.codec, code, started), mark, ResponseCode.SYSTEM_ERROR, {}, text, out
+            )
+            return True
+        if stored is None:
+            return False
+        remaining.skip()
+        if not rows.flag & ONEWAY_FLAG:
+            result, ids = stored
+            unique_key = properties.get(rows.text, properties.UNIQ_KEY)
+            queue_id, queue_offset = str(queue.queue_id), str(result.queue_offset)
+            ext = sends.answers.fields(ids, queue_id, queue_offset, unique_key)
+            answer = Command(ResponseCode.SUCCESS, ext, b"", rows.opaque, RESPONSE_FLAG)
+            answer.codec = rows.codec
+            out.append(encode_frame(answer))
+        self._latencies[code].add(perf_counter() - started)
+        return True
 
     def _answer_rows(
         self,
         run: Run,
         marks: Sequence[Mark],
-        facts: list[Fact],
+        facts: Facts,
         out: list[Part],
         waiting: list[Stored],
     ) -> None:
@@ -160,9 +234,10 @@ class CompiledPath(HotPath):
             return super()._stored_answers(run, waiting)
         return [made] if made else []
 
-    def _count(self, facts: list[Fact]) -> None:
-        topic, least, most, total = self._hot.sizes_of(facts)
-        if topic is not None and least.bit_length() == most.bit_length():
-            self._stats.add_put(topic, len(facts), total, len(facts))
-        else:
-            super()._count(facts)
+    def _count(self, facts: Facts) -> None:
+        if not isinstance(facts, list):
+            topic, least, most, total = facts.sizes()
+            if topic is not None and least.bit_length() == most.bit_length():
+                self._stats.add_put(topic, len(facts), total, len(facts))
+                return
+        super()._count(facts)

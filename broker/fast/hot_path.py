@@ -29,10 +29,11 @@ from aerobee.broker.handlers.send_rules import (
 )
 from aerobee.broker.net.answers import LENGTH_PREFIXES, to_json
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.dispatch import Dispatcher, failure_text, say_refused
 from aerobee.broker.net.general_feed import ANSWERS_MAX, ANYTHING, NOTHING, PUT_OFF, GeneralFeed
 from aerobee.broker.net.outbox import JOIN_MAX, Part
-from aerobee.broker.store.log.commitlog import EncodedRows, Fact, Row, message_of
+from aerobee.broker.net.requests import Dispatcher, failure_text, log_refusal
+from aerobee.broker.store.log.commitlog import EncodedRows, Row, message_of
+from aerobee.broker.store.log.facts import Facts
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol.files import properties
@@ -200,7 +201,7 @@ class HotPath(GeneralFeed):
         self, run: Run, rows: list[Row] | EncodedRows, marks: Sequence[Mark], out: list[Part]
     ) -> None:
         """Store the messages of a run and answer those that need not wait for the disk."""
-        facts: list[Fact] = []
+        facts: Facts = []
         results: list[PutResult] = []
         failure = ""
         try:
@@ -231,7 +232,7 @@ class HotPath(GeneralFeed):
         self,
         run: Run,
         marks: Sequence[Mark],
-        facts: list[Fact],
+        facts: Facts,
         out: list[Part],
         waiting: list[Stored],
     ) -> None:
@@ -284,7 +285,7 @@ class HotPath(GeneralFeed):
             run[0], opaque, self._id_head, physical_offset, queue_id, queue_offset, key
         )
 
-    def _count(self, facts: list[Fact]) -> None:
+    def _count(self, facts: Facts) -> None:
         """Statistics: one call for a run to one topic whose messages are about of one size."""
         topics = {queue.topic for queue in set(map(_QUEUE, facts))}
         sizes = list(map(_SIZE, facts))
@@ -346,7 +347,7 @@ class HotPath(GeneralFeed):
         opaque, _, flag, _, _ = mark
         answer = Command(answer_code, ext, b"", opaque, RESPONSE_FLAG, remark, codec=codec)
         is_oneway = bool(flag & ONEWAY_FLAG)
-        say_refused(self.connection, code, is_oneway, answer)
+        log_refusal(self.connection, code, is_oneway, answer)
         if not is_oneway:
             out.append(encode_frame(answer))
 

@@ -15,10 +15,12 @@ from aerobee.broker.handlers.common import bound, read_body
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import code_of
-from aerobee.broker.net.dispatch import Handler, Request
-from aerobee.broker.services.batch_ledger import Chunk
-from aerobee.protocol.files.batch import decode_batch
+from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.services.batch_ledger import ROW, Chunk
+from aerobee.protocol.files import properties
+from aerobee.protocol.files.batch import check_batch
 from aerobee.protocol.files.ids import encode_host
+from aerobee.protocol.files.properties import PROPERTIES_SIZE_MAX
 from aerobee.protocol.files.record import Message
 from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.wire.codes import ResponseCode
@@ -37,7 +39,6 @@ log = structlog.get_logger("aerobee.batch_sink")
 QUERY_SIZE_MAX: Final = 128
 CHUNKS_MAX: Final = 100_000
 _ROW_NAME_ROOM: Final = 256  # what the row's own name may add to its properties
-_PROPERTIES_MAX: Final = 32767
 
 _tasks: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected while it runs
 
@@ -56,6 +57,7 @@ class PrepareRequest(Header):
     queue_id: Int32
     born_timestamp: Int64
     producer_group: str = "spark-aerobee"
+    named: bool = False  # the rows bring their names (SPARK_ROW)
 
 
 class CommitRequest(Header):
@@ -77,7 +79,7 @@ def _prepare(sends: Sends, request: Request) -> Command:
     if fields.batch <= broker.batch_ledger.newest(query):
         return request.command.answer(ResponseCode.SUCCESS, {"committed": "true"})
     queue_id = _target_queue(sends, fields)
-    _check_rows(request.command.body)
+    _check_rows(request.command.body, _row_mark(fields))
     connection = request.connection
     rows = Message(
         fields.topic,
@@ -88,7 +90,9 @@ def _prepare(sends: Sends, request: Request) -> Command:
         store_host=broker.addresses.store_host(connection.peer, connection.local),
     )
     chunk = Chunk(fields.partition, fields.attempt, fields.chunk, 0, 0)
-    result = broker.batch_ledger.prepare(query, fields.batch, chunk, rows, queue_id)
+    result = broker.batch_ledger.prepare(
+        query, fields.batch, chunk, rows, queue_id, named=fields.named
+    )
     if not result.ok:
         return request.command.answer(code_of(result.status), remark=result.reason)
     ext = {"offset": str(result.physical_offset), "size": str(result.size)}
@@ -114,21 +118,20 @@ def _target_queue(sends: Sends, fields: PrepareRequest) -> int:
     return (fields.partition + fields.chunk) % max(1, config.write_queue_nums)
 
 
-def _check_rows(body: bytes | memoryview) -> None:
+def _row_mark(fields: PrepareRequest) -> bytes:
+    """How the properties of a row begin that brings its name."""
+    place = f"{fields.query}/{fields.batch}/{fields.partition}/"
+    return f"{ROW}{properties.NAME_END}{place}".encode() if fields.named else b""
+
+
+def _check_rows(body: bytes | memoryview, mark: bytes) -> None:
     try:
-        parts = decode_batch(body)
+        count = check_batch(bytes(body), mark, PROPERTIES_SIZE_MAX - _ROW_NAME_ROOM)
     except CorruptRecord as error:
         text = f"the chunk's body is not sound: {error}"
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, text) from None
-    if not parts:
+    if not count:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the chunk holds no row")
-    for _flag, _body, text in parts:
-        if len(text.encode()) > _PROPERTIES_MAX - _ROW_NAME_ROOM:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"a row's properties take {len(text.encode())} bytes; at most "
-                f"{_PROPERTIES_MAX - _ROW_NAME_ROOM} fit",
-            )
 
 
 def _list(broker: Broker, request: Request) -> Command:

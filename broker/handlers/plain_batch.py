@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.broker.compiled import hot
 from aerobee.broker.handlers.send_rules import UNUSUAL_SYS_FLAGS
+from aerobee.broker.store.message_store import MessageStore
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.properties import NAME_END, PAIR_END_BYTES
+from aerobee.protocol.files.record import StoredMessage
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
@@ -40,3 +42,17 @@ def plain_batch(
         return None
     run: _hot.Run | None = hot.batch(body, queue, batch_rules(), *numbers, *hosts)
     return run
+
+
+def put_plain_rows(
+    store: MessageStore, topic: str, queue_id: int, rows: StoredMessage
+) -> tuple[int, int] | None:
+    """Publishes the rows in a prepared record's body as they are: how many, and their bytes. None:
+    nothing was put, the general way has to look at them."""
+    queue = store.queue_table.get(topic, queue_id)
+    if queue is None or not queue.topic_field:
+        return None
+    hosts = (rows.born_host, rows.store_host)
+    run = plain_batch(bytes(rows.body), queue, (0, rows.born_timestamp, 0), hosts)
+    put = None if run is None else store.put_plain_batch(run, topic)
+    return None if run is None or put is None else (len(run), put.size)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Final
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.durability.waiters import join_outcomes
 from aerobee.broker.store.files.disk import Disk, DiskSpace
 from aerobee.broker.store.index.key_search import Search, search_key
 from aerobee.broker.store.lifecycle import Lifecycle
-from aerobee.broker.store.parts import build_parts
+from aerobee.broker.store.parts import FOREVER, build_parts
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.recovery.recovery import Progress
 from aerobee.broker.store.results import (
@@ -30,8 +29,6 @@ from aerobee.broker.store.retention.keepers import Keeper
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.writer import Writer
 from aerobee.protocol.files.record_layout import BLANK_MAGIC, BLANK_SIZE, SIZE_AND_MAGIC
-
-FOREVER: Final = 1 << 62
 
 WhenCopied = Callable[[int, DurableCallback], None]
 
@@ -67,6 +64,8 @@ class MessageStore:
         self._listeners = files.listeners
         self._pool = files.pool
         self.visible_limit = dispatch.visible_limit
+        self.safe_limit = dispatch.safe_limit
+        self._confirmed = dispatch.confirmed
         self.reput = dispatch.reput
         self._dispatcher = dispatch.dispatcher
         self.flush = durability.flush
@@ -111,10 +110,12 @@ class MessageStore:
 
     async def stop(self) -> None:
         """Take no more puts; dispatch, commit and flush all; checkpoint; unlock."""
+        self._confirmed.end = FOREVER  # nobody reads any more
         await self._life.stop()
 
     def close(self) -> None:
         """What `stop` does, in place: for a store whose coroutines were not started."""
+        self._confirmed.end = FOREVER
         self._life.close()
 
     def abandon(self) -> None:
@@ -141,6 +142,16 @@ class MessageStore:
         """Puts are acknowledged once this has called back for their end."""
         self._when_copied = when_copied
         self.puts_wait = True
+
+    def confirm(self, end: int | None) -> None:
+        """With an arbiter: consumers may see the log up to here; None: all that is safe."""
+        self._confirmed.end = FOREVER if end is None else end
+        self.reput.flushed()
+
+    @property
+    def confirmed_end(self) -> int:
+        """What `confirm` was told, as far as the log goes."""
+        return min(self._confirmed.end, self.max_physical_offset)
 
     def on_append(self, callback: Callable[[], None] | None) -> None:
         """Call this after each append."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.base import StoreBase, build_base
@@ -29,6 +30,8 @@ from aerobee.broker.store.recovery.recovery import rebuild_derived
 from aerobee.broker.store.retention.clean import Clean
 from aerobee.broker.store.settings import StoreSettings
 
+FOREVER: Final = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
@@ -50,11 +53,20 @@ class StoreFiles:
             self.index.close()
 
 
+@dataclass(slots=True)
+class Confirmed:
+    """Up to where a failover takes nothing back, with an arbiter."""
+
+    end: int = FOREVER
+
+
 @dataclass(frozen=True, slots=True)
 class StoreDispatch:
     """From the log to the queues."""
 
     visible_limit: Callable[[], int]
+    safe_limit: Callable[[], int]  # the same without what other brokers have not confirmed
+    confirmed: Confirmed
     dispatcher: RecordDispatcher
     reput: Reput
 
@@ -118,7 +130,7 @@ def build_files(base: StoreBase, ahead: bool) -> StoreFiles:
     if settings.pool_enabled:
         pool = TransientStorePool(settings.transient_store_pool_size, size)
     listeners = ArrivalListeners()
-    queues = QueueTable(settings, disk, counters, base.unsynced, listeners)
+    queues = QueueTable(settings, disk, counters, base.unsynced, listeners, base.reports)
     prewrites = ahead and settings.prewrites
     maker = FileMaker(disk, settings.layout.commitlog, size, ahead=ahead, prewrite=prewrites)
     commit_log = CommitLog(settings, disk, counters, queues, maker, pool, base.reports)
@@ -128,8 +140,8 @@ def build_files(base: StoreBase, ahead: bool) -> StoreFiles:
     return StoreFiles(commit_log, queues, index, listeners, maker, ahead, prewrites, pool)
 
 
-def visible_limit(settings: StoreSettings, commit_log: CommitLog) -> Callable[[], int]:
-    """How far consumers may see: what a crash cannot take back, as far as the mode says so."""
+def safe_limit(settings: StoreSettings, commit_log: CommitLog) -> Callable[[], int]:
+    """Up to where a crash takes nothing back, as far as the mode says so."""
     if settings.sync_flush:
         return lambda: commit_log.flushed_offset
     if settings.pool_enabled:
@@ -139,10 +151,13 @@ def visible_limit(settings: StoreSettings, commit_log: CommitLog) -> Callable[[]
 
 def build_dispatch(base: StoreBase, files: StoreFiles) -> StoreDispatch:
     log, index = files.commit_log, files.index
-    limit = visible_limit(base.settings, log)
+    safe, confirmed = safe_limit(base.settings, log), Confirmed()
+    limit = safe
+    if base.settings.has_arbiter:
+        limit = lambda: min(safe(), confirmed.end)  # noqa: E731
     dispatcher = RecordDispatcher(base, log, index, files.listeners)
     reput = Reput(base, log, index, dispatcher, limit)
-    return StoreDispatch(limit, dispatcher, reput)
+    return StoreDispatch(limit, safe, confirmed, dispatcher, reput)
 
 
 def build_durability(

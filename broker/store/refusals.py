@@ -23,6 +23,8 @@ class Cause(IntEnum):
     DISK_FULL = 6
     COMMIT_FAILED = 7
     SUPERSEDED = 8
+    FENCED = 9
+    FEW_IN_SYNC = 10
 
 
 class Refusals:

@@ -46,6 +46,7 @@ class StoreSettings:
     enabled_append_prop_crc: bool = True
     message_delay_level: str = DELAY_LEVELS
     broker_role: str = "ASYNC_MASTER"
+    has_arbiter: bool = False  # consumers see what is confirmed, and no more
     os_page_cache_busy_time_out_mills: int = 1000
 
     # flush, milliseconds and 4 KB pages

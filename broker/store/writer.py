@@ -11,7 +11,8 @@ import structlog
 from aerobee.broker.store.base import StoreBase
 from aerobee.broker.store.dispatch.reput import Reput
 from aerobee.broker.store.durability.flush_log import LogFlush
-from aerobee.broker.store.log.commitlog import CommitLog, EncodedRows, Fact, LogFull, Row
+from aerobee.broker.store.log.commitlog import CommitLog, EncodedRows, LogFull, Row
+from aerobee.broker.store.log.facts import Fact, Facts, begin_of_all, end_of_all
 from aerobee.broker.store.log.limits import MessageLimits
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, Refusal, RefusedPut
@@ -73,14 +74,14 @@ class Writer:
         self._note_put(started, facts, len(messages))
         return results
 
-    def put_rows(self, rows: list[Row] | EncodedRows) -> list[Fact]:
+    def put_rows(self, rows: list[Row] | EncodedRows) -> Facts:
         """Append plain messages, cheaply: a fact for each that was taken. What is left, from the
         first that was not, is for `put`, which also knows the reason."""
         lock = self._put_message_lock
         if self._refusals.current is not None or not lock.acquire(False):
             return []
         started = self._clock.monotonic()
-        facts: list[Fact] = []
+        facts: Facts = []
         try:
             facts = self._log.append_rows(rows, self._clock.now_ms())
             self._facts.offer(facts)
@@ -132,8 +133,8 @@ class Writer:
             return None
         self._note_put(started, facts, len(facts))
         _, queue_offset, begin, _, time_ms, _, _ = facts[0]
-        offsets = [fact[2] for fact in facts]
-        return BatchPut(offsets, facts[-1][2] + facts[-1][3] - begin, queue_offset, time_ms)
+        offsets = [fact[2] for fact in facts] if isinstance(facts, list) else facts.offsets()
+        return BatchPut(offsets, end_of_all(facts) - begin, queue_offset, time_ms)
 
     def append_copy(self, offset: int, data: memoryview) -> None:
         """A slave: append whole records of one file as its master wrote them. LogFull when the
@@ -151,17 +152,17 @@ class Writer:
             f"(osPageCacheBusyTimeOutMills): the disk is too slow; send again later",
         )
 
-    def _note_put(self, started: float, facts: list[Fact], asked: int) -> None:
+    def _note_put(self, started: float, facts: Facts, asked: int) -> None:
         took = self._clock.monotonic() - started
         stats = self._stats
         stats.put_times.add(took)
         stats.puts += len(facts)
         stats.put_failures += asked - len(facts)
         if facts:
-            last = facts[-1]
-            stats.put_bytes += last[2] + last[3] - facts[0][2]
+            end = end_of_all(facts)
+            stats.put_bytes += end - begin_of_all(facts)
             if self._sync_flush:  # consumers see only what is flushed, whether or not anybody waits
-                self._flush.ask(last[2] + last[3])
+                self._flush.ask(end)
             else:
                 self._reput.nudge(facts)
             if self.on_append is not None:

@@ -56,3 +56,33 @@ def decode_batch(body: Buffer) -> list[BatchPart]:
         parts.append((flag, bytes(view[body_start:props_at]), props))
         position = end
     return parts
+
+
+def check_batch(body: bytes, begin: bytes, properties_size_max: int) -> int:
+    """How many messages are inside; CorruptRecord as by `decode_batch`, or when the properties of
+    one do not begin with `begin` or are longer. Nothing is copied but the properties."""
+    position = count = 0
+    end = len(body)
+    while position < end:
+        if end - position < BATCH_HEAD.size + 2:
+            raise CorruptRecord(position, f"{end - position} bytes left of the batch")
+        size, _magic, _crc, _flag, body_length = BATCH_HEAD.unpack_from(body, position)
+        props_at = position + BATCH_HEAD.size + body_length
+        if body_length < 0 or size > end - position or props_at + 2 > position + size:
+            raise CorruptRecord(position, f"size {size} and body length {body_length} in the batch")
+        (props_length,) = _SHORT.unpack_from(body, props_at)
+        if not 0 <= props_length <= properties_size_max:
+            reason = f"properties of {props_length} bytes; at most {properties_size_max} fit"
+            raise CorruptRecord(position, reason)
+        if props_at + 2 + props_length != position + size:
+            raise CorruptRecord(position, f"properties length {props_length} in the batch")
+        if not body.startswith(begin, props_at + 2, position + size):
+            raise CorruptRecord(position, f"properties do not begin with {begin!r}")
+        position += size
+        try:
+            body[props_at + 2 : position].decode()
+        except UnicodeDecodeError as error:
+            reason = f"properties are not UTF-8: {error.reason}"
+            raise CorruptRecord(position, reason) from None
+        count += 1
+    return count

@@ -117,6 +117,20 @@ def _check_tail(view: Buffer, offset: int, position: int, tail_at: int) -> None:
         raise CorruptRecord(offset, "the record does not match its checksum")
 
 
+def sums_match(
+    view: memoryview, start: int, props_at: int, end: int, body: bytes, body_crc: int
+) -> bool:
+    """Whether a record that somebody else has stored, and sent to us, is as it was written."""
+    tail_at = end - CRC_PROPERTY_SIZE
+    if tail_at >= props_at:
+        tail = bytes(view[tail_at:end])
+        if tail.startswith(CRC_NAME):
+            return tail == crc_property(crc32_large(view[start:tail_at]) & CRC_MASK)
+        if _was_checksum(tail):
+            return False
+    return not body or crc32_large(body) & CRC_MASK == body_crc
+
+
 def _was_checksum(tail: bytes) -> bool:
     """Whether these 20 bytes are a checksum with a few of its fixed bytes changed: else a flip
     there would make the record pass as one that never had a checksum."""

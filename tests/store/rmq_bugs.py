@@ -235,7 +235,7 @@ def write_over_the_old_text(patch: Patch) -> None:
 def insist_on_the_file(patch: Patch) -> None:
     """#3401: a file that cannot be read ends the start."""
 
-    def read(disk: Any, path: str) -> tuple[Any, str, bytes]:
+    def read(disk: Any, path: str, _strict: bool) -> tuple[Any, str, bytes]:
         data = disk.read_small(path)
         return fastjson.loads(data), "", data
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
@@ -92,6 +93,18 @@ async def test_a_file_that_the_thread_could_not_make_is_made_when_it_is_needed(
     await until(lambda: store.dispatched_offset == store.max_physical_offset)
     assert len(read_all(store, "New")) == 1
     assert len(disk.makers) == 2
+
+
+async def test_what_the_thread_could_not_make_is_told_though_the_next_try_works(
+    store: MessageStore, disk: SlowDisk
+) -> None:
+    disk.faults.append(Fault("create", "/consumequeue/", errno.EIO, times=1))
+    with capture_logs() as lines:
+        assert store.put([message("New")])[0].ok
+        await until(lambda: store.dispatched_offset == store.max_physical_offset)
+    [line] = [line for line in lines if line["log_level"] == "error"]
+    assert line["errno"] == "EIO" and line["path"].endswith("/consumequeue/New/0")
+    assert "tried again" in line["then"]
 
 
 async def test_a_topic_deleted_while_its_file_is_made_leaves_nothing(

@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from waiting import finish
 
+from aerobee.broker.compiled import hot
+from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.mapped_file import MappedFile, MappingCounters
+from aerobee.broker.store.index.index_file import IndexFile
+from aerobee.protocol.files.index_layout import index_file_size
 from aerobee.protocol.files.java_hash import index_hash, java_hash
 from aerobee.protocol.files.java_hash_columns import hash_keys
 from aerobee.protocol.files.record import decode_record
@@ -142,6 +147,34 @@ def test_a_batch_writes_what_single_adds_write(open_store: OpenStore, tmp_path: 
         (path,) = sorted((tmp_path / name / "index").iterdir())
         images.append(path.read_bytes())
     assert images[0] == images[1]
+
+
+@pytest.mark.skipif(hot is None, reason="this installation is pure Python")
+def test_entries_and_slots_made_in_c_are_those_made_by_numpy(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    slots, most, disk = 1500, 6000, RealDisk()
+    files = []
+    for name in ("one", "two"):
+        made = disk.create(str(tmp_path / name), index_file_size(slots, most))
+        files.append(IndexFile(MappedFile(made, 0, MappingCounters()), slots, most))
+        files[-1].prepare()
+    files[0].compiled = None
+    offset, now = 0, 1_700_000_000_000
+    while files[0].room > 700:
+        hashes, offsets, times = [], [], []
+        for _ in range(chance.choice([1, 2, 12, 13, 300, 600])):
+            offset += chance.randrange(2)
+            now += chance.choice([0, 1, 3000, -500])
+            hashes.append(chance.choice([chance.randrange(2**31), chance.randrange(40), 2**31 - 1]))
+            offsets.append(offset << 33)
+            times.append(now)
+        for file in files:
+            file.add(hashes, offsets, times)
+        assert files[0].used_slots == files[1].used_slots
+    for file in files:
+        file.write_slots()
+        file.file.close()
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
 
 
 def test_a_full_file_is_followed_by_another_and_both_are_searched(

@@ -23,6 +23,7 @@ from aerobee.broker.store.inspect.index import slots_of
 from aerobee.broker.store.inspect.verify import parts_of, verify, verify_part
 from aerobee.client.cli.base import Failure
 from aerobee.client.cli.store import store as store_command
+from aerobee.protocol.files.checkpoint import decode_checkpoint
 from aerobee.protocol.files.index_columns import INDEX_ENTRY_TYPE
 from store.conftest import ManualClock, OpenStore, dispatch, message
 
@@ -52,6 +53,12 @@ def run(*words: str) -> tuple[int, str]:
     if result.exception is not None:
         raise result.exception
     return int(result.return_value or 0), result.output
+
+
+def kill(folder: Path) -> None:
+    """As a kill leaves it before the first checkpoint."""
+    (folder / "abort").touch()
+    (folder / "checkpoint").unlink()
 
 
 def problems(folder: Path) -> list[str]:
@@ -384,7 +391,7 @@ def test_after_a_kill_the_file_made_ahead_may_be_empty(folder: Path) -> None:
 def test_after_a_kill_during_a_recovery_the_last_file_may_be_short(
     folder: Path, part: str, missing: int
 ) -> None:
-    (folder / "abort").touch()
+    kill(folder)
     last = files(folder, part)[-1]
     os.truncate(last, len(last.read_bytes().rstrip(b"\0")) - missing * 20)
     found = verify(open_directory(str(folder)), lambda _: None)
@@ -403,7 +410,7 @@ def test_after_a_kill_during_a_recovery_an_index_file_may_be_short(
     folder: Path, single: bool
 ) -> None:
     *others, last = files(folder, "index")
-    (folder / "abort").touch()
+    kill(folder)
     if single:
         for path in others:
             path.unlink()
@@ -425,8 +432,22 @@ def test_after_a_kill_the_slots_may_be_behind_the_entries(folder: Path, written:
     last = files(folder, "index")[-1]
     change(last, 40 + written * 4, bytes((100 - written) * 4))
     assert problems(folder) != []
-    (folder / "abort").touch()
+    kill(folder)
     assert slots_of(open_directory(str(folder)))[last.stat().st_size] == 100
+    assert problems(folder) == []
+
+
+def test_after_a_killed_start_entries_written_anew_may_lack_their_slots(folder: Path) -> None:
+    """It had dropped those that the checkpoint's offset does not cover, so that the file has
+    fewer than the checkpoint counts."""
+    page = folder / "checkpoint"
+    checkpoint = decode_checkpoint(page.read_bytes())
+    last = files(folder, "index")[-1]
+    change(last, 40 + 30 * 4, bytes(70 * 4))
+    (folder / "abort").touch()
+    assert problems(folder) != []  # the checkpoint covers all of it
+    checkpoint.dispatched_offset = struct.unpack_from(">q", last.read_bytes(), 24)[0]
+    page.write_bytes(checkpoint.encode())
     assert problems(folder) == []
 
 
@@ -435,7 +456,7 @@ def test_after_a_kill_the_index_may_be_ahead_of_its_header(folder: Path) -> None
     count = struct.unpack_from(">i", path.read_bytes(), 36)[0]
     change(path, 36, struct.pack(">i", count - 5))
     assert problems(folder) != []
-    (folder / "abort").touch()
+    kill(folder)
     assert problems(folder) == []
 
 

@@ -10,7 +10,8 @@ from aerobee.broker.store.files import page_cache
 from aerobee.broker.store.files import residence as residence_module
 from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.protocol.files.queue_entry import BLANK_ENTRY
+from aerobee.broker.store.reading.plain_read import FASTEST, Take, joined, take
+from aerobee.protocol.files.queue_entry import BLANK_ENTRY, ENTRY
 
 from .conftest import OpenStore, dispatch, message
 
@@ -31,8 +32,12 @@ def filled(open_store: OpenStore, count: int = 900) -> MessageStore:
     return store
 
 
-def test_a_plain_read_gives_the_same_bytes_as_the_general_one(open_store: OpenStore) -> None:
+@pytest.mark.parametrize("way", dict.fromkeys((take, FASTEST)))
+def test_a_plain_read_gives_the_same_bytes_as_the_general_one(
+    open_store: OpenStore, way: Take
+) -> None:
     store = filled(open_store)
+    store._reader.take = way
     chance = random.Random(11)
     plain = 0
     for _ in range(3000):
@@ -48,6 +53,7 @@ def test_a_plain_read_gives_the_same_bytes_as_the_general_one(open_store: OpenSt
         file, start, end, views, size, taken, behind = found
         general = store.read_queue("T", queue_id, offset, count, max_bytes=most)
         assert b"".join(views) == b"".join(general.views)
+        assert joined(b"head", views) == b"head" + b"".join(views)
         assert (size, taken) == (general.size, general.count)
         assert offset + taken == general.next_offset
         assert (queue.min_offset, queue.max_offset) == (general.min_offset, general.max_offset)
@@ -61,8 +67,12 @@ def test_a_plain_read_gives_the_same_bytes_as_the_general_one(open_store: OpenSt
     assert {file.holders for file in store.commit_log.files.files} == {0}
 
 
-def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(open_store: OpenStore) -> None:
+@pytest.mark.parametrize("way", dict.fromkeys((take, FASTEST)))
+def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(
+    open_store: OpenStore, way: Take
+) -> None:
     store = filled(open_store)
+    store._reader.take = way
     queue = store.queue_table.get("T", 0)
     assert queue is not None
     assert store.read_plain(queue, 10, 5, 1 << 20) is not None
@@ -81,6 +91,15 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(open_store: Ope
     first.usable = True
     store._reader.check_records = True
     assert store.read_plain(queue, 10, 5, 1 << 20) is None
+
+
+@pytest.mark.parametrize("way", dict.fromkeys((take, FASTEST)))
+def test_an_entry_of_no_size_is_damage_even_inside_a_run(open_store: OpenStore, way: Take) -> None:
+    file = filled(open_store).commit_log.files.files[0]
+    whole = [ENTRY.pack(0, 100, 0), ENTRY.pack(100, 50, 0)]
+    assert way(b"".join(whole), file, 1 << 20) is not None
+    backwards = [whole[0], ENTRY.pack(100, -50, 0), ENTRY.pack(50, 100, 0)]
+    assert way(b"".join(backwards), file, 1 << 20) is None
 
 
 def test_what_is_far_behind_the_logs_end_is_left_to_the_general_read(

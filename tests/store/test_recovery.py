@@ -519,3 +519,18 @@ def test_the_checkpoint_of_a_log_that_is_gone_says_nothing_of_the_next_one(
     store = open_store()
     assert [each.body for each in read_all(store)] == [b"new"]
     assert store.max_physical_offset == end
+
+
+@pytest.mark.parametrize("text", ["A\x01b\0", "A\x01" + "\0" * 20 + "\x02", "\0"])
+def test_zeros_in_properties_are_not_taken_for_a_torn_write(
+    open_store: OpenStore, text: str
+) -> None:
+    """Without checksums of records, which RocketMQ has off, zeros in a text tell of a torn one."""
+    store = open_store(enabled_append_prop_crc=False)
+    for properties in ("", text, "B\x01c\x02"):
+        assert store.put([message(properties=properties)])[0].ok
+    store.flush.step()
+    end = store.max_physical_offset
+    abandon(store)
+    store = open_store(enabled_append_prop_crc=False)
+    assert store.max_physical_offset == end

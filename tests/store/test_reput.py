@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -11,7 +13,7 @@ from waiting import finish, until
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.dispatch import facts, reput
 from aerobee.broker.store.dispatch.dispatcher import RecordDispatcher
-from aerobee.broker.store.log.commitlog import Fact
+from aerobee.broker.store.log.facts import Fact
 
 from .conftest import OpenStore, dispatch, message, read_all
 from .faulty_disk import FaultyDisk
@@ -207,3 +209,32 @@ def test_a_topic_deleted_while_dispatch_is_behind_starts_again_at_zero(
     assert [each.body for each in read_all(store)] == [b"1", b"2"]
     assert store.max_offset("T", 0) == 2 and store.max_offset("other", 0) == 1
     assert store.dispatched_offset == store.max_physical_offset
+
+
+async def test_a_copys_last_few_records_are_dispatched_with_those_that_follow(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a steady stream some records have come at the end of each step: one by one they would cost
+    more than all the others."""
+    roomy = {"mapped_file_size_commit_log": 1 << 20}
+    master = open_store(**roomy)
+    results = master.put([message(body=b"%04d" % number) for number in range(410)])
+    end, middle = master.max_physical_offset, results[400].physical_offset
+    data = memoryview(master.read_log(0, end))
+    slave = open_store(root=tmp_path / "slave", clock=Clock(), **roomy)
+    in_columns = RecordDispatcher.dispatch_written
+
+    def and_more_comes(self: RecordDispatcher, *args: Any) -> bool:
+        done = in_columns(self, *args)
+        if slave.max_physical_offset == middle:
+            slave.append_copy(middle, data[middle:])
+        return done
+
+    monkeypatch.setattr(RecordDispatcher, "dispatch_written", and_more_comes)
+    slave.append_copy(0, data[:middle])
+    await slave.reput._dispatch_all()
+    assert (slave.dispatched_offset, slave.max_physical_offset) == (middle, end)
+    assert slave.reput.wake_late.is_set, "they wait for a moment only"
+    await slave.reput._dispatch_all()
+    assert slave.dispatched_offset == end
+    assert len(read_all(slave)) == 410

@@ -18,6 +18,7 @@ from aerobee.broker.net.outbox import Part
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.reading.plain_read import take
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import PutStatus
 from two_ways.twins import LOCAL, PEER, CountedIds, StandingClock
@@ -104,6 +105,9 @@ class Fed:
             self.broker.topics.put(TopicConfig(topic, 4, 4))
         if kind is HotPath:
             self.broker.store.reput.dispatcher.derive = None
+            self.broker.store.reput.facts.make = list
+            self.broker.store.reput.facts.waiting = []
+            self.broker.store._reader.take = take
         self._front = make_front(self.broker)
         self._front.sends.unique_ids = CountedIds()
         if kind is HotPath:

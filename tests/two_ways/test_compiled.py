@@ -19,7 +19,10 @@ from aerobee.broker.compiled import hot
 from aerobee.broker.fast.compiled_path import CompiledPath, CutDecoder, rules
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.store.dispatch.dispatch_block import Derived
-from aerobee.broker.store.log.commitlog import EncodedRows, Fact
+from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.log.commitlog import EncodedRows
+from aerobee.broker.store.log.facts import Fact
+from aerobee.broker.store.reading.plain_read import Taken, take_compiled
 from aerobee.broker.store.results import BatchPut, PutStatus
 from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
@@ -118,6 +121,26 @@ def batch(draw: random.Random, opaque: int, tame: bool) -> bytes:
     return encode_frame(Command(320, ext, body, opaque, codec=draw.choice(CODECS)))
 
 
+def pull(draw: random.Random, opaque: int) -> bytes:
+    """Of all messages of a queue, from anywhere, some or many, now and then few bytes."""
+    ext = {
+        "consumerGroup": "cg",
+        "topic": "Known",
+        "queueId": str(draw.randrange(4)),
+        "queueOffset": str(draw.choice([0, 0, 1, draw.randrange(40), draw.randrange(400)])),
+        "maxMsgNums": str(draw.choice([1, 2, 32, 32, 64, 100, 1000])),
+        "sysFlag": draw.choice(["4", "5"]),
+        "commitOffset": str(draw.randrange(9)),
+        "suspendTimeoutMillis": "0",
+        "subscription": draw.choice(["*"] * 4 + ["TagA"]),
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    if draw.random() < 0.3:
+        ext["maxMsgBytes"] = str(draw.choice([1, 300, 2000, 100_000]))
+    return encode_frame(Command(11, ext, b"", opaque, codec=draw.choice(CODECS)))
+
+
 def damaged(draw: random.Random, frame: bytes) -> bytes:
     """Another byte somewhere in the header; the lengths stay as they are."""
     data = bytearray(frame)
@@ -175,7 +198,7 @@ def frames_of(answers: bytes) -> list[bytes]:
     """In one order: those that waited may come before others. Refusals name the file, in each's
     own folder."""
     frames = FrameDecoder().feed(answers)
-    return sorted(header.replace(b"/two/", b"/one/") for _, header, _ in frames)
+    return sorted(header.replace(b"/two/", b"/one/") + body for _, header, body in frames)
 
 
 def count_derived(way: Fed) -> list[int]:
@@ -208,6 +231,22 @@ def count_batches(way: Fed) -> list[int]:
     return counts
 
 
+def count_taken(way: Fed) -> list[int]:
+    """How many messages each pull has brought whose records were taken in C, from now on."""
+    counts: list[int] = []
+    reader = way.broker.store._reader
+    take = reader.take
+    assert take is take_compiled
+
+    def counting(entries: bytes, file: MappedFile, max_bytes: int) -> Taken | None:
+        taken = take(entries, file, max_bytes)
+        counts.append(taken[4] if taken is not None else 0)
+        return taken
+
+    reader.take = counting
+    return counts
+
+
 def alone(data: bytes) -> list[bytes]:
     return [framed(*frame) for frame in FrameDecoder().feed(data)]
 
@@ -233,6 +272,7 @@ async def test_both_answer_and_store_the_same(
     requests = bursts(draw, tame=seed == 0)
     derived = count_derived(compiled)
     put_batches = count_batches(compiled)
+    taken = count_taken(compiled)
     for way in ways:
         if waits:
             way.wait_for_copies()
@@ -244,6 +284,8 @@ async def test_both_answer_and_store_the_same(
             way.clock.ms += later_ms
             way.refuse(refuses)
         burst = next(requests)
+        if seed or step >= 80:  # not before: pulls have what waits dispatched, a few at a time
+            burst += b"".join(pull(draw, number) for number in range(draw.randrange(4)))
         # What is said of a failure depends on which messages were written together, and they are
         # not the same for both where one is plain for Python only.
         for piece in alone(burst) if fails else slices(draw, burst):
@@ -256,11 +298,11 @@ async def test_both_answer_and_store_the_same(
         for way in ways:
             way.disk.fails = False
             if step % 40 == 39:  # so many that they are dispatched in columns
-                assert way.broker.store.dispatched_offset < way.broker.store.max_physical_offset
                 way.broker.store.reput.catch_up()
         assert compiled.counted() == python.counted(), f"step {step}"
     assert compiled.counted()["store"][0] > 500, "hardly anything was stored"
     assert sum(put_batches) > 20, "hardly any batch was put in C"
+    assert sum(taken) > (40 if seed else 500), "hardly any message was pulled in C"
     assert seed or sum(derived) > 250, "hardly anything was dispatched in C"
     for way in ways:
         way.refuse(False)

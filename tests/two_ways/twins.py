@@ -27,8 +27,8 @@ from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.net.connection import Connection, Feed
-from aerobee.broker.net.dispatch import Dispatcher
 from aerobee.broker.net.general_feed import GeneralFeed
+from aerobee.broker.net.requests import Dispatcher
 from aerobee.broker.services.groups.config import GroupConfig
 from aerobee.broker.services.stats import Counter
 from aerobee.broker.services.topics.config import TopicConfig

@@ -14,10 +14,11 @@ from aerobee.broker.compiled import hot
 from aerobee.broker.store.base import StoreBase
 from aerobee.broker.store.dispatch.dispatch_block import Derived, dispatch_block, dispatch_derived
 from aerobee.broker.store.dispatch.entries import NO_MAX, put_entries
-from aerobee.broker.store.dispatch.facts import count_up_to, end_of
+from aerobee.broker.store.dispatch.facts import count_up_to
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.index.index_service import IndexService
-from aerobee.broker.store.log.commitlog import CommitLog, Fact
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.log.facts import Fact, Facts, begin_of_all, end_of, end_of_all
 from aerobee.broker.store.log.scan_block import Block, read_block
 from aerobee.broker.store.queues.listeners import ArrivalListeners
 from aerobee.broker.store.results import Arrival
@@ -26,7 +27,7 @@ from aerobee.protocol.files.record_columns import LEAST_SIZE
 from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import Scanned, check_record
 
-Derive = Callable[[list[Fact]], Derived | None]
+Derive = Callable[[Facts], Derived | None]
 
 BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
 OPENED_MAX: Final = 2  # queues that get a file or blocks in one go: some 0.3 ms each
@@ -55,7 +56,7 @@ class RecordDispatcher:
 
     # -- facts of an append
 
-    def dispatch_appended(self, facts: list[Fact], *, in_columns: bool) -> None:
+    def dispatch_appended(self, facts: Facts, *, in_columns: bool) -> None:
         """Dispatch the first of these facts, at least one. `tell_arrivals` is left to the caller,
         who drops them first: a listener may come back here. `in_columns`: the log may be read."""
         if in_columns and len(facts) >= BLOCK_MIN:
@@ -69,16 +70,16 @@ class RecordDispatcher:
             arrivals, self._arrivals = self._arrivals, []
             self._listeners.tell(arrivals)
 
-    def _of_one_file(self, facts: list[Fact]) -> list[Fact]:
+    def _of_one_file(self, facts: Facts) -> Facts:
         """The records that are in the first one's file."""
-        file = self._log.files.find(facts[0][2])
-        if file is None or facts[-1][2] < file.end:
+        file = self._log.files.find(begin_of_all(facts))
+        if file is None or end_of_all(facts) <= file.end:
             return facts
         return facts[: count_up_to(facts, file.end)]
 
-    def _dispatch_as_block(self, facts: list[Fact]) -> bool:
+    def _dispatch_as_block(self, facts: Facts) -> bool:
         """Dispatch records of one file in columns. False: not plain ones, or somebody listens."""
-        start, end = facts[0][2], end_of(facts[-1])
+        start, end = begin_of_all(facts), end_of_all(facts)
         file = self._log.files.find(start)
         if file is None or start not in (self.dispatched_offset, file.start):
             return False
@@ -181,7 +182,7 @@ class RecordDispatcher:
         self.dispatched_timestamp = time_ms
         self._stats.dispatched += count
 
-    def _dispatch(self, facts: list[Fact], opened_max: int) -> None:
+    def _dispatch(self, facts: Facts, opened_max: int) -> None:
         """Queue entries and keys. After a failure none counts as dispatched, though some queues
         may have their entries."""
         try:
@@ -197,7 +198,7 @@ class RecordDispatcher:
                         done = [fact for fact in done if fact[2] > known_to]
                     self._index.add(done)
 
-    def _put_entries(self, facts: list[Fact], opened_max: int) -> None:
+    def _put_entries(self, facts: Facts, opened_max: int) -> None:
         count = put_entries(self._settings, facts, self._arrivals, opened_max)
         if count:
             self.dispatched_offset = end_of(facts[count - 1])

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from aerobee.broker.store.dispatch.facts import count_up_to
-from aerobee.broker.store.log.commitlog import Fact
+from aerobee.broker.store.log.facts import Facts
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import Arrival
 from aerobee.broker.store.settings import StoreSettings
@@ -24,7 +24,7 @@ _tag_codes: dict[str, int] = {}
 
 
 def put_entries(
-    settings: StoreSettings, batch: list[Fact], arrivals: list[Arrival], opened_max: int
+    settings: StoreSettings, batch: Facts, arrivals: list[Arrival], opened_max: int
 ) -> int:
     """Write a batch's queue entries, each queue's with one call; how many facts it took. It stops
     before a queue that needs a new file or new blocks when so many have got them. OSError when the
@@ -46,7 +46,7 @@ def put_entries(
 
 def _collect(
     settings: StoreSettings,
-    batch: list[Fact],
+    batch: Facts,
     arrivals: list[Arrival],
     touched: list[ConsumeQueue],
     opened_max: int,

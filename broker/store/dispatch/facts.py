@@ -6,19 +6,19 @@ When too many wait they are dropped, and the log is walked instead: `behind`.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import Final
 
-from aerobee.broker.store.log.commitlog import Fact
+from aerobee.broker.compiled import hot
+from aerobee.broker.store.log.facts import Facts, end_of
 
 WAITING_MAX: Final = 200_000  # facts kept; beyond, the log is walked
 
 
-def end_of(fact: Fact) -> int:
-    return fact[2] + fact[3]
-
-
-def count_up_to(facts: list[Fact], offset: int) -> int:
+def count_up_to(facts: Facts, offset: int) -> int:
     """How many of the facts' records end at `offset` or before."""
+    if not isinstance(facts, list):
+        return facts.count_up_to(offset)
     if not facts or end_of(facts[-1]) <= offset:
         return len(facts)
     return bisect_right(facts, offset, key=end_of)
@@ -27,36 +27,45 @@ def count_up_to(facts: list[Fact], offset: int) -> int:
 class FactQueue:
     """In the log's order. Hands out the first ones, and drops them when they are dispatched."""
 
-    __slots__ = ("_seen_to", "behind", "forgotten_to", "waiting")
+    __slots__ = ("_seen_to", "behind", "forgotten_to", "make", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: list[Fact] = []
+        self.make: Callable[[], Facts] = list if hot is None else hot.Facts
+        self.waiting: Facts = self.make()
         self.behind = False  # facts are missing: none is taken until the walk has reached the end
         self.forgotten_to = 0  # below, records may be of a topic that was deleted meanwhile
         self._seen_to = 0  # the limit of the last `newly_below`
 
-    def offer(self, facts: list[Fact]) -> None:
+    def offer(self, facts: Facts) -> None:
         """Facts of records just appended, in order."""
         if self.behind:
             return
-        if len(self.waiting) > WAITING_MAX:
+        try:
+            is_taken = len(self.waiting) <= WAITING_MAX and self._take(facts)
+        except MemoryError:  # the records are in the log: the walk finds them there
+            is_taken = False
+        if not is_taken:
             self.fall_behind()
-        else:
+
+    def _take(self, facts: Facts) -> bool:
+        if isinstance(self.waiting, list):
             self.waiting += facts
+            return True
+        return self.waiting.extend(facts)
 
     def fall_behind(self) -> None:
-        self.waiting.clear()
+        self.waiting = self.make()
         self.behind = True
 
-    def first(self, limit: int, count_max: int) -> list[Fact]:
+    def first(self, limit: int, count_max: int) -> Facts:
         """The first facts whose records end at `limit` or before. To read only."""
         count = min(count_up_to(self.waiting, limit), count_max)
         return self.waiting[:count] if count < len(self.waiting) else self.waiting
 
-    def newly_below(self, limit: int) -> tuple[int, list[Fact]]:
+    def newly_below(self, limit: int) -> tuple[int, Facts]:
         """How many end at `limit` or before, and those of them that did not at the last call."""
         count = count_up_to(self.waiting, limit)
-        known = bisect_right(self.waiting, self._seen_to, 0, count, key=end_of)
+        known = min(count_up_to(self.waiting, self._seen_to), count)
         self._seen_to = limit
         return count, self.waiting[known:count]
 
@@ -64,13 +73,18 @@ class FactQueue:
         """Records that end at `offset` or before are dispatched."""
         count = count_up_to(self.waiting, offset)
         if count == len(self.waiting):
-            self.waiting = []
-        else:
+            self.waiting = self.make()
+        elif isinstance(self.waiting, list):
             del self.waiting[:count]
+        else:
+            self.waiting.drop(count)
 
     def forget(self, topic: str, log_end: int) -> None:
         """Give no queue entries to waiting records of a topic that is deleted."""
         self.forgotten_to = log_end
+        if not isinstance(self.waiting, list):
+            self.waiting.forget(topic)
+            return
         self.waiting = [
             fact if fact[0].topic != topic else (fact[0], -1, *fact[2:]) for fact in self.waiting
         ]

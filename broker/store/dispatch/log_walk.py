@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from aerobee.broker.store.dispatch.dispatcher import RecordDispatcher
-from aerobee.broker.store.log.commitlog import CommitLog, Fact
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.log.facts import Fact
 from aerobee.broker.store.log.read_records import read_records
 from aerobee.protocol.files.record_layout import CorruptRecord
 

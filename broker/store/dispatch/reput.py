@@ -19,7 +19,8 @@ from aerobee.broker.store.dispatch.facts import FactQueue
 from aerobee.broker.store.dispatch.log_walk import LogWalk
 from aerobee.broker.store.errors import StoreError, remedy_for
 from aerobee.broker.store.index.index_service import BATCH, IndexService
-from aerobee.broker.store.log.commitlog import CommitLog, Fact
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.log.facts import Fact, Facts, are_listened, begin_of_all
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.files.record_layout import CorruptRecord
 
@@ -28,6 +29,7 @@ log = structlog.get_logger("aerobee.store")
 STEP_FACTS: Final = 2048  # dispatched in one go before the loop gets its turn
 FEW_BYTES: Final = 64 << 10  # of a copy: more, and still more follows as a rule
 MANY_BYTES: Final = 2 << 20
+REST_BYTES: Final = 512 << 10  # of a copy: less is dispatched with what follows it
 TRIES: Final = 30
 RETRY_S: Final = 1.0
 LINGER_S: Final = 0.02  # how long records and keys that nobody waits for may wait for others
@@ -58,7 +60,7 @@ class Reput:
 
     # -- when to dispatch
 
-    def nudge(self, facts: list[Fact]) -> None:
+    def nudge(self, facts: Facts) -> None:
         """These may be dispatched: at once when somebody listens, else when they are many."""
         self._wake_for(len(self.facts.waiting), facts)
 
@@ -67,9 +69,9 @@ class Reput:
         it is many. Check listeners now: one that came after the put has found nothing."""
         self._wake_for(*self.facts.newly_below(self._limit()))
 
-    def _wake_for(self, count: int, facts: list[Fact]) -> None:
+    def _wake_for(self, count: int, facts: Facts) -> None:
         """So many may be dispatched, these of them are new."""
-        if self.facts.behind or count >= STEP_FACTS or any([fact[0].listened for fact in facts]):
+        if self.facts.behind or count >= STEP_FACTS or are_listened(facts):
             self.wake.set()
         elif count:
             self.wake_late.set()
@@ -138,7 +140,7 @@ class Reput:
             return False
         # After a failure nothing is read: the disk may be gone, and the map with it. Nor does the
         # log know of topics that were deleted.
-        in_columns = not self.failures and batch[0][2] >= facts.forgotten_to
+        in_columns = not self.failures and begin_of_all(batch) >= facts.forgotten_to
         try:
             dispatcher.dispatch_appended(batch, in_columns=in_columns)
         finally:
@@ -178,12 +180,28 @@ class Reput:
         and so is what comes after it; the loop goes on meanwhile."""
         while True:
             unready = self._first_unready()
+            before = self._limit()
             if self.step(None if unready is None else unready[2]):
+                if self._rest_can_wait(before):
+                    self.wake_late.set()
+                    return
                 await self._clock.sleep(0)
             elif unready is None:
                 return
             else:
                 await self._first_files.made(unready[0].files.folder)
+
+    def _rest_can_wait(self, before: int) -> bool:
+        """A slave: what is left came while the last step ran, nobody listens, and more follows. Few
+        records would go one by one."""
+        rest = self._limit() - self.dispatcher.dispatched_offset
+        return (
+            self.facts.behind
+            and self.dispatcher.dispatched_offset >= before
+            and self.dispatcher.dispatched_offset >= self._walk.written_from
+            and 0 < rest < REST_BYTES
+            and not self._log.queues.listened
+        )
 
     def _first_unready(self) -> Fact | None:
         """The first record of the next step whose queue's file is in the making."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aerobee.broker.compiled import hot
 from aerobee.broker.store.files.disk import DiskFile
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.protocol.files.index_columns import INDEX_ENTRY_TYPE, SLOT_TYPE
@@ -72,6 +73,7 @@ class IndexFile:
         "_table",
         "begin_offset",
         "begin_timestamp",
+        "compiled",
         "count",
         "end_offset",
         "end_timestamp",
@@ -85,6 +87,7 @@ class IndexFile:
 
     def __init__(self, file: MappedFile, slots: int, entries: int) -> None:
         self.file = file
+        self.compiled: Any = hot
         self.slots = slots
         self.entries_max = entries
         self.entries_at = index_file_size(slots, 0)
@@ -173,7 +176,9 @@ class IndexFile:
             self.begin_offset = int(offsets[0])
             self.begin_timestamp = int(times[0])
         try:
-            if amount <= SMALL_BATCH:
+            if self.compiled is not None:
+                self._add_compiled(hashes, offsets, times)
+            elif amount <= SMALL_BATCH:
                 self._add_one_by_one(hashes, offsets, times)
             else:
                 self._add_many(np.asarray(hashes, np.int64), offsets, times)
@@ -185,6 +190,16 @@ class IndexFile:
         self.end_timestamp = max(self.end_timestamp, int(times[-1]))
         with suppress(OSError):  # it is written again before a sync
             self._write_header()
+
+    def _add_compiled(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:
+        columns = [np.ascontiguousarray(each, np.int64) for each in (hashes, offsets, times)]
+        table, slots, number = self._table, self.slots, self.count
+        entries, used = self.compiled.index_entries(
+            table, slots, number, self.begin_timestamp, *columns
+        )
+        self.file.write(self._position(number), entries)
+        self.used_slots += used
+        self.compiled.index_slots(table, self._changed, slots, SLOTS_PER_PIECE, number, columns[0])
 
     def _add_one_by_one(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:
         table = self._table

@@ -18,7 +18,7 @@ from aerobee.broker.store.files.disk import Disk, DiskFile
 from aerobee.broker.store.files.layout import index_name
 from aerobee.broker.store.files.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.index.index_file import IndexFile, entries_kept
-from aerobee.broker.store.log.commitlog import Fact
+from aerobee.broker.store.log.facts import Fact
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.index_layout import index_file_size

@@ -30,6 +30,7 @@ from aerobee.protocol.files.index_layout import (
 from aerobee.protocol.files.java_hash import index_hash
 
 DEFAULT_SLOTS: Final = 5_000_000
+_EVERYWHERE: Final = 1 << 62
 _SAMPLE: Final = 256  # entries looked at to tell the number of slots
 _SEARCH: Final = 4096  # entries that a crash may have left behind the header's count
 
@@ -252,8 +253,10 @@ def check_lost_keys(
     """Whether the keys of the records in this part of the log are in the index."""
     headers = [(file, header_of(file)) for file in store.index if slots_by_size[file.size]]
     headers = [(file, header) for file, header in headers if header.next_number > 1]
-    if not headers or not store.stopped_cleanly:
+    if not headers:
         return
+    # After a kill those may lack whose entries the checkpoint does not vouch for.
+    until = _EVERYWHERE if store.stopped_cleanly else store.checkpoint.dispatched_offset
     have = [np.empty(0, np.int64)]
     for file, header in headers:
         if header.begin_offset < high and header.end_offset >= low:
@@ -261,7 +264,8 @@ def check_lost_keys(
             have.append(known.pairs(entries["offset"], entries["hash"]))
     begin = min(header.begin_offset for _, header in headers)
     is_there = np.isin(known.wanted, np.concatenate(have))
-    lost = np.flatnonzero((known.keys[:, 0] >= begin) & ~is_there)
+    offsets = known.keys[:, 0]
+    lost = np.flatnonzero((offsets >= begin) & (offsets < until) & ~is_there)
     if lost.size:
         offset, key_hash = known.keys[lost[0]].tolist()
         text = f"a key of the record (hash {key_hash}) is in no index file"

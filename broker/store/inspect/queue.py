@@ -133,6 +133,15 @@ def _code_of_unit(store: RestStore, key: QueueKey, address: int) -> int:
 
 def check_missing(store: RestStore, queue: RestQueue, rows: NDArray[Any]) -> Iterator[Problem]:
     """Whether the records that should have an entry have one."""
+    dead = is_entry(queue.entries) & ~queue.live
+    dead[queue.end :] = False
+    there = rows[np.isin(rows[:, NUMBER], queue.places[dead])]
+    if len(there):  # an entry that has expired has no record in the log
+        number = int(np.flatnonzero(dead & (queue.places == there[0, NUMBER]))[0])
+        points_to = int(queue.entries["offset"][number])
+        yield queue.problem(
+            number, f"it points to {points_to}, its record is at {int(there[0, OFFSET])}"
+        )
     first = queue.places[queue.live][0] if queue.live.any() else queue.max_offset
     wanted = _of_last_life(queue, rows)
     wanted = wanted[wanted[:, NUMBER] >= first]

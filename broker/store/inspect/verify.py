@@ -270,12 +270,40 @@ def _check_index(
     """`pieces`: numbers of entries, and the keys of the records to hold them against."""
     if header_of(file).next_number < 2:
         return
-    yield from check_index_file(file, slots, torn=not store.stopped_cleanly)
+    yield from check_index_file(
+        file, slots, torn=not store.stopped_cleanly and not _vouched(store, file)
+    )
     # After a kill the index may know records that the log has lost.
     end = _EVERYWHERE if store.stopped_cleanly else report.log_end
     for numbers, keys in pieces if slots else ():
         report.index_entries += len(numbers)
         yield from check_keys(file, slots, numbers, keys, store.log_begin, end)
+
+
+def _check_times(store: RestStore, file: RestFile) -> Iterator[Problem]:
+    """A query passes over a file by the times that its header says."""
+    header = header_of(file)
+    for at, name, offset, time_ms in (
+        (0, "begins", header.begin_offset, header.begin_timestamp),
+        (8, "ends", header.end_offset, header.end_timestamp),
+    ):
+        found = record_at(store, offset)
+        if found is not None and found[1].store_timestamp != time_ms:
+            text = f"the header {name} at {time_ms} ms, its record at {found[1].store_timestamp}"
+            yield Problem(file.path, at, text)
+
+
+def _vouched(store: RestStore, file: RestFile) -> bool:
+    """Whether all of an index file was on disk by the last checkpoint. A start drops the entries
+    from the dispatched offset on and writes them anew: those are not, however few there are."""
+    number, checkpoint = int(os.path.basename(file.path)), store.checkpoint
+    if number != checkpoint.index_file:
+        return number < checkpoint.index_file
+    header = header_of(file)
+    return (
+        header.next_number <= checkpoint.index_count
+        and header.end_offset < checkpoint.dispatched_offset
+    )
 
 
 def _known_keys(store: RestStore, file: RestFile, slots: int) -> Iterator[tuple[range, KnownKeys]]:

@@ -20,6 +20,7 @@ from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.files.mapped_file import MappedFile, MappingCounters
 from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.log.allocate import FileMaker
+from aerobee.broker.store.log.facts import Fact, Facts
 from aerobee.broker.store.log.limits import (
     MessageLimits,
     limits_of,
@@ -33,7 +34,7 @@ from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, Refused
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.crc import LARGE, crc32, crc32_large
-from aerobee.protocol.files.properties import CRC32, PAIR_END, PAIR_END_BYTES
+from aerobee.protocol.files.properties import CRC32, NUL, PAIR_END, PAIR_END_BYTES
 from aerobee.protocol.files.record import NOT_IN_QUEUE, Message, encode_record
 from aerobee.protocol.files.record_layout import (
     BLANK_SIZE,
@@ -47,9 +48,6 @@ from aerobee.protocol.files.record_layout import (
     encode_blank,
 )
 
-# queue, queue offset (-1: gets no queue entry), physical offset, size, store time, properties,
-# sys flag
-Fact = tuple[ConsumeQueue, int, int, int, int, str, int]
 # A plain message: queue, body, properties, flag, sys flag, born timestamp, born host, store host,
 # reconsume times, prepared transaction offset.
 Row = tuple[ConsumeQueue, bytes | memoryview, str, int, int, int, bytes, bytes, int, int]
@@ -77,7 +75,7 @@ class EncodedRows(Protocol):
         body_size_max: int,
         props_size_max: int,
         /,
-    ) -> tuple[list[Fact], bytes]:
+    ) -> tuple[Facts, bytes]:
         """As `encode_rows`."""
 
     def size_bound(self, each: int, /) -> int:
@@ -145,7 +143,7 @@ class CommitLog:
 
     # -- appending
 
-    def append_plain_batch(self, rows: EncodedRows, topic: str, now_ms: int) -> list[Fact]:
+    def append_plain_batch(self, rows: EncodedRows, topic: str, now_ms: int) -> Facts:
         """Append plain messages of one batch, all in the file that is open, or none: then
         `append_batch` has to look at them."""
         file = self.files.last
@@ -158,7 +156,7 @@ class CommitLog:
 
     def append_rows(
         self, rows: list[Row] | EncodedRows, now_ms: int, *, whole: bool = False
-    ) -> list[Fact]:
+    ) -> Facts:
         """Append plain messages while they fit the file; a fact for each that was appended. What
         is left begins with one that `append` has to look at. LogFull when there is no file.
         `whole`: all or none."""
@@ -172,6 +170,7 @@ class CommitLog:
             *(file.start, start, file.size - BLANK_SIZE, now_ms, self.append_crc),
             *(self.limits.body_size, self.limits.properties_size),
         )
+        facts: Facts
         facts, records = (
             encode_rows(rows, *place) if isinstance(rows, list) else rows.encode(*place)
         )
@@ -292,9 +291,9 @@ class CommitLog:
             offset = file.start + file.wrote
             if not queue.is_timed:
                 now_ms = self.last_store_timestamp
-            record = encode_record(
-                message, queue_offset, offset, now_ms, append_crc=self.append_crc
-            )
+            # Zeros in a text look as a torn write does, where no checksum tells them apart.
+            append_crc = self.append_crc or NUL in text
+            record = encode_record(message, queue_offset, offset, now_ms, append_crc=append_crc)
         except (struct.error, UnicodeError, TypeError) as error:
             reason = f"the message to {message.topic!r} cannot be stored: {error}"
             return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
@@ -434,6 +433,8 @@ def encode_rows(
             props_size = len(props)
             if body_size > body_size_max or props_size > props_size_max or CRC32 in text:
                 break
+            if not append_crc and NUL in text:
+                break
             if append_crc:
                 if props_size and text[-1] != PAIR_END:
                     props += PAIR_END_BYTES
@@ -489,7 +490,7 @@ def _up_to_first_timed(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def _take_numbers_back(facts: list[Fact]) -> None:
+def _take_numbers_back(facts: Facts) -> None:
     """What these records were given in their queues is free again."""
     for queue, queue_offset, *_ in reversed(facts):
         if queue_offset >= 0:

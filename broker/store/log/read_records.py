@@ -17,15 +17,17 @@ def read_record(
     file: MappedFile, physical_offset: int, size: int = PROBE
 ) -> tuple[Scanned, memoryview]:
     """The record that stands there and its bytes, read without the map; `size`: what it should
-    take. CorruptRecord when there is none, OSError when the disk fails."""
+    take. CorruptRecord when there is none, or a damaged one, OSError when the disk fails."""
     position = physical_offset - file.start
     room = file.readable - position
+    if size <= 0:
+        raise CorruptRecord(physical_offset, f"a record of {size} bytes")
     data = file.read(position, min(size, room))
     whole = int.from_bytes(data[:4], "big")
     if len(data) < whole <= room:
         data = file.read(position, whole)
     view = memoryview(data)
-    record = check_record(view, physical_offset, 0, len(view), False)
+    record = check_record(view, physical_offset, 0, len(view), True)
     return record, view[: record.size]
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError, Executor, Future
 
 import structlog
 
+from aerobee.broker.base.reports import Reports
 from aerobee.broker.store.files.disk import Disk, DiskFile
 from aerobee.broker.store.files.layout import offset_name
 
@@ -22,8 +23,9 @@ log = structlog.get_logger("aerobee.store")
 class FirstFiles:
     """By the folder of the queue."""
 
-    def __init__(self, disk: Disk, size: int, allocated: int) -> None:
+    def __init__(self, disk: Disk, reports: Reports, size: int, allocated: int) -> None:
         self._disk = disk
+        self._reports = reports
         self._size = size
         self.allocated = min(size, allocated)  # the bytes that have blocks
         self._thread: Executor | None = None
@@ -87,6 +89,19 @@ class FirstFiles:
             self.discard(folder)
 
     def _make(self, folder: str) -> DiskFile:
+        try:
+            return self._make_at(folder)
+        except OSError as error:  # told here: the next try may work, or never come
+            self._reports.disk_error(
+                "the first file of a queue could not be made",
+                error,
+                call="create",
+                path=folder,
+                then="it is tried again when the queue's first message is dispatched",
+            )
+            raise
+
+    def _make_at(self, folder: str) -> DiskFile:
         self._disk.makedirs(folder)  # whoever takes the file notes that the names are to be synced
         file = self._disk.create(os.path.join(folder, offset_name(0)), self._size)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from aerobee.broker.base.reports import Reports
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.files.mapped_file import MappingCounters
@@ -42,6 +43,7 @@ class QueueTable:
         counters: MappingCounters,
         unsynced: set[str],
         listeners: ArrivalListeners,
+        reports: Reports,
     ) -> None:
         self._settings = settings
         self._disk = disk
@@ -50,7 +52,7 @@ class QueueTable:
         self._has_ext = False
         self._listeners = listeners
         size = settings.mapped_file_size_consume_queue
-        self.first_files = FirstFiles(disk, size, ALLOCATION_CHUNK)
+        self.first_files = FirstFiles(disk, reports, size, ALLOCATION_CHUNK)
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.listened: set[tuple[str, int]] = set()  # queues whose arrivals somebody waits for
         self._of_records: dict[tuple[bytes, int], ConsumeQueue] = {}  # those met in the log

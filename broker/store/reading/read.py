@@ -11,7 +11,7 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.read_records import PROBE, read_record
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
-from aerobee.broker.store.reading.plain_read import PlainRead, fitting, take
+from aerobee.broker.store.reading.plain_read import FASTEST, PlainRead, Take
 from aerobee.broker.store.results import Boundary, ReadResult, ReadStatus
 from aerobee.protocol.files.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_OFFSET, ENTRY_SIZE
 from aerobee.protocol.files.record_layout import CorruptRecord
@@ -28,6 +28,7 @@ class Reader:
         self._log = commit_log
         self._scan_bytes = scan_bytes
         self.hot_bytes = _memory_bytes * hot_percent // 100
+        self.take: Take = FASTEST
         self.check_records = False  # set when the start found damage: each record is then checked
 
     # -- by queue offset
@@ -90,14 +91,8 @@ class Reader:
         behind = last.start + last.wrote - physical_offset
         if behind > self.hot_bytes:
             return None
-        taken = take(entries, file)
-        if taken is not None and taken[3] > max_bytes and len(entries) > ENTRY_SIZE:
-            entries = entries[: fitting(entries, max_bytes) * ENTRY_SIZE]
-            taken = take(entries, file)
-        if taken is None:
-            return None
-        start, end, views, size = taken
-        return file, start, end, views, size, len(entries) // ENTRY_SIZE, behind
+        taken = self.take(entries, file, max_bytes)
+        return None if taken is None else (file, *taken, behind)
 
     def _collect(
         self,
@@ -123,13 +118,17 @@ class Reader:
                 next_offset += 1
                 continue
             end = offset + size
-            if offset < file_start or end > file_end:
+            if not file_start <= offset < end <= file_end:
                 if file is not None and run_end > run_start:
                     add_view(view[run_start - file_start : run_end - file_start])
                     add_span((file, run_start - file_start, run_end - run_start))
                 run_start = run_end = -1
                 file = self._log.find_readable(offset)
-                if file is None or end > file.start + file.readable or not self._hold(result, file):
+                if (
+                    file is None
+                    or not offset < end <= file.start + file.readable
+                    or not self._hold(result, file)
+                ):
                     file, file_start, file_end, gone = None, 0, 0, True
                     next_offset += 1
                     continue

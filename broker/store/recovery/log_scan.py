@@ -15,7 +15,8 @@ from aerobee.broker.store.dispatch.dispatch_block import number_block
 from aerobee.broker.store.dispatch.dispatcher import RecordDispatcher
 from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.files.mapped_file import MappedFile
-from aerobee.broker.store.log.commitlog import CommitLog, Fact
+from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.log.facts import Fact
 from aerobee.broker.store.log.scan_block import Block, read_block
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files.record_scan import scan_records

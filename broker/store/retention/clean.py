@@ -35,6 +35,7 @@ from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.refusals import Cause, Refusals
 from aerobee.broker.store.retention.keepers import Keepers
+from aerobee.broker.store.retention.trusted_time import TrustedTime
 from aerobee.broker.store.settings import StoreSettings
 
 log = structlog.get_logger("aerobee.store")
@@ -76,6 +77,7 @@ class Clean:
         self._index = index
         self._refusals = refusals
         self._clock = clock
+        self._time = TrustedTime(clock)
         self._dispatched_offset = dispatched_offset
         self._reports = reports
         self.keepers = Keepers(
@@ -158,6 +160,7 @@ class Clean:
     def choose(self) -> Chosen | None:
         """The next file to remove, taken out of its stream; None when none may go."""
         state = self.measure()
+        now_ms = self._time.now_ms()  # asked each time, so that a step of the clock is seen
         files = self._log.files
         self.keepers.busy = False
         if not state.force:
@@ -165,7 +168,6 @@ class Clean:
         begun = bool(files.files) and not files.files[0].usable  # nobody may read it any more
         if not (state.reclaim or state.force or begun or self._manual > 0 or self._is_time()):
             return None
-        now_ms = self._clock.now_ms()
         keep_ms = self.settings.file_reserved_time * HOUR_MS
 
         def is_expired(file: MappedFile) -> bool:

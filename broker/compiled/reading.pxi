@@ -1,0 +1,104 @@
+# The records of queue entries, in one file of the log.
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
+
+cdef struct Piece:
+    Py_ssize_t start
+    Py_ssize_t end
+
+
+cdef class Records:
+    """Pieces of a file's map. They are copied, or made views of, when they are asked for."""
+
+    cdef object _view
+    cdef Piece* _pieces
+    cdef Py_ssize_t _count
+    cdef Py_ssize_t _size
+
+    def __dealloc__(self):
+        free(self._pieces)
+
+    def __len__(self):
+        return self._count
+
+    def __iter__(self):
+        cdef Py_ssize_t number
+        return iter(
+            [
+                self._view[self._pieces[number].start : self._pieces[number].end]
+                for number in range(self._count)
+            ]
+        )
+
+    def joined(self, bytes head):
+        """`head` and all pieces in one."""
+        cdef Py_ssize_t number, size, at = PyBytes_GET_SIZE(head), room = at + self._size
+        cdef bytes whole = PyBytes_FromStringAndSize(NULL, room)
+        cdef char* to = PyBytes_AS_STRING(whole)
+        cdef Py_buffer buffer
+        memcpy(to, PyBytes_AS_STRING(head), at)
+        PyObject_GetBuffer(self._view, &buffer, PyBUF_SIMPLE)
+        try:
+            for number in range(self._count):
+                size = self._pieces[number].end - self._pieces[number].start
+                if self._pieces[number].end > buffer.len or size > room - at:
+                    raise AssertionError("a record is not where it was")
+                memcpy(to + at, <char*>buffer.buf + self._pieces[number].start, size)
+                at += size
+        finally:
+            PyBuffer_Release(&buffer)
+        if at != room:
+            raise AssertionError("records are shorter than was summed up")
+        return whole
+
+
+cdef inline uint64_t load_int(const uint8_t* data, int width) noexcept nogil:
+    """Big-endian."""
+    cdef uint64_t number = 0
+    cdef int k
+    for k in range(width):
+        number = number << 8 | data[k]
+    return number
+
+
+def take_records(bytes entries, view, int64_t begin, int64_t readable, int64_t max_bytes):
+    """The range of the file that begins at `begin` in which the records of all entries are, the
+    records, their bytes and their number: as many as stay within `max_bytes`, one at least. None:
+    not all are in what is readable of this file."""
+    cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(entries)
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(entries) // ENTRY_SIZE, number, taken = 0
+    cdef Py_ssize_t last = -1
+    cdef Py_ssize_t total = 0
+    cdef int64_t start, size
+    cdef bint full = False
+    cdef Records records = Records.__new__(Records)
+    if not count:
+        return None
+    records._pieces = <Piece*>malloc(count * sizeof(Piece))
+    if records._pieces == NULL:
+        raise MemoryError
+    for number in range(count):
+        start = <int64_t>load_int(data + number * ENTRY_SIZE, 8)
+        size = <int32_t><uint32_t>load_int(data + number * ENTRY_SIZE + 8, 4)
+        if size <= 0 or start < begin or start - begin > readable - size:
+            return None
+        if full or (number and total + size > max_bytes):
+            full = True  # the rest has to be in the file all the same, as it has in Python
+            continue
+        start -= begin
+        total += size
+        taken += 1
+        if last >= 0 and records._pieces[last].end == start:
+            records._pieces[last].end += size
+        else:
+            last += 1
+            records._pieces[last].start, records._pieces[last].end = start, start + size
+    records._view, records._count, records._size = view, last + 1, total
+    return (
+        records._pieces[0].start,
+        records._pieces[last].end,
+        records,
+        total,
+        taken,
+    )

@@ -1,0 +1,43 @@
+"""Facts: what append knows of the records that it has written, for those who come after it.
+
+Those of messages that were encoded in C stay there, as a sequence that makes tuples when it is
+asked for them; all others are lists of tuples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+
+# queue, queue offset (-1: gets no queue entry), physical offset, size, store time, properties,
+# sys flag
+Fact = tuple[ConsumeQueue, int, int, int, int, str, int]
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
+
+    Facts = list[Fact] | _hot.Facts
+else:
+    Facts = object
+
+
+def end_of(fact: Fact) -> int:
+    return fact[2] + fact[3]
+
+
+def begin_of_all(facts: Facts) -> int:
+    """Where the first record begins; there has to be one."""
+    return facts[0][2] if isinstance(facts, list) else facts.begin_offset()
+
+
+def end_of_all(facts: Facts) -> int:
+    """Where the last record ends; there has to be one."""
+    return end_of(facts[-1]) if isinstance(facts, list) else facts.end_offset()
+
+
+def are_listened(facts: Facts) -> bool:
+    """Whether somebody is told of arrivals in a queue of theirs."""
+    if isinstance(facts, list):
+        return any([fact[0].listened for fact in facts])
+    return facts.is_listened()
