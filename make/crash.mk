@@ -4,6 +4,7 @@ N      ?= 200
 export CUTS ?= 1
 SEED   ?= 1
 SHARE  ?= 1
+PART   ?= 0
 FS     ?= ext4 xfs
 FLUSH  ?= SYNC_FLUSH
 CRASH  := cd tests && ../$(V)/bin/python -m
@@ -17,8 +18,8 @@ crashsim-quick: $(OK) ## the share of crashsim for every change: some images, ev
 	$(CRASH) crash.run 6000
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
 
-iofaults: $(OK) ## every call to the disk fails, once and for ever (SHARE=8: one fault of eight; about 25 minutes)
-	$(CRASH) crash.io_faults $(SHARE)
+iofaults: $(OK) ## every call to the disk fails, once and for ever (SHARE=8 PART=0: one fault of eight; about 25 minutes)
+	$(CRASH) crash.io_faults $(SHARE) $(PART)
 
 killtest: $(OK) ## SIGKILLs of a writing broker and of its starts, N=200, half of them in each flush mode
 	$(CRASH) crash.killer $(N) $(SEED)

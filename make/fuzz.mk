@@ -8,6 +8,12 @@ fuzz-quick: $(OK) ## decoders, a live server with and without its compiled part,
 	$(V)/bin/python tests/fuzz/fuzz_server.py --seconds 30 $(ARGS)
 	AEROBEE_PURE=1 $(V)/bin/python tests/fuzz/fuzz_server.py --seconds 15 $(ARGS)
 	$(V)/bin/python tests/fuzz/fuzz_access.py --seconds 20 $(ARGS)
+	$(V)/bin/python tests/fuzz/fuzz_live.py --frames 4000 --limit 30
+
+FRAMES ?= 1000000
+.PHONY: fuzz-live
+fuzz-live: $(OK) ## every request code against a broker with data, each answered within a second, FRAMES=1000000
+	$(V)/bin/python tests/fuzz/fuzz_live.py --frames $(FRAMES) --seed $(SEED) $(ARGS)
 
 fuzz: $(OK) ## the same for an hour each (FUZZ_SECONDS)
 	$(V)/bin/python tests/fuzz/fuzz_decoder.py --seconds $(FUZZ_SECONDS) $(ARGS)

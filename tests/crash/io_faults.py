@@ -1,4 +1,6 @@
-"""Every call site of the disk port fails: `python -m crash.io_faults [SHARE]`, all or one of SHARE.
+"""Every call site of the disk port fails: `python -m crash.io_faults [SHARE [PART]]`.
+
+All of them, or one of SHARE; with PART (from 0) the others of the same share.
 
 A script of two lives of a whole broker (sends that roll files, timers, delays, transactions,
 changes of the configuration, a batch of the ledger, cleaning, a stop, a start) is run once to find
@@ -343,10 +345,10 @@ def try_case(case: Case) -> tuple[list[str], bool]:
 
 def main(arguments: list[str]) -> int:
     share = int(arguments[0]) if arguments else 1
-    wanted = arguments[1] if len(arguments) > 1 else ""
+    part = int(arguments[1]) if len(arguments) > 1 else 0
     started = time.monotonic()
     sites = find_sites()
-    chosen = [case for case in cases(sites) if wanted in str(case)][::share]
+    chosen = list(cases(sites))[part::share]
     failed = missed = 0
     for case in chosen:
         problems, was_met = try_case(case)

@@ -147,7 +147,7 @@ def forget_to_sync_the_folder(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def show_consumers_what_is_not_flushed_8239(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(parts, "visible_limit", lambda settings, log: lambda: log.max_offset)
+    patch.setattr(parts, "safe_limit", lambda settings, log: lambda: log.max_offset)
 
 
 @mutant

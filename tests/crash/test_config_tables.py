@@ -34,6 +34,7 @@ def without_chain(patch: Patch) -> None:
     """Each line has a checksum of its own: lines of an earlier use can follow."""
     crc = config_journal.crc32
     patch.setattr(config_journal, "crc32", lambda data, chain=0: crc(data))
+    patch.setattr(journal_file, "END", b"")  # which would part the lines, too
 
 
 def replay_beside_any_file(patch: Patch) -> None:
@@ -101,6 +102,6 @@ def test_a_planted_bug_is_found(bug: Callable[[Patch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
         with pytest.raises(Broken) as caught:
-            for seed in range(60):
+            for seed in (268, *range(60)):
                 run_seed(seed)
     print(caught.value)

@@ -40,8 +40,9 @@ class Cut:
 
 
 class LoopDisk:
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, size: int = _SIZE) -> None:
         self.kind = kind
+        self._size = size
         self.image = folder / f"{kind}.img"
         self.place = folder / kind
         self.place.mkdir(parents=True, exist_ok=True)
@@ -52,12 +53,14 @@ class LoopDisk:
         self.unmount()
         self.image.unlink(missing_ok=True)
         with self.image.open("wb") as file:
-            file.truncate(_SIZE)
+            file.truncate(self._size)
         _run(*_MAKE[self.kind], str(self.image))
         self.mount()
 
     def mount(self) -> None:
         _run("mount", "-o", "loop", str(self.image), str(self.place))
+        # Else a copy of the mount in another namespace keeps the dead file system from going.
+        _run("mount", "--make-shared", str(self.place))
         self.mounted = True
 
     def unmount(self) -> None:

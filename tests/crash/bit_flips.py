@@ -1,0 +1,266 @@
+"""Single bits of a store's files flipped: `python -m crash.bit_flips N [SEED] [KIND...]`.
+
+A folder with some of everything (messages with keys in several files, timers, delays, open
+transactions, progress, a batch ledger, epochs) is made once, stopped in order and, a second one,
+killed. For each flip one bit of one file is turned in a copy, a broker is started on it, and all
+that it keeps is read as clients read it. What must hold:
+
+- nothing wrong is served: a message that passes its reader's check is one that was sent, where it
+  was sent to; nothing is delivered twice or early;
+- what differs from the folder without the flip was seen: by `verify`, by a reader's check, by a
+  line of the start's log, or by a start that is refused with a reason;
+- no start fails by a mistake of ours.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+from crash.flipped_store import STOPPED, Observed, Served, make_folder, observe
+from crash.timer_lives import small_wheel
+from structlog.testing import capture_logs
+
+from aerobee.broker.net.listening import StartError
+from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.inspect.files import open_directory
+from aerobee.broker.store.inspect.verify import verify
+
+# Kind of file: where it is.
+KINDS: Final = {
+    "log": "commitlog/*",
+    "queue": "consumequeue/*",
+    "index": "index/*",
+    "checkpoint": "checkpoint",
+    "topics": "config/topics.json",
+    "groups": "config/subscriptionGroup.json",
+    "offsets": "config/consumerOffset.json",
+    "delays": "config/delayOffset.json",
+    "key-values": "config/kvConfig.json",
+    "ledger": "config/sparkSink.json",
+    "journal": "config/*.journal",
+    "timer log": "timerlog/*",
+    "wheel": "timerwheel",
+    "timer check": "config/timercheck",
+    "epochs": "epochFileCheckpoint",
+    "role": "config/brokerRole.json",
+}
+HARMLESS, SEEN, REFUSED = "harmless", "seen", "refused"
+SHARE: Final = 50  # flips of one task
+
+
+@dataclass(frozen=True)
+class Template:
+    """A folder without a flip, and what is read from it."""
+
+    folder: Path
+    observed: Observed
+
+    def files(self, kind: str) -> list[str]:
+        found = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*"))
+        return [
+            name for name in found if fnmatch(name, KINDS[kind]) and (self.folder / name).is_file()
+        ]
+
+
+def make_templates(folder: Path, seed: int) -> dict[str, Template]:
+    templates = {}
+    for how in (STOPPED, "killed"):
+        made = folder / how
+        make_folder(made, how, random.Random(seed))
+        work = folder / f"{how}-unflipped"
+        shutil.copytree(made, work)
+        with capture_logs() as lines:
+            observed = observe(work)
+        told = [line for line in lines if line["log_level"] in ("warning", "error")]
+        assert not told, f"the folder without a flip is not clean: {told}"
+        assert not observed.unread, observed.unread
+        templates[how] = Template(made, observed)
+        shutil.rmtree(work)
+    return templates
+
+
+def pick(template: Template, kind: str, rng: random.Random) -> tuple[str, int]:
+    """A file of the kind, and a bit of it: of its content, mostly, where most of it is empty."""
+    name = rng.choice(template.files(kind))
+    data = (template.folder / name).read_bytes()
+    used = len(data.rstrip(b"\0"))
+    size = used if used and rng.random() < 0.9 else len(data)
+    return name, rng.randrange(max(size, 1) * 8)
+
+
+def flip(path: Path, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def try_flip(template: Template, name: str, bit: int, work: Path) -> tuple[str, str]:
+    """What came of it, and what is wrong with that, if anything."""
+    shutil.copytree(template.folder, work)
+    try:
+        flip(work / name, bit)
+        found = [str(problem) for problem in verify_quietly(work)]
+        try:
+            with capture_logs() as lines:
+                observed = observe(work, template.observed.keys)
+        except (StartError, StoreError) as error:
+            return REFUSED, "" if len(str(error)) > 20 else f"refused without a reason: {error}"
+        except Exception as error:
+            return "failed", f"the start failed: {type(error).__name__}: {error}"
+        told = [line for line in lines if line["log_level"] in ("warning", "error")]
+        wrong = [problem for line in lines if (problem := traceback_of(line))]
+        wrong += wrongly_served(template.observed, observed)
+        if wrong:
+            return "wrong", wrong[0]
+        lost = differences(template.observed, observed)
+        if not lost:
+            return HARMLESS, ""
+        if found or told or observed.unread:
+            return SEEN, ""
+        return "unseen", lost[0]
+    finally:
+        shutil.rmtree(work)
+
+
+def traceback_of(line: Any) -> str:
+    return f"a traceback: {line['event']}: {line['exc_info']!r}" if line.get("exc_info") else ""
+
+
+def verify_quietly(folder: Path) -> Sequence[object]:
+    try:
+        return verify(open_directory(str(folder)), lambda _: None).problems
+    except StoreError as error:
+        return [error]
+
+
+def wrongly_served(before: Observed, after: Observed) -> Iterator[str]:
+    for place, message in after.messages.items():
+        if place in before.messages and before.messages[place] != message:
+            yield f"{place}: {short(message)} is served, {short(before.messages[place])} was sent"
+        elif place not in before.messages:
+            yield f"{place}: {short(message)} is served, nothing was sent there"
+    for body, count in (after.delivered - before.delivered).items():
+        yield f"{body[:20]!r} was delivered {count} times more"
+    yield from (f"{body!r} was delivered early" for body in after.early - before.early)
+
+
+def short(message: Served) -> str:
+    return f"{message.body[:24]!r}.. {message.properties[:60]!r}"
+
+
+def differences(before: Observed, after: Observed) -> list[str]:
+    found = [f"{place} is gone" for place in before.messages if place not in after.messages]
+    found += [f"{body[:20]!r} never came" for body in before.delivered - after.delivered]
+    return found + [
+        f"{name}: {describe(before.state[name], after.state[name])}"
+        for name in before.state
+        if before.state[name] != after.state[name]
+    ]
+
+
+def describe(before: Any, after: Any) -> str:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() | after.keys():
+            if before.get(key) != after.get(key):
+                return f"{key}: {before.get(key)!r} became {after.get(key)!r}"
+    return f"{before!r} became {after!r}"
+
+
+# --- many of them
+
+_templates: dict[str, Template] = {}
+_work = Path()
+
+
+def begin(folder: Path, templates: dict[str, Template]) -> None:
+    global _work
+    _templates.update(templates)
+    _work = folder / f"work-{os.getpid()}"
+    small_wheel().__enter__()
+
+
+def run_share(task: tuple[str, str, int]) -> tuple[str, Counter[str], list[str]]:
+    """Flips of one kind; the seed of each says all of it."""
+    kind, seed, count = task
+    outcomes: Counter[str] = Counter()
+    violations = []
+    for number in range(count):
+        rng = random.Random(f"{seed}/{number}")
+        able = [how for how, template in _templates.items() if template.files(kind)]
+        how = rng.choice(able)
+        name, bit = pick(_templates[how], kind, rng)
+        outcome, problem = try_flip(_templates[how], name, bit, _work)
+        outcomes[outcome] += 1
+        if problem:
+            violations.append(f"{outcome}: {how}, {name}, bit {bit}: {problem}")
+    return kind, outcomes, violations
+
+
+def run_flips(
+    count: int, seed: int, kinds: Sequence[str], tell: Callable[[str], None]
+) -> tuple[Counter[tuple[str, str]], list[str]]:
+    folder = Path(tempfile.mkdtemp(prefix="aerobee-flips-", dir=memory_folder()))
+    outcomes: Counter[tuple[str, str]] = Counter()
+    violations: list[str] = []
+    try:
+        with small_wheel(), capture_logs():
+            templates = make_templates(folder, seed)
+        tasks = [
+            (kind, f"{seed}/{kind}/{start}", min(SHARE, count - start))
+            for kind in kinds
+            for start in range(0, count, SHARE)
+        ]
+        processes = min(os.cpu_count() or 1, len(tasks), 8)
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(processes, begin, (folder, templates)) as pool:
+            for kind, found, problems in pool.imap_unordered(run_share, tasks):
+                outcomes.update({(kind, outcome): n for outcome, n in found.items()})
+                violations += problems
+                for text in problems:
+                    tell(f"VIOLATION {text}")
+    finally:
+        shutil.rmtree(folder)
+    return outcomes, violations
+
+
+def memory_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def main(arguments: Sequence[str]) -> int:
+    count = int(arguments[0]) if arguments else 200
+    seed = int(arguments[1]) if len(arguments) > 1 else 1
+    kinds = arguments[2:] or list(KINDS)
+    began = time.monotonic()
+    outcomes, violations = run_flips(count, seed, kinds, lambda text: print(text, flush=True))
+    totals: Counter[str] = Counter()
+    for kind in kinds:
+        mine = {outcome: n for (of, outcome), n in sorted(outcomes.items()) if of == kind}
+        totals.update(mine)
+        print(f"{kind:12} {', '.join(f'{n} {outcome}' for outcome, n in mine.items())}")
+    print(
+        f"{sum(totals.values())} flips, {count} in each of {len(kinds)} kinds of files: "
+        f"{totals[HARMLESS]} without effect, {totals[SEEN]} seen, {totals[REFUSED]} starts "
+        f"refused; violations: {len(violations)} ({totals['wrong']} served wrong, "
+        f"{totals['unseen']} unseen, {totals['failed']} failed starts); "
+        f"{time.monotonic() - began:.0f} s, seed {seed}"
+    )
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
