@@ -77,6 +77,12 @@ class Admission:
         self._connection = connection
         self._pullers: dict[tuple[str, str, str], Principal] = {}  # access key, topic, group
         self._generation = -1  # of the users, for whom this holds
+        # Who has sent last: principal, access key, topic, and whether each send must be a new one.
+        self.sender: tuple[Principal, str, str, bool] | None = None
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether users and rights are still those by which it was found."""
+        return principal.generation == self._guard.book.generation
 
     def puller(self, code: int, frame: RawFrame, topic: str, group: str) -> Principal | None:
         """Who pulls from the topic by a group, if that may go the short way."""
@@ -124,6 +130,7 @@ class Admission:
                 user = proven(principal)
                 makers = tuple(map(keyed, principal.secrets))
                 must_be_fresh = guard.must_be_fresh(principal)
+                self.sender = principal, name, topic, must_be_fresh
             elif makers:
                 given = fields.Signature.encode()
                 for inner_copy, outer_copy in makers:

@@ -4,7 +4,9 @@ Denials of one client, user and request are said once a second; the rest are cou
 secrets and bodies are never written.
 """
 
+import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
@@ -12,7 +14,9 @@ import structlog
 from aerobee.broker.auth.model import ANONYMOUS
 from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.net.dispatch import Request
+from aerobee.broker.net.requests import Request
+from aerobee.protocol.json import fastjson
+from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.signing import ACCESS_KEY
 
@@ -69,21 +73,54 @@ class Audited(Request):
         self._audit = audit
 
     def reply(self, answer: Command) -> None:
-        note(self._audit, self, answer)
+        note(self._audit, self, answer.code, answer.remark or "")
         super().reply(answer)
 
 
-_NAMES: Final = ("topic", "group", "consumerGroup", "groupName", "destGroup", "username", "subject")
+_NAMES: Final = (
+    *("topic", "group", "consumerGroup", "groupName", "destGroup"),
+    *("username", "subject", "resource", "accessKey"),
+)
+_REQUESTS: Final = {int(code): code.name for code in RequestCode}
+SHOWN_MAX: Final = 20  # settings or policies of one call
+_SETTING: Final = re.compile(rb"^[ \t]*([\w.]+)[ \t]*=", re.MULTILINE)
 
 
-def note(audit: Audit, request: Request, answer: Command) -> None:
+def note(audit: Audit, request: Request, outcome: int, remark: str) -> None:
     """One administrative call and its outcome."""
     command, principal = request.command, request.principal
     user = principal.name if isinstance(principal, Principal) else command.ext.get(ACCESS_KEY)
-    what: dict[str, Any] = {name: command.ext[name] for name in _NAMES if name in command.ext}
+    what: dict[str, Any] = {"request": _REQUESTS.get(command.code, "")}
+    what |= {name: command.ext[name] for name in _NAMES if name in command.ext}
+    if command.code in _OF_BODY:
+        what |= _OF_BODY[command.code](bytes(command.body))
     audit.administered(
         user=user or ANONYMOUS,
         peer=request.connection.name,
         code=command.code,
-        what=what | {"outcome": answer.code, "remark": answer.remark or ""},
+        what=what | {"outcome": int(outcome), "remark": remark},
     )
+
+
+def _settings(body: bytes) -> dict[str, Any]:
+    """Their names; the values may be secret, and those that changed have a line of their own."""
+    return {"settings": [name.decode() for name in _SETTING.findall(body)[:SHOWN_MAX]]}
+
+
+def _policies(body: bytes) -> dict[str, Any]:
+    try:
+        told = [
+            f"{entry['decision']} {entry['resource']} {','.join(entry['actions'])}"
+            for policy in fastjson.loads(body)["policies"]
+            for entry in policy["entries"]
+        ]
+    except (ValueError, LookupError, TypeError):
+        return {}  # it was refused
+    return {"policies": told[:SHOWN_MAX]}
+
+
+_OF_BODY: Final[dict[int, Callable[[bytes], dict[str, Any]]]] = {
+    RequestCode.UPDATE_BROKER_CONFIG: _settings,
+    RequestCode.AUTH_CREATE_ACL: _policies,
+    RequestCode.AUTH_UPDATE_ACL: _policies,
+}

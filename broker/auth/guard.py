@@ -43,9 +43,10 @@ from aerobee.broker.auth.verdicts import (
     pull_asks,
 )
 from aerobee.broker.base.clock import Clock
+from aerobee.broker.base.refused import Refused
 from aerobee.broker.net.addresses import is_loopback
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.settings import Settings
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.command import Command
@@ -139,9 +140,13 @@ class Guard:
 
     def _audited(self, handler: Handler) -> Handler:
         def audited(request: Request) -> Command | None:
-            answer = handler(Audited(request, self.audit))
+            try:
+                answer = handler(Audited(request, self.audit))
+            except Refused as error:
+                note(self.audit, request, error.code, error.remark)
+                raise
             if answer is not None:
-                note(self.audit, request, answer)
+                note(self.audit, request, answer.code, answer.remark or "")
             return answer
 
         return audited

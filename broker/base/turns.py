@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Final
+from typing import ClassVar, Final
 
 import structlog
 
@@ -20,10 +20,16 @@ SLICE_S: Final = 0.0002
 MESSAGES_S: Final = 0.0003  # more for messages: cut finer, pulls would be slower
 
 
+def nothing() -> None:
+    """What is to be done after a turn, as a rule."""
+
+
 class Turns:
     """One for all connections and services of a loop."""
 
     __slots__ = ("_is_turning", "_until", "_waiting", "slice_s")
+
+    at_end: ClassVar[Callable[[], None]] = nothing  # called after each turn, once for the process
 
     def __init__(self, slice_s: float = SLICE_S) -> None:
         self.slice_s = slice_s
@@ -69,6 +75,7 @@ class Turns:
         waiting = self._waiting
         if not waiting:
             self._is_turning = False
+            Turns.at_end()
             return
         asyncio.get_running_loop().call_soon(self._turn)
         now = perf_counter()
@@ -82,6 +89,7 @@ class Turns:
             now = perf_counter()
             if now + (now - before) >= self._until:  # another like it would not fit
                 break
+        Turns.at_end()
 
 
 class InOrder:

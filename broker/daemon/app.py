@@ -14,15 +14,18 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.compiled import PATH
+from aerobee.broker.daemon.failover_wiring import ReplicaHere
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.daemon.process import run_daemon
-from aerobee.broker.daemon.replication import Following, start_master
+from aerobee.broker.daemon.replication import Following, copies_of, in_sync_of, start_master
 from aerobee.broker.daemon.role_change import RoleChange
 from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.daemon.service_life import ServiceLife
 from aerobee.broker.daemon.store_settings import store_settings
 from aerobee.broker.daemon.wiring import make_broker, make_front
 from aerobee.broker.fast.choice import HotFeed
+from aerobee.broker.ha.copies import Copies
+from aerobee.broker.ha.in_sync import InSync
 from aerobee.broker.ha.master_links import MasterLinks
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.addresses import join
@@ -86,6 +89,8 @@ class AppBroker:
         self._lives = asyncio.Lock()  # a change of role is a stop and a start
         self._role_change = RoleChange(settings, self.roles, self._restart)
         self._not_started_again = ""  # why
+        self._replica: ReplicaHere | None = None  # with an arbiter
+        self._failing_over: asyncio.Task[None] | None = None
         self._metrics: MetricsServer | None = None
         self._build()
 
@@ -116,9 +121,23 @@ class AppBroker:
         async with self._lives:
             role = self.settings.broker_role
             self.roles.choose()
+            if self.settings.has_arbiter:
+                disk = self._disk or RealDisk()
+                self._replica = ReplicaHere(
+                    self.settings, self.roles, self._role_change, disk, self._restart
+                )
             if self.settings.broker_role != role:
                 self._build()
             await self._start()
+            if self.is_ready and self._replica is not None:
+                self._fail_over(self._replica)
+
+    def _fail_over(self, replica: ReplicaHere) -> None:
+        """Let the arbiter say who is the master, until the stop."""
+        failover = self._role_change.failover = replica.make_failover(self.broker)
+        self.broker.replication.failover = failover.status
+        self._failing_over = asyncio.create_task(failover.run(), name="failover")
+        self._failing_over.add_done_callback(lambda task: self.life.task_ended(task))
 
     async def _start(self, cut_to: int | None = None) -> None:
         try:
@@ -127,7 +146,7 @@ class AppBroker:
             self._start_metrics()
             self.life.make_folder()
             # In a thread: a recovery may take long, and systemd must hear that it goes on.
-            opened = partial(self.roles.opened, self.broker.store, cut_to)
+            opened = partial(self._opened, cut_to)
             promoted = self.roles.begins_epoch
             await asyncio.to_thread(self.life.load, self._recovering, opened, cut_to, promoted)
         except StartGivenUp:
@@ -152,6 +171,12 @@ class AppBroker:
             metrics_port=self.metrics_port if self._metrics else "off",
             hot_path=PATH,
         )
+
+    def _opened(self, cut_to: int | None) -> None:
+        """In the thread: the log is in order, and nobody writes it yet."""
+        self.roles.opened(self.broker.store, cut_to)
+        if self._replica is not None:
+            self._replica.opened(self.broker)
 
     @property
     def is_thread_busy(self) -> bool:
@@ -257,17 +282,27 @@ class AppBroker:
         broker.replication.epochs = lambda: self.roles.epochs.ends(broker.store.max_physical_offset)
         broker.replication.promote = self._role_change.promote
         identity = (settings, self.clock, broker.topics, broker.addresses, ours)
+        if self._role_change.failover is not None:
+            broker.replication.failover = self._role_change.failover.status
         if settings.is_slave:
             following = Following(broker, spawn, self.roles.epoch_file, self._role_change.cut_log)
             self._role_change.following = following
+            if self._replica is not None:  # an arbiter tells who is the master, not name servers
+                return Registrar(*identity)
             return Registrar(
                 *identity,
                 following.master_told,
                 following.lacks_master,
                 epoch_told=self.roles.hear,
             )
+        copies: Copies | InSync
+        if self._replica is not None:
+            copies = in_sync_of(broker, spawn, self._replica.broker_id)
+            self._replica.leads_with(copies)
+        else:
+            copies = copies_of(broker, spawn)
         self._slaves = start_master(
-            broker, self._replication_socket, spawn, self.roles.epoch_file, self._tls
+            broker, self._replication_socket, spawn, self.roles.epoch_file, self._tls, copies
         )
         self._replication_socket = None  # its task closes it
         version = broker.topics.data_version
@@ -297,6 +332,16 @@ class AppBroker:
         self._stopping = True
         async with self._lives:
             await self._stop()
+            await self._end_failover()
+
+    async def _end_failover(self) -> None:
+        """Our log is closed: another one may be the master at once."""
+        failover, task = self._role_change.failover, self._failing_over
+        self._role_change.failover = self._failing_over = None
+        if failover is not None and task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await failover.end()
 
     async def _stop(self) -> None:
         self.is_ready = False
@@ -320,29 +365,37 @@ class AppBroker:
 
     # --- a change of role, while the process lives
 
-    async def _restart(self, cut_to: int | None) -> None:
-        """A stop and a start with the role that is remembered now, at the same ports."""
+    async def _restart(self, cut_to: int | None) -> bool:
+        """A stop and a start with the role that is remembered now, at the same ports; False: it has
+        stopped, and not started again."""
         async with self._lives:
             if self._stopping:
-                return
+                return False
+            if cut_to is not None and self.roles.is_told_to_lead:
+                return True  # elected since: its log is the one that counts
             settings = self.settings
             ports = (self.broker_port, self.namesrv_port, self.broker.addresses.ha_port)
             try:
                 await self._stop()
                 settings.listen_port, settings.namesrv_listen_port = ports[:2]
-                if settings.ha_listen_port >= 0:
+                if settings.ha_listen_port >= 0 and ports[2]:  # none: the last try has failed
                     settings.ha_listen_port = ports[2]
                 self.roles.choose()
                 if not settings.is_slave:  # promoted since: its log is the one that counts
                     cut_to = None
                 self._build()
                 await self._start(cut_to)
+                self._not_started_again = ""
+                return True
             except (StartError, StoreError) as error:
                 self._not_started_again = str(error)
                 log.error("the broker did not start again: restart it", reason=str(error))
             except Exception as error:  # nobody waits for this task: it would be silent
                 self._not_started_again = f"{type(error).__name__}: {error}"
                 log.error("the broker did not start again: restart it", exc_info=error)
+            if self._replica is not None:
+                self._replica.is_up = False  # failover tries again
+            return False
 
     # --- what it says of itself
 

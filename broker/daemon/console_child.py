@@ -5,6 +5,7 @@ looks at neither starts nor imports anything of it. It ends by itself, or when t
 """
 
 import contextlib
+import ipaddress
 import json
 import os
 import socket
@@ -43,10 +44,18 @@ class ConsoleChild:
         settings = self._settings
         if not settings.console_enable:
             return "the console is off: consoleEnable=true switches it on"
-        if settings.metrics_prom_exporter_host not in _LOOPBACK and not settings.console_token:
+        if bool(settings.console_auth_header) != bool(settings.console_proxies):
+            return "consoleAuthHeader and consoleProxies need each other"
+        for name in filter(None, settings.console_proxies.split(",")):
+            try:
+                ipaddress.ip_network(name.strip(), strict=False)
+            except ValueError as error:
+                return f"consoleProxies has addresses and networks: {error}"
+        is_open = not settings.console_token and not settings.console_auth_header
+        if settings.metrics_prom_exporter_host not in _LOOPBACK and is_open:
             return (
-                "beyond loopback the console needs consoleToken, or whoever reaches this port "
-                "could read messages"
+                "beyond loopback the console needs consoleToken or consoleAuthHeader, or whoever "
+                "reaches this port could read messages"
             )
         return ""
 
@@ -81,6 +90,8 @@ class ConsoleChild:
             "write": settings.console_write,
             "token": settings.console_token,
             "hosts": [name for name in settings.console_hosts.split(",") if name],
+            "auth_header": settings.console_auth_header,
+            "proxies": [name for name in settings.console_proxies.split(",") if name],
             "hide_bodies": not settings.console_bodies,
             "channel": theirs.fileno(),
             "idle": settings.console_idle_seconds,

@@ -23,7 +23,7 @@ from aerobee.protocol.wire.codes import RequestCode
 if TYPE_CHECKING:
     from aerobee.broker.base.histogram import Histogram
     from aerobee.broker.handlers.context import Broker
-    from aerobee.broker.net.dispatch import Dispatcher
+    from aerobee.broker.net.requests import Dispatcher
     from aerobee.broker.net.server import Server
 
 _TOPIC = ("topic", "is_system")
@@ -262,6 +262,20 @@ class Collector(Families):
                 self._add(family, (kind,), count)
             yield family
 
+    def _failover(self, told: dict[str, Any]) -> Iterator[Metric]:
+        """With etcd: whether it answers, and who could take over."""
+        away_s = told["awaySeconds"] or 0
+        for name, text, value in (
+            ("aerobee_failover_leads", "1: this broker is the master by etcd's record", "leads"),
+            ("aerobee_failover_epoch", "The epoch of etcd's record", "epoch"),
+        ):
+            yield self._single(name, text, told[value])
+        yield self._single("aerobee_etcd_away_seconds", "Since etcd does not answer", away_s)
+        members = len(told["inSync"])
+        yield self._single("aerobee_failover_in_sync", "Replicas in sync by the record", members)
+        elections = told["electionsWon"]
+        yield self._single("aerobee_failover_elections_won", "Elections won by us", elections)
+
     def _replication(self) -> Iterator[Metric]:
         """A slave says whether it follows; a master, how far behind each of its slaves is."""
         replication = self._broker.replication
@@ -286,6 +300,8 @@ class Collector(Families):
         epochs = replication.epochs()
         newest = epochs[-1][0][0] if epochs else 0
         yield self._single("aerobee_replica_epoch", "The newest epoch of the log", newest)
+        if failover := replication.failover():
+            yield from self._failover(failover)
         in_sync = sum(slave["inSync"] for slave in slaves)
         yield self._single("aerobee_slaves_in_sync", "Slaves that are near enough", in_sync)
 

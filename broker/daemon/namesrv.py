@@ -11,9 +11,9 @@ from aerobee.broker.auth.model import AccessError
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.handlers.name_service import requests
 from aerobee.broker.net.addresses import join
-from aerobee.broker.net.dispatch import Dispatcher
 from aerobee.broker.net.general_feed import GeneralFeed
 from aerobee.broker.net.listening import StartError, limits_of, open_name_service_socket, tls_of
+from aerobee.broker.net.requests import Dispatcher
 from aerobee.broker.net.server import Server
 from aerobee.broker.net.tls import Tls
 from aerobee.broker.services.name_service.kv_config import KvConfig

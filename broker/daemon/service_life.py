@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from aerobee.broker.auth.model import AccessError
+from aerobee.broker.ha.config_sync import add_unknown_topics
 from aerobee.broker.ha.cut import forget_timer_log, take_back_progress
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.listening import StartError
@@ -87,21 +88,23 @@ class ServiceLife:
         try:
             opened()
             self._load_services(promoted)
-        except (StartError, StoreError):
-            broker.store.close()
-            raise
         except OSError as error:
             broker.store.close()
             raise StoreError(
                 f"the configuration in {broker.store.settings.layout.config} cannot be used: "
                 f"{error}; check who may read and write there, and the disk"
             ) from error
+        except Exception:  # a mistake of ours too: the next start needs the folder
+            broker.store.close()
+            raise
 
     def _load_services(self, promoted: bool) -> None:
         broker = self._broker
         if self._settings.is_slave:
             self._check_classes()
         broker.topics.load()
+        if promoted:
+            add_unknown_topics(broker.store, broker.topics)
         broker.groups.load()
         broker.history.load()
         broker.offsets.load()
@@ -162,11 +165,11 @@ class ServiceLife:
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run until the stop; an end by mistake is said loudly, and makes the broker unhealthy."""
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(self.task_ended)
         self._tasks.append(task)
         return task
 
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+    def task_ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.failed = task.get_name()

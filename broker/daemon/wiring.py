@@ -35,12 +35,13 @@ from aerobee.broker.handlers.admin import topics as admin_topics
 from aerobee.broker.handlers.admin import users as admin_users
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.name_service import requests as name_service
+from aerobee.broker.handlers.plain_batch import put_plain_rows
 from aerobee.broker.handlers.pull import pull
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.why import explain
 from aerobee.broker.net.addresses import Addresses
-from aerobee.broker.net.dispatch import Dispatcher, Handler
+from aerobee.broker.net.requests import Dispatcher, Handler
 from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.clients.clients import Clients
 from aerobee.broker.services.clients.returning import Returning
@@ -161,7 +162,12 @@ def make_broker(
         order_locks=OrderLocks(clock),
         history=history,
         batch_ledger=BatchLedger(
-            folder, store, clock, stats.add_put, settings.spark_sink_keep_days
+            folder,
+            store,
+            clock,
+            stats.add_put,
+            settings.spark_sink_keep_days,
+            partial(put_plain_rows, store),
         ),
         name_service=_name_service(settings, clock, topics, addresses, disk, superseded),
         guard=Guard(

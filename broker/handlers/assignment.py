@@ -8,7 +8,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.base.resource_names import is_retry_topic
 from aerobee.broker.handlers.common import bound, known_topic, read_body, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.clients.heartbeats import BROADCASTING
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode

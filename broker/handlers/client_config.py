@@ -3,7 +3,7 @@
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, read_body, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.clients.subscription import TAG
 from aerobee.broker.services.filters.sql_filters import compiled
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode

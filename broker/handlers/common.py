@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.services.config_files.table_file import TableFile
 from aerobee.broker.services.groups.config import GroupConfig
 from aerobee.broker.services.topics.config import TopicConfig

@@ -2,7 +2,7 @@
 
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.send_rules import LATE
-from aerobee.broker.net.dispatch import Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import Command

@@ -7,7 +7,7 @@ import structlog
 from aerobee.broker.base import resource_names
 from aerobee.broker.handlers.common import bound, peer, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.clients.heartbeats import (
     CONSUME_ACTIVELY,
     ConsumerData,

@@ -6,7 +6,7 @@ from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, read_body, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.clients.heartbeats import CLIENT_ID_MAX
 from aerobee.broker.services.config_files.config_file import as_int
 from aerobee.protocol.json.fastjson import MessageQueue

@@ -11,7 +11,7 @@ from aerobee.broker.handlers.common import (
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.protocol.wire.admin_headers import QueryConsumerOffset, UpdateConsumerOffset
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command

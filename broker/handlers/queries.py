@@ -6,7 +6,7 @@ from typing import Final
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.store.results import Boundary, QueryResult
 from aerobee.protocol.files.record import decode_record
 from aerobee.protocol.files.record_layout import CorruptRecord
@@ -85,18 +85,19 @@ def view_message_by_id(broker: Broker, request: Request) -> Command:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
             f"can not find message by the offset, {offset}: the log can be read from "
-            f"{broker.store.min_physical_offset} to {broker.store.visible_limit()}",
+            f"{broker.store.min_physical_offset} to {broker.store.safe_limit()}",
         )
     return request.command.answer(ResponseCode.SUCCESS, {}, record)
 
 
 def stored_record(broker: Broker, physical_offset: int) -> bytes | None:
-    """The bytes of the record that begins exactly there; None when none does that consumers may
-    see: with SYNC_FLUSH a crash takes back what is not flushed."""
+    """The bytes of the record that begins exactly there; None when none does that may be
+    shown: with SYNC_FLUSH a crash takes back what is not flushed. Replicas compare their logs by
+    this, also what is not confirmed yet."""
     if physical_offset < 0:
         return None
     view = broker.store.record_at(physical_offset)
-    if view is None or physical_offset + len(view) > broker.store.visible_limit():
+    if view is None or physical_offset + len(view) > broker.store.safe_limit():
         return None
     try:
         message = decode_record(view)

@@ -6,7 +6,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, known_topic, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.ids import encode_host
 from aerobee.protocol.files.record import Message

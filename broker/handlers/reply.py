@@ -7,8 +7,8 @@ from aerobee.broker.handlers.common import bound
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.net.addresses import join
-from aerobee.broker.net.dispatch import Handler, Request
 from aerobee.broker.net.questions import ConnectionClosed
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.reply import push_request, waiting_client
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.ids import decode_host, encode_host, offset_message_id

@@ -3,7 +3,7 @@
 from aerobee.broker.handlers.common import bound, unsaved_text
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.retry import SentBack
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode

@@ -7,7 +7,7 @@ topic here (that its sends need no other check than the queue id) is what lets i
 import random
 import time
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
@@ -23,7 +23,7 @@ from aerobee.broker.handlers.send_rules import (
 )
 from aerobee.broker.net.answers import send_answers
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.services.topics.config import WRITE, TopicConfig
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import BatchPut, PutResult, PutStatus
@@ -36,6 +36,9 @@ from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import SendRequest, decode_ext, decode_send_v2
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
 
 # The client counts retries itself, and says how many there may be, from this version (3.4.9) on.
 VERSION_WITH_MAX_RECONSUME: Final = 121
@@ -296,14 +299,13 @@ class Sends:
         self, request: Request, fields: SendRequest
     ) -> tuple[BatchPut, str] | None:
         """What became of a batch of plain messages, and their ids; None: `_batch` has to look."""
-        body, text = request.command.body, fields.properties
+        body = request.command.body
         queue = self.plain.get(fields.topic, {}).get(fields.queue_id)
         if (
             queue is None
             or not isinstance(body, bytes)
             or len(body) > self.broker.settings.max_message_size
-            or properties.TRAN_MSG in text
-            or _is_delayed(text)
+            or is_unusual_batch(fields.properties)
         ):
             return None
         connection = request.connection
@@ -316,11 +318,17 @@ class Sends:
         )
         if rows is None:
             return None
-        result: BatchPut | None = self.broker.store.put_plain_batch(rows, fields.topic)
+        return self.put_rows_of_batch(rows, fields.topic, store_host.hex().upper().encode())
+
+    def put_rows_of_batch(
+        self, rows: "_hot.Run", topic: str, id_head: bytes
+    ) -> tuple[BatchPut, str] | None:
+        """What became of them, and their ids; None: the general way has to look."""
+        result: BatchPut | None = self.broker.store.put_plain_batch(rows, topic)
         if result is None:
             return None
-        self.broker.stats.add_put(fields.topic, len(rows), result.size)
-        return result, rows.message_ids(store_host.hex().upper().encode())
+        self.broker.stats.add_put(topic, len(rows), result.size)
+        return result, rows.message_ids(id_head)
 
     # --- putting and answering
 
@@ -382,6 +390,11 @@ class Sends:
 
 def _illegal(reason: str) -> Refused:
     return Refused(ResponseCode.MESSAGE_ILLEGAL, reason)
+
+
+def is_unusual_batch(text: str) -> bool:
+    """By the properties of its request."""
+    return properties.TRAN_MSG in text or _is_delayed(text)
 
 
 def _is_delayed(text: str) -> bool:

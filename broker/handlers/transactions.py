@@ -8,7 +8,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.transactions.service import EndRequest
 from aerobee.protocol.files.ids import parse_offset_message_id
 from aerobee.protocol.files.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK

@@ -193,9 +193,34 @@ def found_head(
     if codec == JSON and not broker_id:  # whose encoder writes names in the alphabet's order
         header = _FOUND_JSON % (max_offset, min_offset, next_offset, opaque)
         return frame_lengths(JSON, len(header), body_size) + header
-    fields = pull_fields(next_offset, min_offset, max_offset, broker_id)
-    command = Command(ResponseCode.SUCCESS, fields, b"", opaque, RESPONSE_FLAG, FOUND, codec=codec)
-    return encode_frame_head(command, body_size)
+    if codec == JSON or broker_id:
+        fields = pull_fields(next_offset, min_offset, max_offset, broker_id)
+        return encode_frame_head(_found(codec, opaque, fields), body_size)
+    values = _OPAQUE[codec][1](opaque), b"%d" % max_offset, b"%d" % min_offset, b"%d" % next_offset
+    header = _found_form(codec, *map(len, values)) % values
+    return frame_lengths(codec, len(header), body_size) + header
+
+
+def _found(codec: int, opaque: int, fields: dict[str, str]) -> Command:
+    return Command(ResponseCode.SUCCESS, fields, b"", opaque, RESPONSE_FLAG, FOUND, codec=codec)
+
+
+@lru_cache(maxsize=_FORMS_MAX)
+def _found_form(codec: int, opaque: int, high: int, low: int, after: int) -> bytes:
+    """The header for values of these sizes. To be filled in: opaque, end, beginning, next."""
+    number = next(
+        each for each in (0, 1 << 7, 1 << 8, 1 << 16) if len(_OPAQUE[codec][1](each)) == opaque
+    )
+    fields = pull_fields(*(10 ** (size - 1) for size in (after, low, high)))
+    header = encode_frame_head(_found(codec, number, fields), 0)[8:]
+    place = _OPAQUE[codec][0] - 8
+    pieces = [header[:place].replace(b"%", b"%%"), b"%b"]
+    end = place + opaque
+    for name, size in ((b"maxOffset", high), (b"minOffset", low), (b"nextBeginOffset", after)):
+        at = header.index(name, end) + len(name) + (4 if codec == ROCKETMQ else 1)
+        pieces += header[end:at].replace(b"%", b"%%"), b"%b"
+        end = at + size
+    return b"".join((*pieces, header[end:].replace(b"%", b"%%")))
 
 
 @lru_cache(maxsize=64)

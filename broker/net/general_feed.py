@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.dispatch import Dispatcher, Request
 from aerobee.broker.net.outbox import Part
+from aerobee.broker.net.requests import Dispatcher, Request
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.command import JSON, RESPONSE_FLAG, ROCKETMQ

@@ -7,6 +7,7 @@ a client stays what it is while it waits.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,9 +16,9 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.dispatch import Dispatcher
 from aerobee.broker.net.general_feed import GeneralFeed, is_message_request
 from aerobee.broker.net.outbox import Part
+from aerobee.broker.net.requests import Dispatcher
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import RESPONSE_FLAG
@@ -75,6 +76,10 @@ class Share:
             self._counted_at = now
         return self._counted
 
+    def admit(self, count: int) -> None:
+        """So many more are in flight; a count of all connections finds them by itself."""
+        self._counted += count
+
 
 class Shares:
     """All addresses, or all users."""
@@ -107,23 +112,36 @@ class Shares:
     def why_over(self, share: Share, size: int) -> str:
         """What limit is reached, in words; "" when none is."""
         most, now = self.most, self._clock.monotonic()
-        whose = f"{self.kind}:{share.name}"
         if self.has_too_many(share):
             return (
-                f"{whose} has {len(share.connections)} connections, at most {most.connections} "
-                f"are allowed (maxConnectionsPer{self.kind})"
+                f"{self.kind}:{share.name} has {len(share.connections)} connections, at most "
+                f"{most.connections} are allowed (maxConnectionsPer{self.kind})"
             )
         if most.requests and share.in_flight(self._in_flight, now) >= most.requests:
-            return (
-                f"{whose} has {most.requests} requests in flight, more are not allowed "
-                f"(maxRequestsPer{self.kind}); await answers first"
-            )
+            return self._why_full(share.name)
         if most.bytes_per_second and (wait := share.take(size, most, now)):
             return (
-                f"{whose} is over {most.bytes_per_second} bytes a second "
+                f"{self.kind}:{share.name} is over {most.bytes_per_second} bytes a second "
                 f"(maxBytesPerSecondPer{self.kind}); try again in {wait:.3f} s"
             )
         return ""
+
+    def room(self, share: Share | None) -> tuple[float, str]:
+        """How many more requests may be in flight, and why not more than that. Of a user that is
+        not known yet: as many as any user may have."""
+        most = self.most.requests
+        if not most:
+            return math.inf, ""
+        if share is None:
+            return most, self._why_full("of this connection")
+        used = share.in_flight(self._in_flight, self._clock.monotonic())
+        return most - used, self._why_full(share.name)
+
+    def _why_full(self, name: str) -> str:
+        return (
+            f"{self.kind}:{name} has {self.most.requests} requests in flight, more are not "
+            f"allowed (maxRequestsPer{self.kind}); await answers first"
+        )
 
 
 class Quota:
@@ -143,12 +161,27 @@ class Quota:
     def gate(self, frames: Sequence[RawFrame]) -> tuple[Sequence[Part], Sequence[RawFrame]]:
         """Answers to those that may not be, and the others."""
         reason = self._why_over(frames)
+        room = 0.0
         if not reason:
-            return (), frames
+            room, reason = min(self._addresses.room(self._address), self._users.room(self._user))
+            if room == math.inf:
+                return (), frames
         refused: list[RawFrame] = []
         others: list[RawFrame] = []
+        admitted = 0
         for frame in frames:
-            (refused if is_message_request(frame) else others).append(frame)
+            if not is_message_request(frame):
+                others.append(frame)
+            elif admitted < room:
+                others.append(frame)
+                admitted += 1
+            else:
+                refused.append(frame)
+        self._address.admit(admitted)
+        if self._user is not None:
+            self._user.admit(admitted)
+        if refused:
+            self._say(reason)
         return refusals(refused, reason), others
 
     def _why_over(self, frames: Sequence[RawFrame]) -> str:
@@ -162,10 +195,13 @@ class Quota:
             reason = self._users.why_over(self._user, size)
             if reason and self._users.has_too_many(self._user):
                 _close_soon(connection, reason)
-        if reason and connection.active_at - self._logged_at >= LOG_EVERY_S:
+        return reason
+
+    def _say(self, reason: str) -> None:
+        connection = self._connection
+        if connection.active_at - self._logged_at >= LOG_EVERY_S:
             self._logged_at = connection.active_at
             log.warning("over a limit: requests refused", peer=connection.name, reason=reason)
-        return reason
 
     def _settle(self) -> None:
         """What was answered since the last requests counts, also if these are refused."""

@@ -6,7 +6,8 @@ publishes their rows as ordinary messages. What makes that happen once:
 
 1. the intent (query, batch, chunks, the log's end) is saved before the first row is published,
    and after the chunks are on disk;
-2. every published row carries its place (`SPARK_ROW`: query/batch/partition/chunk/row);
+2. every published row carries its name (`SPARK_ROW`: query/batch/partition/number, by the writer;
+   of writers that give none query/batch/partition/chunk/row);
 3. the ledger (query -> newest committed batch) is saved after the last row is on disk.
 
 Intent and commit are records of the log too (`ledger_log`), before and behind the rows: a replica
@@ -32,6 +33,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.services import ledger_log
 from aerobee.broker.services.config_files.classes import config_path
 from aerobee.broker.services.config_files.json_file import load_json, save_json
+from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.log.read_records import read_records
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutResult, PutStatus
@@ -54,6 +56,7 @@ PREPARED_TOPIC: Final = SYSTEM_TOPIC_PREFIX + "SPARK_PREPARED"
 ROW: Final = "SPARK_ROW"
 _ROW_MARK: Final = (ROW + properties.NAME_END).encode()
 _CHUNK_ID: Final = "SPARK_CHUNK"
+_NAMED: Final = "SPARK_NAMED"  # of a chunk whose rows bring their names
 _DAY_MS: Final = 24 * 3_600_000
 _SCAN_PAUSE_S: Final = 0.02  # of walking the log, after which others get their turn
 
@@ -91,11 +94,13 @@ class BatchLedger:
         clock: Clock,
         count_put: Callable[[str, int, int], None],
         keep_days: int = 0,
+        put_plain: Callable[[str, int, StoredMessage], tuple[int, int] | None] = lambda *_: None,
     ) -> None:
         self.path = config_path(folder, FILE_NAME)
         self._store = store
         self._clock = clock
         self._count_put = count_put  # topic, messages, bytes: for the broker's figures
+        self._put_plain = put_plain  # rows as they are, cheaply; None: they have to be looked at
         self._keep_ms = keep_days * _DAY_MS  # after a query's last commit; 0: for ever
         self._committed: dict[str, int] = {}
         self._committed_at: dict[str, int] = {}
@@ -169,7 +174,16 @@ class BatchLedger:
 
     def _load_file(self) -> int:
         """Returns the number of the first record of the log that the file does not know."""
-        content = load_json(self.path, disk=self._store.disk) or {}
+        try:
+            self._take(load_json(self.path, disk=self._store.disk, strict=True) or {})
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise StoreError(
+                f"{self.path} is damaged ({error}); without it a batch could be stored twice: put "
+                f"its .bak in its place, or remove it if no query writes exactly once here"
+            ) from error
+        return self._noted_from
+
+    def _take(self, content: dict[Any, Any]) -> None:
         self._committed = {q: int(b) for q, b in content.get("committed", {}).items()}
         times, now = content.get("committedAt", {}), self._clock.now_ms()
         self._committed_at = {q: int(times.get(q, now)) for q in self._committed}
@@ -177,7 +191,6 @@ class BatchLedger:
             chunks = [Chunk(**chunk) for chunk in intent["chunks"]]
             self._intents[query] = Intent(int(intent["batch"]), int(intent["logStart"]), chunks)
         self._noted_from = int(content.get("notedFrom", 0))
-        return self._noted_from
 
     async def _save(self) -> None:
         self._noted_from = ledger_log.end_of(self._store)
@@ -249,7 +262,14 @@ class BatchLedger:
                 log.info("a query was forgotten", query=query, committed_at=at_ms)
 
     def prepare(
-        self, query: str, batch: int, chunk: Chunk, rows: Message, queue_id: int
+        self,
+        query: str,
+        batch: int,
+        chunk: Chunk,
+        rows: Message,
+        queue_id: int,
+        *,
+        named: bool = False,
     ) -> PutResult:
         """Stores a chunk; `rows` has the target topic and the encoded rows as its body."""
         text = properties.encode(
@@ -257,6 +277,7 @@ class BatchLedger:
                 _CHUNK_ID: chunk.name(query, batch),
                 properties.REAL_TOPIC: rows.topic,
                 properties.REAL_QID: str(queue_id),
+                **({_NAMED: "true"} if named else {}),
             }
         )
         rows.topic, rows.queue_id, rows.properties = PREPARED_TOPIC, 0, text
@@ -328,7 +349,7 @@ class BatchLedger:
         done = set() if fresh else await self._published(query, intent)
         rows = 0
         for chunk in intent.chunks:
-            record = self._chunk(query, intent.batch, chunk)
+            record = self._chunk(query, intent.batch, chunk, check=not fresh)  # that was just done
             rows += self._publish(f"{query}/{intent.batch}", chunk, record, done)
             await asyncio.sleep(0)
         now_ms = self._clock.now_ms()
@@ -359,17 +380,23 @@ class BatchLedger:
         """Puts the chunk's rows that are not `done`; how many rows the chunk has."""
         topic = properties.get(record.properties, properties.REAL_TOPIC) or ""
         queue_id = int(properties.get(record.properties, properties.REAL_QID) or 0)
+        named = properties.get(record.properties, _NAMED) is not None
+        if named and not done and (put := self._put_plain(topic, queue_id, record)):
+            self._count_put(topic, *put)
+            return put[0]
         parts = decode_batch(record.body)
         messages = []
         for number, (flag, body, text) in enumerate(parts):
-            name = f"{batch}/{chunk.partition}/{chunk.chunk}/{number}"
-            if name not in done:
+            if not named:
+                place = f"{batch}/{chunk.partition}/{chunk.chunk}/{number}"
+                text = properties.pair(ROW, place) + text
+            if properties.get(text, ROW) not in done:
                 messages.append(
                     Message(
                         topic,
                         queue_id,
                         body,
-                        properties.pair(ROW, name) + properties.ended(text),
+                        properties.ended(text),
                         flag,
                         0,
                         record.born_timestamp,
@@ -429,12 +456,20 @@ class BatchLedger:
             await self._wait_for_copies(end)
 
     async def _wait_for_copies(self, end: int) -> None:
-        """As long as a send would. What is not on a slave by then is stored here all the same."""
+        """As long as a send would. What is not on a slave by then is stored here all the same, and
+        said to be; but with an arbiter a failover may take it back: Refused, the intent stays."""
         done: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         self._store.when_durable(end, done.set_result)
         status = await done
-        if status is not PutStatus.PUT_OK:
-            log.warning("a batch is not on enough slaves", status=status.name, log_end=end)
+        if status is PutStatus.PUT_OK:
+            return
+        log.warning("a batch is not on enough slaves", status=status.name, log_end=end)
+        if self._store.settings.has_arbiter:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the batch is not on all in-sync replicas ({status.name}); commit again, it goes "
+                "on where it stopped",
+            )
 
     # --- chunks
 
@@ -447,12 +482,12 @@ class BatchLedger:
             return True
         return False
 
-    def _chunk(self, query: str, batch: int, chunk: Chunk) -> StoredMessage:
+    def _chunk(self, query: str, batch: int, chunk: Chunk, *, check: bool = True) -> StoredMessage:
         """The stored chunk; Refused when it is not there or another's."""
         view = self._store.record_at(chunk.offset, chunk.size)
         name = chunk.name(query, batch)
         try:
-            record = None if view is None else decode_record(view, check=True)
+            record = None if view is None else decode_record(view, check=check)
         except CorruptRecord as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"chunk {name} is damaged: {error}") from None
         if record is None or properties.get(record.properties, _CHUNK_ID) != name:

@@ -253,10 +253,19 @@ class DaemonSettings:
         False, "Whether it may change anything; else it only shows.", ours=True
     )
     console_token: str = setting(
-        "", "Asked of every browser; needed beyond loopback.", ours=True, secret=True
+        "",
+        "Asked of every browser; beyond loopback it or consoleAuthHeader is needed.",
+        ours=True,
+        secret=True,
     )
     console_hosts: str = setting(
         "", "Names besides localhost by which browsers may come.", unit="name,name", ours=True
+    )
+    console_auth_header: str = setting(
+        "", "The header in which a proxy says who looks; then nobody comes without.", ours=True
+    )
+    console_proxies: str = setting(
+        "", "Who may say so by that header.", unit="address,network", ours=True
     )
     console_bodies: bool = setting(True, "Whether it shows bodies of messages.", ours=True)
     console_idle_seconds: int = setting(

@@ -20,11 +20,10 @@ Value = bool | int | float | str
 # Key, type, what it may be, and what it would promise that we do not have. Anything else than the
 # first value refuses the start: a broker that looks safe and is not is worse than none.
 REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
-    ("minInSyncReplicas", int, 1, "sets of replicas are not there yet"),
-    ("totalReplicas", int, 1, "sets of replicas are not there yet"),
-    ("allAckInSyncStateSet", bool, False, "sets of replicas are not there yet"),
-    ("enableControllerMode", bool, False, "failover by a controller is not there yet"),
-    ("enableControllerInNamesrv", bool, False, "failover by a controller is not there yet"),
+    ("totalReplicas", int, 1, "the set of replicas is kept in etcd: etcdEndpoints"),
+    ("allAckInSyncStateSet", bool, False, "with etcdEndpoints it is so: failoverAck=IN_SYNC"),
+    ("enableControllerMode", bool, False, "the controller is not there; see etcdEndpoints"),
+    ("enableControllerInNamesrv", bool, False, "the controller is not there; see etcdEndpoints"),
     ("enableDLegerCommitLog", bool, False, "the DLedger log is another format"),
     ("enableSlaveActingMaster", bool, False, "slaves that act as masters are not there"),
     ("enableRemoteEscape", bool, False, "slaves that act as masters are not there"),

@@ -177,7 +177,13 @@ def _without_effect(settings: Settings) -> Iterator[str]:
             kinds.setdefault(known.about.meaning, []).append(known.key)
     for meaning, keys in kinds.items():
         yield f"no effect here: {', '.join(keys)} ({meaning})"
-    if settings.broker_id != 0 and not settings.is_slave:
+    if settings.has_arbiter and settings.failover_ack == "MASTER":
+        yield (
+            "failoverAck=MASTER: sends are answered before any replica has them; a failover loses "
+            "what the new master had not received, at most what was put in "
+            f"haMaxTimeSlaveNotCatchup={settings.ha_max_time_slave_not_catchup} ms"
+        )
+    if settings.broker_id != 0 and not settings.is_slave and not settings.has_arbiter:
         yield f"brokerId={settings.broker_id} is taken as 0: this broker is a master"
         settings.broker_id = 0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.protocol.files.config_journal import SUFFIX, read_journal, with_journal
+from aerobee.protocol.files.config_seal import without_seal
 from aerobee.protocol.json import fastjson
 
 
@@ -19,4 +20,4 @@ def read_config(store: str, name: str) -> dict[Any, Any]:
     journal = path.with_name(name + SUFFIX)
     if journal.is_file():
         with_journal(data, content, read_journal(journal.read_bytes()))
-    return content
+    return without_seal(content)

@@ -1,6 +1,6 @@
 """The journal beside a config file: changes that are on disk while the JSON file is still older.
 
-`topics.json.journal` is a text of lines, followed by zeros or by what an earlier use left there:
+`topics.json.journal` is a text of lines and a zero, followed by what an earlier use left there:
 
     crc32 {"journal":1,"size":<bytes of the JSON file>,"crc32":<of all of them>}
     crc32 [[["topicConfigTable","orders"],{...}],[["topicConfigTable","gone"]], ...]
@@ -24,6 +24,7 @@ from zlib import crc32
 from aerobee.protocol.json import fastjson
 
 SUFFIX: Final = ".journal"
+END: Final = b"\0"  # behind the last line; the next one takes its place
 _VERSION: Final = 1
 _CRC_DIGITS: Final = 8
 
@@ -90,6 +91,12 @@ def read_journal(data: bytes) -> Journal | None:
                 journal.changes.append((tuple(map(str, path)), value[0] if value else None))
         journal.end, journal.chain = end, chain
     return journal
+
+
+def is_cut_off(data: bytes, journal: Journal | None) -> bool:
+    """Whether something other than the end follows the last whole line."""
+    end = 0 if journal is None else journal.end
+    return data[end : end + len(END)] not in (END, b"")
 
 
 def _base(value: dict[str, int]) -> Base:

@@ -49,6 +49,7 @@ TIMER_CARRIED_LEVEL: Final = "TIMER_CARRIED_LEVEL"
 LAST_FAILURE: Final = "LAST_FAILURE"  # ours: why a consumer gave the message back
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+NUL: Final = "\0"
 CRC32: Final = "__CRC32#"
 
 PROPERTIES_SIZE_MAX: Final = 32767

@@ -13,7 +13,7 @@ from aerobee.broker.handlers.common import (
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.settings import FixedSetting, SettingsError, render_settings
 from aerobee.broker.settings.properties_file import parse_properties
 from aerobee.protocol.wire.admin_headers import QueryConsumeQueue, StatsData

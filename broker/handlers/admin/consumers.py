@@ -6,7 +6,7 @@ from typing import Any
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, known_topic, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.admin_headers import (
     ConsumerGroupHeader,

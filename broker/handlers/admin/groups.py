@@ -17,7 +17,7 @@ from aerobee.broker.handlers.common import (
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.groups.config import GroupConfig, group_from_json
 from aerobee.protocol.wire.admin_headers import DeleteGroup, GroupForbidden, GroupHeader, GroupPage
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode

@@ -15,7 +15,7 @@ from aerobee.broker.handlers.common import (
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.clients.consumer_group import Member
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.store.results import Boundary

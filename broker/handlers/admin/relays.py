@@ -10,7 +10,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, reply_later, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.queries import stored_record
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.clients.consumer_group import Member
 from aerobee.protocol.files.ids import parse_offset_message_id
 from aerobee.protocol.json import fastjson

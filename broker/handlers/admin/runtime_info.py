@@ -228,6 +228,8 @@ def _ours(broker: Broker) -> dict[str, str]:
         "replicaEpoch": str(epochs[-1][0][0] if epochs else 0),
         "sendsRefused": refusal.reason if refusal else "",
     }
+    if broker.settings.has_arbiter:
+        info["failover"] = "etcd"
     groups = sorted(group.name for group in broker.clients.consumer_groups() if group.conflicts)
     return info | ({"subscriptionConflicts": ",".join(groups)} if groups else {})
 

@@ -17,7 +17,7 @@ from aerobee.broker.handlers.common import (
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.config_files.config_file import DataVersion
 from aerobee.broker.services.topics.config import (
     FILTER_TYPES,

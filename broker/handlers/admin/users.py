@@ -15,7 +15,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, read_body, reply_later, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.addresses import join
-from aerobee.broker.net.dispatch import Handler, Request
+from aerobee.broker.net.requests import Handler, Request
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command

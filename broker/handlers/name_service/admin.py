@@ -5,7 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from aerobee.broker.handlers.common import answer_when_saved
-from aerobee.broker.net.dispatch import Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.name_service.registration_body import topic_queues_from_route
 from aerobee.broker.services.name_service.routes import MASTER_ID, QueueData
 from aerobee.broker.services.name_service.service import NameService

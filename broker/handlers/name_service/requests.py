@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from aerobee.broker.handlers.name_service import admin as admin
-from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.services.config_files.config_file import as_int
 from aerobee.broker.services.name_service.kv_config import ORDER_TOPIC_CONFIG
 from aerobee.broker.services.name_service.registration_body import decode_slices
@@ -148,7 +148,8 @@ def _master_of(service: NameService, request: Request, header: _RegisterRequest)
     routes, local = service.routes, service.routes.local
     epoch = routes.epoch_of(header.broker_name)
     known = {"masterEpoch": str(epoch)} if epoch else {}
-    if local and (local.name, local.broker_id) == (header.broker_name, MASTER_ID):
+    is_local = local and (local.name, local.broker_id) == (header.broker_name, MASTER_ID)
+    if is_local and not routes.local_is_superseded:
         address = service.address_for(request.connection)
         return known | {"haServerAddr": service.ha_address_of(address), "masterAddr": address}
     master = routes.master_of(header.broker_name)

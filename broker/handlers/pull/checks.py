@@ -17,6 +17,12 @@ from aerobee.protocol.wire.headers import PULL_SUBSCRIPTION, PullRequest
 def selection_of(broker: Broker, fields: PullRequest, *, is_lite: bool) -> Selection:
     """What the pull selects; Refused says why it may not be."""
     settings = broker.settings
+    if not broker.replication.is_settled:
+        raise Refused(
+            ResponseCode.SYSTEM_BUSY,
+            "this replica does not know yet which of its messages are confirmed: pull from the "
+            "master, or again in a moment",
+        )
     if not settings.broker_permission & READ:
         raise Refused(
             ResponseCode.NO_PERMISSION,

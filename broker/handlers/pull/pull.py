@@ -20,18 +20,19 @@ from aerobee.broker.handlers.pull.cold import OldEntries, in_thread
 from aerobee.broker.handlers.pull.filtering import select
 from aerobee.broker.net.answers import found_head, pull_fields
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.dispatch import (
+from aerobee.broker.net.outbox import JOIN_MAX, Part
+from aerobee.broker.net.requests import (
     CLIENT_TOLD,
     ERROR_TEXT_MAX,
     Handler,
     Request,
-    say_refused,
+    log_refusal,
 )
-from aerobee.broker.net.outbox import JOIN_MAX, Part
 from aerobee.broker.services.filters.selection import ALL
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.reading.plain_read import joined
 from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
 from aerobee.protocol.files.queue_entry import ENTRY_SIZE
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -242,7 +243,7 @@ class Pulls:
         found = broker.store.read_plain(queue, pull.queue_offset, count, bytes_max)
         if found is None or pull.flag & ONEWAY_FLAG:
             return ()
-        file, position, end, views, size, count, behind = found
+        file, position, end, records, size, count, behind = found
         residence = self._residence
         if self._reports.device_failed or not (
             (behind < RECENT_BYTES and monotonic() < residence.recent_until)
@@ -267,10 +268,10 @@ class Pulls:
             next_broker = 0
         head = found_head(pull.codec, pull.opaque, next_offset, low, high, size, next_broker)
         if size <= JOIN_MAX:
-            return (b"".join((head, *views)),)
+            return (joined(head, records),)
         file.hold()
         pull.connection.outbox.release_when_sent(file.release)
-        return (head, *views)
+        return (head, *records)
 
     def _has_to_wait(self, pull: Pull) -> bool:
         """Whether a large answer is for a later turn of the loop."""
@@ -534,7 +535,7 @@ def _refusal(pull: Pull, code: int, remark: str) -> Sequence[Part]:
     if pull.flag & ONEWAY_FLAG:
         return ()
     answer = Command(code, {}, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)
-    say_refused(pull.connection, pull.code, False, answer)
+    log_refusal(pull.connection, pull.code, False, answer)
     return (encode_frame(answer),)
 
 

@@ -5,7 +5,7 @@ from aerobee.broker.handlers.common import bound
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.why.copies import copy_facts, decoded, find_copies, meant_for
 from aerobee.broker.handlers.why.groups import group_facts, groups_to_tell
-from aerobee.broker.net.dispatch import Handler, Request, failed
+from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.store.results import QueryResult
 from aerobee.protocol.files.ids import is_offset_message_id, parse_offset_message_id, unique_id_time
 from aerobee.protocol.files.record import decode_record

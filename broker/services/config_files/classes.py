@@ -23,6 +23,7 @@ CLASSES: Final = {
     "delayOffset.json": Kept.REPLICATED,
     "timercheck": Kept.REPLICATED,
     "brokerRole.json": Kept.LOCAL,
+    "replicaState.json": Kept.LOCAL,  # whether this one may be elected
     "timerMoves": Kept.LOCAL,  # of the timer log, which a slave has not
     "consumerFilter.json": Kept.LOCAL,  # from heartbeats, which clients send to slaves too
     "consumerMembers.json": Kept.LOCAL,  # who was online here

@@ -92,7 +92,7 @@ class ConfigFile:
         self._reports = Reports(clock)
 
     def load(self) -> dict[Any, Any] | None:
-        return load_json(self.path, disk=self._disk)
+        return load_json(self.path, disk=self._disk, strict=True)
 
     def changed_lazily(self) -> None:
         """Save with the next round of `run`."""

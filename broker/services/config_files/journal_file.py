@@ -15,16 +15,19 @@ import structlog
 from aerobee.broker.services.config_files.json_file import put_in_place, read_json, write_fresh
 from aerobee.broker.store.files.disk import Disk, DiskFile
 from aerobee.protocol.files.config_journal import (
+    END,
     SUFFIX,
     Base,
     Journal,
     base_of,
     encode_line,
     encode_start,
+    is_cut_off,
     next_base,
     read_journal,
     with_journal,
 )
+from aerobee.protocol.files.config_seal import seal
 from aerobee.protocol.json import fastjson
 
 log = structlog.get_logger("aerobee.store")
@@ -46,6 +49,8 @@ class JournalFile:
         self._end = 0
         self._size = SIZE_MIN  # that the file should have
         self.is_open = False  # whether the JSON file that it extends is on disk
+        self._has_lines = True  # of any use, also of one by a process before this one
+        self._names_next = False  # the last of them is of the JSON file that is about to come
 
     @property
     def is_used(self) -> bool:
@@ -58,12 +63,30 @@ class JournalFile:
         if self.is_used and self._file is not None:
             line, _ = encode_line(next_base(base), self._chain)
             if self._end + len(line) <= self._file.size:
-                self._file.write(self._end, line)
+                self._file.write(self._end, (line + END)[: self._file.size - self._end])
                 self._file.sync()
+                self._names_next = True
+        elif self.is_open:
+            self._forget()
         self.is_open = False
+
+    def _forget(self) -> None:
+        """The JSON file on disk holds all that stands here. Old lines that do not name it would
+        look as if another broker had written it."""
+        if not self._has_lines:
+            return
+        if self._file is not None:
+            self._file.write(0, b"\0")
+            self._file.sync()
+        elif self._disk.exists(self.path):
+            self._disk.unlink(self.path)
+        self._has_lines = False
 
     def begin(self, base: Base) -> None:
         """This JSON file is on disk: what is added from now on extends it."""
+        if not self._names_next:
+            self._forget()
+        self._names_next = False
         self._start, self._chain = encode_start(base)
         self._end = 0
         self._size = SIZE_MIN
@@ -97,7 +120,9 @@ class JournalFile:
             return False
         if self._file is None or self._file.size < self._size:
             self._file = self._make()
-        self._file.write(self._end, data)
+        self._has_lines = True
+        # A zero behind it, where there is room: a start then knows an end from damage.
+        self._file.write(self._end, (data + END)[: self._size - self._end])
         self._file.sync()
         self.is_open = True
         self._start, self._chain = b"", chain
@@ -129,7 +154,15 @@ def load_with_journal(path: str, disk: Disk) -> tuple[dict[Any, Any] | None, boo
     name = path + SUFFIX
     if not disk.exists(name):
         return content, False
-    journal = read_journal(disk.read_small(name))
+    lines = disk.read_small(name)
+    journal = read_journal(lines)
+    if is_cut_off(lines, journal):
+        log.warning(
+            "a journal ends in a line that is not whole: it was being written when the power "
+            "went, or is damaged; the changes before it are used",
+            path=name,
+            position=0 if journal is None else journal.end,
+        )
     whole = content if content is not None else {}
     count = with_journal(data, whole, journal)
     if count is None:
@@ -153,7 +186,7 @@ def load_with_journal(path: str, disk: Disk) -> tuple[dict[Any, Any] | None, boo
 
 def _fold(path: str, whole: dict[Any, Any], journal: Journal, disk: Disk) -> None:
     """Replace the JSON file by one that holds the journal's changes."""
-    data = fastjson.dumps(whole, indent=1)
+    data = seal(fastjson.dumps(whole, indent=1))
     write_fresh(path, data, disk)
     line, _ = encode_line(next_base(base_of(data)), journal.chain)
     file = disk.open(path + SUFFIX)

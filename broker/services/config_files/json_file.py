@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from aerobee.broker.store.files.disk import Disk, RealDisk, make_folder
+from aerobee.protocol.files.config_seal import is_broken, seal, without_seal
 from aerobee.protocol.json import fastjson
 
 log = structlog.get_logger("aerobee.store")
@@ -20,19 +21,22 @@ PRIVATE: Final = 0o600
 _real_disk = RealDisk()
 
 
-def load_json(path: str, *, disk: Disk = _real_disk) -> dict[Any, Any] | None:
-    """The object in the file; from `.bak`, with a warning, when the file is unreadable.
+def load_json(path: str, *, disk: Disk = _real_disk, strict: bool = False) -> dict[Any, Any] | None:
+    """The object in the file; from `.bak`, with a warning, when the file is unreadable. `strict`:
+    nobody changes it by hand, so one that does not match its checksum is unreadable, too.
 
     OSError when the system does not let us read what may be whole."""
-    return read_json(path, disk)[0]
+    return read_json(path, disk, strict=strict)[0]
 
 
-def read_json(path: str, disk: Disk) -> tuple[dict[Any, Any] | None, bytes]:
+def read_json(
+    path: str, disk: Disk, *, strict: bool = False
+) -> tuple[dict[Any, Any] | None, bytes]:
     """Like `load_json`, with the bytes that the object was read from."""
-    value, reason, data = _read(disk, path)
+    value, reason, data = _read(disk, path, strict)
     if value is not None:
         return value, data
-    spare, spare_reason, data = _read(disk, path + ".bak")
+    spare, spare_reason, data = _read(disk, path + ".bak", strict)
     if spare is not None:
         log.warning("a config file is read from its .bak", path=path, reason=str(reason))
         return spare, data
@@ -49,7 +53,9 @@ def read_json(path: str, disk: Disk) -> tuple[dict[Any, Any] | None, bytes]:
     return None, b""
 
 
-def _read(disk: Disk, path: str) -> tuple[dict[Any, Any] | None, str | OSError, bytes]:
+def _read(
+    disk: Disk, path: str, strict: bool
+) -> tuple[dict[Any, Any] | None, str | OSError, bytes]:
     data = b""
     try:
         if not disk.exists(path):
@@ -62,19 +68,27 @@ def _read(disk: Disk, path: str) -> tuple[dict[Any, Any] | None, str | OSError, 
         return None, str(error), data
     if not isinstance(value, dict):
         return None, "it holds no JSON object", data
-    return value, "", data
+    if is_broken(data):
+        if strict:
+            return None, "it does not match its checksum", data
+        log.warning(
+            "a config file does not match its checksum: it was changed by hand, or is damaged; "
+            "it is used as it is; compare it with its .bak",
+            path=path,
+        )
+    return without_seal(value), "", data
 
 
 def save_json(path: str, value: dict[Any, Any], *, disk: Disk = _real_disk) -> None:
     """Replace the file; OSError when the disk refuses, the old content then stays."""
-    write_fresh(path, fastjson.dumps(value, indent=1), disk)
+    write_fresh(path, seal(fastjson.dumps(value, indent=1)), disk)
     put_in_place(path, disk)
 
 
 def save_private_json(path: str, value: dict[Any, Any], disk: Disk) -> None:
     """The same for secrets: nobody else may read the file."""
     make_folder(disk, os.path.dirname(path))
-    disk.write_small(path + ".tmp", fastjson.dumps(value, indent=1), PRIVATE)
+    disk.write_small(path + ".tmp", seal(fastjson.dumps(value, indent=1)), PRIVATE)
     put_in_place(path, disk)
 
 

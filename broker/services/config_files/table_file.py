@@ -35,6 +35,7 @@ from aerobee.broker.services.config_files.table_text import (
 )
 from aerobee.broker.store.files.disk import Disk, RealDisk
 from aerobee.protocol.files.config_journal import Change, Path, base_of
+from aerobee.protocol.files.config_seal import seal
 
 log = structlog.get_logger("aerobee.config")
 
@@ -285,7 +286,7 @@ class TableFile:
         return None
 
     def _replace(self, texts: list[bytes]) -> OSError | None:
-        data = b"".join(texts)
+        data = seal(b"".join(texts))
         base = base_of(data)
         try:
             write_fresh(self.path, data, self._disk)

@@ -95,7 +95,7 @@ class ScheduleKeeper:
             entry = self._store.queue_entry(SCHEDULE_TOPIC, level - 1, queue_offset)
             message = self._message(level, queue_offset)
             if entry is None or message is None:
-                put_again.say_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)
+                put_again.log_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)
                 continue
             ready = put_again.delivered(message)
             due_ms = self._schedule.due_ms(level, queue_offset, entry[2], now_ms)

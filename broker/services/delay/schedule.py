@@ -81,6 +81,8 @@ class Schedule:
         for level, queue_offset in (table if isinstance(table, dict) else {}).items():
             self._next[as_int(level, 0)] = as_int(queue_offset, 0)
         mark = as_int(content.get(_MARK), -1)
+        if not content and self._store.disk.exists(self.file.path):
+            mark = 0  # it is damaged: the copies in the log tell all of it
         self._pass_delivered(origins_since(self._store, mark if mark >= 0 else None))
         self._durable = dict(self._next)
         self._mark = max(mark, 0)
@@ -148,7 +150,7 @@ class Schedule:
             try:
                 due_ms = self.step(self._clock.now_ms())
             except Exception as error:  # the next round must come, whatever is wrong with this one
-                put_again.say_failed(
+                put_again.log_failure(
                     self._store.reports, "delivering delayed messages failed", error
                 )
                 await self._clock.sleep(FAILED_RETRY_S)
@@ -203,7 +205,7 @@ class Schedule:
                 break
             message = put_again.message_at(self._store, physical_offset, size)
             if message is None:
-                put_again.say_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)
+                put_again.log_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)
             ready = put_again.delivered(message) if message is not None else None
             if message is not None and ready is not None:
                 batch.append((message, ready))

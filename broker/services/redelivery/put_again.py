@@ -53,7 +53,7 @@ def sound_messages(
         entry = store.queue_entry(topic, queue_id, queue_offset)
         message = message_at(store, entry[0], entry[1]) if entry else None
         if message is None:
-            say_damaged(topic, queue_id, queue_offset)
+            log_damaged(topic, queue_id, queue_offset)
         else:
             yield message
 
@@ -74,7 +74,7 @@ def first_at_or_after(
     return low
 
 
-def say_damaged(topic: str, queue_id: int, queue_offset: int) -> None:
+def log_damaged(topic: str, queue_id: int, queue_offset: int) -> None:
     log.error(
         "a message cannot be read from the log: left out",
         topic=topic,
@@ -133,7 +133,7 @@ def delivered(stored: StoredMessage) -> Message | None:
     return message
 
 
-def say_failed(reports: Reports, event: str, error: Exception) -> None:
+def log_failure(reports: Reports, event: str, error: Exception) -> None:
     """A round of deliveries failed and is tried again: by the disk, or by a mistake of ours."""
     reports.failed(event, error, then="tried again every second")
 

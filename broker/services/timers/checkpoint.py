@@ -14,6 +14,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+import structlog
+
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.wake import Wake
 from aerobee.broker.services.timers.recovery import Passed
@@ -29,6 +31,10 @@ _MARK: Final = Struct(">qqi")  # place in the log, the old clock, number of rang
 _RANGE: Final = Struct(">qqq")
 _CRC_SIZE: Final = 4  # of the fields, the mark and the ranges
 _RANGES_MAX: Final = 8  # all of it in one sector
+_COUNT_AT: Final = _MARK_AT + 16
+_SECTOR: Final = 512
+
+log = structlog.get_logger("aerobee.timers")
 
 
 class TimerCheckpoint(NamedTuple):
@@ -84,16 +90,32 @@ class Checkpoints:
     def load(self) -> TimerCheckpoint:
         disk = self._store.disk
         page = disk.read_small(self.path)[:_PAGE] if disk.exists(self.path) else b""
+        page = self._whole(page)
         if len(page) >= _FIELDS.size:
             self.point = TimerCheckpoint(*_FIELDS.unpack_from(page))
-        if len(page) == _PAGE:
-            mark, old_clock_ms, count = _MARK.unpack_from(page, _MARK_AT)
-            ranges_at = _MARK_AT + _MARK.size
-            end = ranges_at + _RANGE.size * count
-            if 0 <= count <= _RANGES_MAX and page[end : end + _CRC_SIZE] == _checksum(page[:end]):
-                self.mark, self.old_clock_ms = mark, old_clock_ms
-                self.passed = tuple(map(Passed._make, _RANGE.iter_unpack(page[ranges_at:end])))
+        end = _end_of_marks(page)
+        if end is not None:
+            self.mark, self.old_clock_ms, _ = _MARK.unpack_from(page, _MARK_AT)
+            ranges = page[_MARK_AT + _MARK.size : end]
+            self.passed = tuple(map(Passed._make, _RANGE.iter_unpack(ranges)))
         return self.point
+
+    def _whole(self, page: bytes) -> bytes:
+        """The page; with a bit turned back if that makes it match its checksum."""
+        if len(page) < _PAGE or _end_of_marks(page) is not None or not any(page[_MARK_AT:]):
+            return page
+        for bit in range(_SECTOR * 8):
+            mended = bytearray(page)
+            mended[bit // 8] ^= 1 << bit % 8
+            if _end_of_marks(mended) is not None:
+                log.warning("a flipped bit was found and turned back", path=self.path, bit=bit)
+                return bytes(mended)
+        log.warning(
+            "how far the timers had come does not match its checksum: a Java broker has written it "
+            "since, or it is damaged; it is used as it is",
+            path=self.path,
+        )
+        return page
 
     async def run(self, interval_s: float) -> None:
         """Write within `interval_s` of a change, until cancelled."""
@@ -188,5 +210,16 @@ class Checkpoints:
         return _FIELDS.pack(*self.point)
 
 
-def _checksum(page: bytes) -> bytes:
+def _end_of_marks(page: bytes | bytearray) -> int | None:
+    """Where they end; None: the page has none of ours."""
+    if len(page) < _PAGE:
+        return None
+    count = int.from_bytes(page[_COUNT_AT : _COUNT_AT + 4], "big", signed=True)
+    end = _MARK_AT + _MARK.size + _RANGE.size * count
+    if not 0 <= count <= _RANGES_MAX or page[end : end + _CRC_SIZE] != _checksum(page[:end]):
+        return None
+    return end
+
+
+def _checksum(page: bytes | bytearray) -> bytes:
     return crc32(page).to_bytes(_CRC_SIZE, "big")

@@ -287,7 +287,7 @@ class Timers:
             try:
                 due_ms = self.step(self._clock.now_ms())
             except Exception as error:  # the next round must come, whatever is wrong with this one
-                put_again.say_failed(self._store.reports, "delivering timers failed", error)
+                put_again.log_failure(self._store.reports, "delivering timers failed", error)
                 await self._clock.sleep(FAILED_RETRY_S)
                 continue
             now_ms = self._clock.now_ms()

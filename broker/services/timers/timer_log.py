@@ -5,6 +5,10 @@
          same second, -1: none    24  4 delay from it, ms   44  8 deliver time (upstream: 0)
                                   28  8 offset of the record
 
+The deliver time has 48 bits; the 16 before it are a sum of the unit (0: none, it is upstream's), by
+which a flipped bit is found. It leaves out what `repoint` changes: offset and size of the record,
+which tell themselves whether they are right, and the mark of that.
+
 A file ends with a blank unit when less than a unit and a blank fit. Files are written by calls,
 never through a map: a full disk is an error then, not the end of the process. Blocks are allocated
 ahead of the writing, so that it is an error of the write, not of a later sync.
@@ -54,6 +58,42 @@ _DTYPE: Final = np.dtype(
     ]
 )
 Units = npt.NDArray[np.void]
+_SUM_AT: Final = 48  # bits
+_DELIVER_MASK: Final = (1 << _SUM_AT) - 1
+_MAGIC_WORD: Final = 7
+_SUM_WORD: Final = 22
+_WEIGHTS: Final = np.array(
+    [
+        0 if _RECORD_AT <= 2 * n < _RECORD_AT + _RECORD.size or n == _SUM_WORD else n + 1
+        for n in range(26)
+    ],
+    np.int64,
+)
+_SUM_MAX: Final = 65_535
+
+
+def _summed(units: bytes) -> bytearray:
+    """The units with their sums; as they are where a time leaves no room for one."""
+    data = bytearray(units)
+    words = np.frombuffer(data, ">u2").reshape(-1, UNIT_SIZE // 2)
+    own = words[:, _SUM_WORD]
+    own[:] = np.where(own == 0, _sums(words.astype(np.int64)), own)
+    return data
+
+
+def _sums(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    words = words.copy()
+    magic = words[:, _MAGIC_WORD]
+    words[:, _MAGIC_WORD] = np.where(magic == MAGIC_NOTED, magic, magic & ~MAGIC_CARRIED)
+    return (words @ _WEIGHTS) % _SUM_MAX + 1
+
+
+def _are_whole(units: Units) -> npt.NDArray[np.bool_]:
+    """Which units match their sums, or have none."""
+    words = units.view(">u2").reshape(-1, UNIT_SIZE // 2).astype(np.int64)
+    sums = words[:, _SUM_WORD]
+    whole: npt.NDArray[np.bool_] = (sums == 0) | (sums == _sums(words))
+    return whole
 
 
 class Unit(NamedTuple):
@@ -239,7 +279,7 @@ class TimerLog:
         """Write the batch; OSError when the disk refuses, the batch is dropped then."""
         if not self._pending:
             return
-        data, self._pending = b"".join(self._pending), []
+        data, self._pending = bytes(_summed(b"".join(self._pending))), []
         start = self._pending_at // self._file_size * self._file_size
         self._block = (NONE, b"")
         try:
@@ -311,6 +351,7 @@ class TimerLog:
         if size != UNIT_SIZE:
             return None
         slot_ms = written_ms + delay_ms
+        deliver_ms &= _DELIVER_MASK
         return Unit(position, previous, magic, written_ms, slot_ms, offset, record_size, deliver_ms)
 
     def scan(self) -> Iterator[tuple[int, Units]]:
@@ -323,6 +364,7 @@ class TimerLog:
                 data = file.read(inside, min(_SCAN_UNITS * UNIT_SIZE, self._file_size - inside))
                 units = np.frombuffer(data, _DTYPE, count=len(data) // UNIT_SIZE)
                 sound = (units["size"] == UNIT_SIZE) & (units["magic"] & ~_MAGIC_MASK == 0)
+                sound &= _are_whole(units)
                 count = len(units) if sound.all() else int(np.argmin(sound))
                 if count:
                     yield start + inside, units[:count]

@@ -101,7 +101,7 @@ class Dispatcher:
         if answer is None:
             return None
         if answer.code:
-            say_refused(request.connection, command.code, command.is_oneway, answer)
+            log_refusal(request.connection, command.code, command.is_oneway, answer)
         return None if command.is_oneway else answer_to(command, answer)
 
 
@@ -116,7 +116,7 @@ def _run(handler: Handler, request: Request) -> Command | None:
         return failed(request, error)
 
 
-def say_refused(connection: "Connection", code: int, is_oneway: bool, answer: Command) -> None:
+def log_refusal(connection: "Connection", code: int, is_oneway: bool, answer: Command) -> None:
     """Log bad input, and what is refused without an answer: there is no other trace of it."""
     if answer.code not in _BAD_INPUT and (not is_oneway or answer.code in _STORED):
         return
