@@ -25,8 +25,10 @@ WORKDIR /var/lib/aerobee
 VOLUME /var/lib/aerobee
 EXPOSE 9876 10909 10911 10912 5557
 STOPSIGNAL SIGTERM
-# A broker answers on 10911, a name server alone on 9876.
-HEALTHCHECK --interval=10s --timeout=5s CMD \
-    aerobee ping --count 1 --url mq://127.0.0.1:10911 || aerobee ping --count 1 --url mq://127.0.0.1:9876
+# A broker says it by HTTP; a name server alone, or a broker without metrics, is asked: it may want TLS.
+HEALTHCHECK --interval=10s --timeout=8s CMD \
+    python3 -c "import urllib.request as u; u.urlopen('http://127.0.0.1:5557/healthz', timeout=2)" 2>/dev/null && exit 0; \
+    for port in 10911 9876; do for url in mq://127.0.0.1:$port "mqs://127.0.0.1:$port?verify=none"; do \
+    aerobee ping --direct --count 1 --timeout 1 --url "$url" && exit 0; done; done; exit 1
 ENTRYPOINT ["aerobee"]
 CMD ["broker"]

@@ -1,10 +1,17 @@
 """What one client that makes topics, groups or key-values costs the others, and how fast it goes.
 
-    python -m bench.creations [--fsync-ms 20] [--count 20000] [--seconds 8]
+    python -m bench.creations [--fsync-ms 20] [--count 20000] [--seconds 3] [--rounds 3]
 
 First on a disk whose every sync takes 20 ms longer: round trips of single sends to one topic, alone
 and beside a client with 50 requests under way. Then on the disk as it is: how long 20,000 take, one
-after the other and 50 at a time. The broker, the sender and the other client are three processes.
+after the other and 50 at a time. Ends with 1 when a p99 is more than doubled (the median of the
+rounds, each against its own base), or when 20,000 take longer than 60 s.
+
+The broker, the sender and the other client are three processes. On two cores the kernel may let the
+sender wait for a core behind one of the others, for its whole share of 1 to 3 ms: the answer is
+there, and nobody is woken to read it. That is no doing of the broker's. So the other client gets
+the cores that nobody else wants (SCHED_IDLE), and the sender takes a core at once where it may
+(SCHED_FIFO, as root). "control" shows what is left of it: the same client at another broker.
 """
 
 from __future__ import annotations
@@ -14,13 +21,16 @@ import itertools
 import multiprocessing
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import NamedTuple
 
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codecs import decode_command
@@ -39,6 +49,9 @@ sys.argv[0] = "aerobee"
 sys.exit(main())
 """
 _IN_FLIGHT = 50
+_RATIO_MAX = 2.0
+_WHOLE_S_MAX = 60.0
+_CONTROL_S = 2.0
 
 
 def topic(name: str) -> Command:
@@ -119,10 +132,18 @@ def create(port: int, kind: str, names: Iterator[str], in_flight: int, stop: Eve
         waiting -= came
 
 
-def _create_until(port: int, kind: str, stop: Event, made: multiprocessing.Queue[int]) -> None:
-    os.nice(10)  # what is measured is the broker's trouble, not the machine's
-    names = (f"{kind.replace(' ', '-')}-{number}" for number in itertools.count())
+def _create_until(
+    port: int, kind: str, tag: str, stop: Event, made: multiprocessing.Queue[int]
+) -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    names = (f"{kind.replace(' ', '-')}-{tag}-{number}" for number in itertools.count())
     made.put(create(port, kind, names, _IN_FLIGHT, stop))
+
+
+def come_first() -> None:
+    """Have a core as soon as there is something to do; not what is started from here."""
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def live(port: int, seconds: float) -> list[float]:
@@ -180,32 +201,55 @@ class Broker:
         self._folder.cleanup()
 
 
-def beside(slow_s: float, seconds: float) -> None:
+class Beside(NamedTuple):
+    took: list[float]
+    rate: float  # of the other client
+
+    def __str__(self) -> str:
+        p50, p99 = quantile(self.took, 0.5), quantile(self.took, 0.99)
+        return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, max {self.took[-1]:.1f} ms; {self.rate:.0f}/s"
+
+
+def beside_creator(live_port: int, port: int, kind: str, tag: str, seconds: float) -> Beside:
+    """Sends to one broker while a client makes what it makes, there or at another."""
+    stop, made = multiprocessing.Event(), multiprocessing.Queue()
+    other = multiprocessing.Process(target=_create_until, args=(port, kind, tag, stop, made))
+    other.start()
+    time.sleep(0.5)
+    took = live(live_port, seconds)
+    stop.set()
+    count = made.get()
+    other.join()
+    return Beside(took, count / (seconds + 0.5))
+
+
+def beside(slow_s: float, seconds: float, rounds: int) -> list[str]:
+    """Prints a row for each kind; those that miss the mark."""
     print(f"sends beside a client with {_IN_FLIGHT} under way, each sync {slow_s * 1000:g} ms more")
-    with Broker(slow_s) as broker:
+    missed = []
+    with Broker(slow_s) as broker, Broker(slow_s) as another:
+        come_first()
         live(broker.port, 1.0)
+        live(another.port, 0.1)  # makes its topic
         for kind in KINDS:
-            base = live(broker.port, seconds)  # each time anew: a machine has its moods
-            print(f"  alone: p50 {quantile(base, 0.5):.2f} ms, p99 {quantile(base, 0.99):.2f} ms")
-            stop, made = multiprocessing.Event(), multiprocessing.Queue()
-            args = (broker.port, kind, stop, made)
-            other = multiprocessing.Process(target=_create_until, args=args)
-            other.start()
-            time.sleep(0.5)
-            took = live(broker.port, seconds)
-            stop.set()
-            count = made.get()
-            other.join()
-            p50, p99 = quantile(took, 0.5), quantile(took, 0.99)
-            ratios = f"x{p50 / quantile(base, 0.5):.1f}, x{p99 / quantile(base, 0.99):.1f}"
-            rate = count / (seconds + 0.5)
-            print(
-                f"  {kind}: p50 {p50:.2f} ms, p99 {p99:.2f} ms, max {took[-1]:.1f} ms "
-                f"({ratios}); {rate:.0f}/s"
-            )
+            ratios = []
+            for number in range(rounds):  # each with a base of its own: a machine has its moods
+                base = Beside(live(broker.port, seconds), 0.0)
+                found = beside_creator(broker.port, broker.port, kind, str(number), seconds)
+                ratios.append(quantile(found.took, 0.99) / quantile(base.took, 0.99))
+                print(f"  alone: {base}\n  {kind}: {found} (p99 x{ratios[-1]:.1f})", flush=True)
+            control = beside_creator(broker.port, another.port, kind, "control", _CONTROL_S)
+            print(f"  control, at another broker: {control}")
+            ratio = statistics.median(ratios)
+            print(f"{kind}: p99 x{ratio:.1f}", flush=True)
+            if ratio > _RATIO_MAX:
+                missed.append(f"{kind}: p99 x{ratio:.1f}")
+    return missed
 
 
-def whole(count: int) -> None:
+def whole(count: int) -> list[str]:
+    """Prints how long that many take; those that miss the mark."""
+    missed = []
     for in_flight in (1, _IN_FLIGHT):
         print(f"{count} of each, {in_flight} under way")
         for kind in KINDS:
@@ -215,19 +259,26 @@ def whole(count: int) -> None:
                     create(broker.port, "topics by sends", iter(["Live"]), 1, None)
                 began = time.perf_counter()
                 create(broker.port, kind, names, in_flight, None)
-                print(f"  {kind}: {time.perf_counter() - began:.1f} s", flush=True)
+                seconds = time.perf_counter() - began
+            print(f"  {kind}: {seconds:.1f} s", flush=True)
+            if seconds > _WHOLE_S_MAX * count / 20_000:
+                missed.append(f"{kind}, {in_flight} under way: {count} took {seconds:.0f} s")
+    return missed
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fsync-ms", type=float, default=20.0)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=20_000)
     args = parser.parse_args()
-    beside(args.fsync_ms / 1000, args.seconds)
-    if args.count:
-        whole(args.count)
+    missed = whole(args.count) if args.count else []
+    if args.rounds:
+        missed += beside(args.fsync_ms / 1000, args.seconds, args.rounds)
+    print(f"missed: {'; '.join(missed)}" if missed else "all within their marks")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,4 +15,5 @@ def describe_machine() -> str:
         platform.processor(),
     )
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    return f"{os.cpu_count()} cores ({cpu}), {memory_gb:.0f} GB, Linux {platform.release()}"
+    kernel = platform.release().partition("-")[0]
+    return f"{os.cpu_count()} cores ({cpu}), {memory_gb:.0f} GB, Linux {kernel}"

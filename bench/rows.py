@@ -62,6 +62,9 @@ def async_session(kind: str, folder: Path, scale: Scale, *, full: bool) -> Figur
         session.figures["start to first send: ms"] = start_seconds * 1000
         load("send", broker.port, topic="WarmUp", n=scale.warm_up)
         topic = session.send("send 4x32, 1 KB", scale.sends)
+        session.send("send 4x32, 100 B, ROCKETMQ header", scale.sends, size=100, codec="rmq")
+        session.send("send 1x256, 1 KB", scale.sends, conns=1, window=256)
+        session.send("send batches of 32, 1 KB", scale.sends // 32 * 32, batch=32, window=4)
         session.send("send 1x1, 1 KB", scale.round_trips, conns=1, window=1)
         session.send("send 1x1, 1 KB, client polls", scale.round_trips, conns=1, window=1, polls=1)
         session.pull("pull 32, 1 KB", topic, scale.pulls, 32)
@@ -70,7 +73,6 @@ def async_session(kind: str, folder: Path, scale: Scale, *, full: bool) -> Figur
         session.receipt("send to receipt", scale.receipts)
         if full:
             _matrix(session, scale)
-            session.send("send batches of 32, 1 KB", scale.sends // 32 * 32, batch=32, window=4)
             _sends_and_pulls(session, drive_of(broker), scale)
         session.figures |= _java_rows(broker, scale)
         session.memory()
@@ -121,10 +123,10 @@ def sync_session(kind: str, folder: Path, scale: Scale, *, full: bool) -> Figure
         session = Session(broker, drive_of(broker))
         load("send", broker.port, topic="WarmUp", n=scale.sync_sends, conns=8, window=32)
         session.send("SYNC_FLUSH 8x32, 1 KB", scale.sync_sends * 2, conns=8, window=32)
+        session.send("SYNC_FLUSH 1x32, 1 KB", scale.sync_sends, conns=1, window=32)
+        session.send("SYNC_FLUSH 1x1, 1 KB", scale.sync_sends // 10, conns=1, window=1)
         if full:
             session.send("SYNC_FLUSH 1x256, 1 KB", scale.sync_sends * 2, conns=1, window=256)
-            session.send("SYNC_FLUSH 1x32, 1 KB", scale.sync_sends, conns=1, window=32)
-            session.send("SYNC_FLUSH 1x1, 1 KB", scale.sync_sends // 10, conns=1, window=1)
         return session.figures
 
 

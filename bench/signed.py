@@ -16,6 +16,7 @@ from pathlib import Path
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.daemon.wiring import make_broker, make_front
+from aerobee.broker.fast.choice import HotFeed
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.connection import Connection
@@ -51,7 +52,7 @@ def running(folder: str, *, signed: bool) -> Iterator[tuple[Broker, MakePath]]:
     front = make_front(broker)
 
     def make(connection: Connection) -> HotPath:
-        return HotPath(connection, front.dispatcher, 16 << 20, front.sends, front.pulls)
+        return HotFeed(connection, front.dispatcher, 16 << 20, front.sends, front.pulls)
 
     yield broker, make
     broker.store.close()

@@ -39,13 +39,24 @@ MSGPACK: Final = Serializer(_dump_msgpack, msgspec.msgpack.decode)
 def json_of(kind: Any) -> Serializer:
     """JSON of one type, and checked: a dataclass, a TypedDict, a Pydantic model."""
     if hasattr(kind, "model_validate_json"):
-        return Serializer(_dump_json, kind.model_validate_json)
-    return Serializer(_dump_json, msgspec.json.Decoder(kind).decode)
+        return _checked(_dump_json, kind.model_validate_json)
+    return _checked(_dump_json, msgspec.json.Decoder(kind).decode)
 
 
 def msgpack_of(kind: Any) -> Serializer:
     """MessagePack of one type, and checked."""
     if hasattr(kind, "model_validate"):
         decode = msgspec.msgpack.decode
-        return Serializer(_dump_msgpack, lambda body: kind.model_validate(decode(body)))
-    return Serializer(_dump_msgpack, msgspec.msgpack.Decoder(kind).decode)
+        return _checked(_dump_msgpack, lambda body: kind.model_validate(decode(body)))
+    return _checked(_dump_msgpack, msgspec.msgpack.Decoder(kind).decode)
+
+
+def _checked(dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> Serializer:
+    """What a consumer could not read is not sent: it would end among the dead letters."""
+
+    def dumps_readable(value: Any) -> bytes:
+        body = dumps(value)
+        loads(body)
+        return body
+
+    return Serializer(dumps_readable, loads)

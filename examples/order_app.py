@@ -18,7 +18,13 @@ from aerobee import JSON, AerobeeError, Client, ConsumerOptions, Message, Verdic
 from aerobee.sync import connect as connect_blocking
 
 STATES = ("billed", "packed", "shipped")
-TOPICS = {"orders": 8, "events": 4, "prices": 2, "reminders": 2, "notices": 1}
+TOPICS = {
+    "shop-orders": 8,
+    "shop-events": 4,
+    "shop-prices": 2,
+    "shop-reminders": 2,
+    "shop-notices": 1,
+}
 
 
 class OrderApp:
@@ -43,7 +49,7 @@ class OrderApp:
 
     async def place_orders(self, mq: Client) -> None:
         """Each order is in the database if and only if its message is."""
-        async with mq.transactions("orders", group="shop", check=self.was_placed) as orders:
+        async with mq.transactions("shop-orders", group="shop", check=self.was_placed) as orders:
             number = 0
             while self.open.is_set():
                 number += 1
@@ -76,7 +82,7 @@ class OrderApp:
         number = 0
         while self.open.is_set():
             number += 1
-            await self.send_for_sure(mq, "notices", {"notice": number})
+            await self.send_for_sure(mq, "shop-notices", {"notice": number})
             self.announced.add(number)
             await asyncio.sleep(10 * self.pause)
 
@@ -86,12 +92,12 @@ class OrderApp:
         order = message.value["order"]
         if order % 10 == 5 and message.reconsume_times == 0:
             raise RuntimeError("the card reader is jammed; it is tried again")
-        reply = await mq.request("prices", {"order": order}, timeout=10)
+        reply = await mq.request("shop-prices", {"order": order}, timeout=10)
         self.insert("billed", order, reply.value["price"])
         for state in STATES:
             event = {"order": order, "state": state}
-            await self.send_for_sure(mq, "events", event, order_key=str(order))
-        await self.send_for_sure(mq, "reminders", {"order": order}, delay=1.0)
+            await self.send_for_sure(mq, "shop-events", event, order_key=str(order))
+        await self.send_for_sure(mq, "shop-reminders", {"order": order}, delay=1.0)
 
     async def tell_price(self, message: Message, _: Client) -> None:
         await message.reply({"price": message.value["order"] * 1.5})
@@ -103,7 +109,7 @@ class OrderApp:
         """In a thread: blocking calls only."""
         with (
             connect_blocking(self.url, serializer=JSON) as mq,
-            mq.consumer("reminders", group="phone") as inbox,
+            mq.consumer("shop-reminders", group="phone") as inbox,
         ):
             while self.open.is_set() or not self.is_settled():
                 for message in inbox.get_batch(32, timeout=0.2):
@@ -143,12 +149,12 @@ class OrderApp:
 
             again = ConsumerOptions(backoff=[0.3], commit_interval=1.0)
             served = [
-                await serve("price", "prices", "oracle", self.tell_price),
+                await serve("price", "shop-prices", "oracle", self.tell_price),
                 *[
-                    await serve("billing", "orders", "billing", self.bill, options=again)
+                    await serve("billing", "shop-orders", "shop-billing", self.bill, options=again)
                     for _ in range(3)
                 ],
-                await serve("follow", "events", "follow", self.follow, orderly=True),
+                await serve("follow", "shop-events", "follow", self.follow, orderly=True),
             ]
             for reader, seen in enumerate(self.noticed):
 
@@ -157,7 +163,9 @@ class OrderApp:
 
                 own = ConsumerOptions(state_path=self.folder / f"reader{reader}.json")
                 how = {"broadcast": True, "start": "first", "options": own}
-                served.append(await serve(f"reader{reader}", "notices", "readers", note, **how))
+                served.append(
+                    await serve(f"reader{reader}", "shop-notices", "readers", note, **how)
+                )
             phone = threading.Thread(target=self.read_reminders, daemon=True)
             phone.start()
             producing = [

@@ -11,7 +11,7 @@ from aerobee.client.admin.details import Details
 from aerobee.client.admin.types import Broker, Member, QueueLag, QueueStats
 from aerobee.client.admin.users import Users
 from aerobee.client.core import Core
-from aerobee.client.errors import BrokerError, Misuse, NotFound
+from aerobee.client.errors import Misuse, NotFound, refusal
 from aerobee.client.message import timestamp_ms
 from aerobee.client.transport.routes import AUTO_CREATE_QUEUES, PERM_READ, PERM_WRITE
 from aerobee.protocol.json import fastjson
@@ -89,10 +89,13 @@ class Admin:
         answer = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS, "the replicas")
         return dict(fastjson.loads(answer.body))
 
-    async def promote(self, address: str, *, role: str = "", force: bool = False) -> int:
+    async def promote(
+        self, address: str, *, role: str = "", force: bool = False, accept_loss: bool = False
+    ) -> int:
         """Let a slave be the master from now on; the epoch that begins. `force`: also if its master
-        is up."""
+        is up. `accept_loss`: with etcd, also if it may lack acknowledged messages."""
         ext = {"brokerRole": role, "force": "true" if force else "false"}
+        ext["acceptLoss"] = "true" if accept_loss else "false"
         answer = await self._ask(address, PROMOTE, f"the promotion of {address}", ext)
         return int(answer.ext["epoch"])
 
@@ -343,7 +346,7 @@ class Admin:
             if answer.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
                 continue
             if answer.code != ResponseCode.SUCCESS:
-                raise BrokerError(answer.code, answer.remark, what=f"the members of {group!r}")
+                raise refusal(answer.code, answer.remark, what=f"the members of {group!r}")
             found.append(fastjson.loads(answer.body))
         return found
 
@@ -371,7 +374,7 @@ class Admin:
                 broker.address, Command(RequestCode.GET_CONSUME_STATS, dict(ext))
             )
             if answer.code != ResponseCode.SUCCESS:
-                raise BrokerError(answer.code, answer.remark, what=f"the lag of group {group!r}")
+                raise refusal(answer.code, answer.remark, what=f"the lag of group {group!r}")
             table = fastjson.loads(answer.body).get("offsetTable") or {}
             found += [
                 QueueLag(
@@ -426,7 +429,7 @@ class Admin:
     async def _ask_name_server(self, code: int, what: str) -> Command:
         answer = await self._core.routes.name_request(Command(code))
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, what=what)
+            raise refusal(answer.code, answer.remark, what=what)
         return answer
 
     async def ping(self, address: str) -> float:

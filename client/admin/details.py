@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aerobee.client.core import Core
-from aerobee.client.errors import AerobeeError, BrokerError, NoRoute, NotFound
+from aerobee.client.errors import AerobeeError, BrokerError, NoRoute, NotFound, refusal
 from aerobee.client.message import Message
 from aerobee.protocol.files.record import decode_record, decode_records
 from aerobee.protocol.json import fastjson
@@ -97,7 +97,7 @@ class Details:
         if answer.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
             return {}
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, what=f"the members of {group!r}")
+            raise refusal(answer.code, answer.remark, what=f"the members of {group!r}")
         return dict(fastjson.loads(answer.body))
 
     async def running(self, address: str, group: str, client_id: str) -> dict[str, Any]:

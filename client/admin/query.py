@@ -13,13 +13,13 @@ from aerobee.client.consuming.subscription import Subscription, subscribe
 from aerobee.client.core import Core
 from aerobee.client.errors import (
     AerobeeError,
-    BrokerError,
     ConnectFailed,
     ConnectionLost,
     Misuse,
     NoRoute,
     NotFound,
     RequestTimeout,
+    refusal,
 )
 from aerobee.client.message import Message, timestamp_ms
 from aerobee.client.transport.routes import MASTER
@@ -32,6 +32,7 @@ from aerobee.protocol.wire.command import Command
 
 TIME_MAX: Final = 2**63 - 1
 PULL_COUNT: Final = 256
+PORT_MAX: Final = 65535
 
 
 async def by_key(
@@ -67,7 +68,7 @@ async def by_key(
                 for stored in decode_records(answer.body)
             ]
         elif answer.code not in (ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR):
-            raise BrokerError(answer.code, answer.remark, what=f"the query of key {key!r}")
+            raise refusal(answer.code, answer.remark, what=f"the query of key {key!r}")
     # The broker looks by hash: others may share it.
     found = [
         message
@@ -94,6 +95,11 @@ async def by_id(core: Core, message_id: str, topic: str | None = None) -> Messag
     ext = {"offset": str(physical_offset)}
     if topic is not None:
         ext["topic"] = topic
+    elif decode_host(host)[1] > PORT_MAX or physical_offset < 0:
+        raise NotFound(
+            f"{message_id} is an id that a producer gave, and does not say where the message is",
+            hint="name the topic too",
+        )
     # Only brokers of this cluster are asked, and what they find must have the id: whoever made the
     # id up would otherwise choose whom we dial, and sign a request for.
     brokers = [broker for broker in await Admin(core).brokers() if broker.number == MASTER]

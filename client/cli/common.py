@@ -57,6 +57,7 @@ _OPTIONS: Final = {
     "timeout is a positive number": "--timeout is a positive number",
     "a unique id needs the topic too": "a producer's unique id needs --topic",
     "Then name the topic too": "Then name its topic by --topic",
+    "name the topic too": "name its topic by --topic, or ask `aerobee why`",
 }
 
 

@@ -30,6 +30,8 @@ CHILD_NICENESS: Final = 10  # on a busy machine the broker goes first
 @click.option("--allow-changes", is_flag=True, help="Sends, resets, replays; else it only shows.")
 @click.option("--token", envvar="AEROBEE_CONSOLE_TOKEN", default="", help="Asked of every browser.")
 @click.option("--allow-host", "hosts", multiple=True, help="A further name of this machine.")
+@click.option("--auth-header", default="", help="The header in which a proxy names the viewer.")
+@click.option("--proxy", "proxies", multiple=True, help="A proxy's address; needs --auth-header.")
 @click.option("--hide-bodies", is_flag=True, help="Show no bodies of messages.")
 @click.option("--open", "open_browser", is_flag=True, help="Open it in the browser.")
 def console(
@@ -39,13 +41,16 @@ def console(
     allow_changes: bool,
     token: str,
     hosts: tuple[str, ...],
+    auth_header: str,
+    proxies: tuple[str, ...],
     hide_bodies: bool,
     open_browser: bool,
 ) -> None:
     """Show a cluster, Aerobee's or Apache's, in the browser until Ctrl-C.
 
     It changes nothing unless --allow-changes is given. Elsewhere than on loopback it needs a
-    --token. A user of the cluster can be given in the URL, or log in on the page.
+    --token, or a --proxy that says by --auth-header who somebody is. A user of the cluster can be
+    given in the URL, or log in on the page.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     options = ConsoleOptions(
@@ -53,6 +58,8 @@ def console(
         write=allow_changes,
         token=token,
         hosts=(*hosts, host),
+        auth_header=auth_header,
+        proxies=proxies,
         hide_bodies=hide_bodies,
         known_settings=known_settings(),
     )
@@ -101,6 +108,8 @@ def main_child() -> None:
         write=told["write"],
         token=told["token"],
         hosts=tuple(told["hosts"]),
+        auth_header=told["auth_header"],
+        proxies=tuple(told["proxies"]),
         hide_bodies=told["hide_bodies"],
         known_settings=known_settings(),
     )

@@ -80,11 +80,14 @@ def print_rows(
         for name, heading, column in zip(names, headings, zip(*texts, strict=True), strict=True)
     ]
     console = Console()
-    if console.is_terminal and sum(widths) + 3 * len(widths) + 1 > console.width:
+    room = console.width - sum(widths) if console.is_terminal else sys.maxsize
+    if room < 2 * len(widths) + 1:
         _print_blocks(headings, texts, title)
         return
     numeric = [all(isinstance(row.get(name), int | float) for row in rows) for name in names]
     table = _table(headings, texts, widths, numeric, title)
+    if room < 3 * len(widths) + 1:
+        table.padding = (0, 1, 0, 0)
     if console.is_terminal:
         console.print(table)
         return

@@ -25,7 +25,7 @@ from aerobee.broker.auth.verdicts import judge
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.settings import SettingsError, load_settings
 from aerobee.client.admin.users import Users
-from aerobee.client.cli.base import NOT_FOUND, Failure
+from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import Asked, run_loop
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
@@ -207,7 +207,7 @@ async def rotate(asked: Asked, place: Place, name: str) -> None:
 
 def _show_secret(asked: Asked, name: str, secret: str) -> None:
     if asked.json:
-        print_json({"accessKey": name, "secretKey": secret})
+        print_json({"access_key": name, "secret_key": secret})
         return
     click.echo(f"accessKey={name}\nsecretKey={secret}")
     click.echo("keep the secret: it is not shown again", err=True)
@@ -231,6 +231,7 @@ async def list_users(asked: Asked, place: Place) -> None:
 
 @user.command()
 @click.argument("name")
+@confirmed("Remove user {name} with all rights?")
 @_placed
 async def remove(asked: Asked, place: Place, name: str) -> None:
     """Remove a user and its rights."""
@@ -286,7 +287,8 @@ async def revoke(asked: Asked, place: Place, name: str, resource: str) -> None:
     """Take a user's rights to a resource away, or all of them."""
     await place.revoke(name, resource)
     value = {"user": name, "resource": resource}
-    print_done(f"{name} has no policy for {resource or 'anything'}", value, as_json=asked.json)
+    text = f"{name}: the rights to {resource or 'everything'} are taken away"
+    print_done(text, value, as_json=asked.json)
 
 
 @acl.command()

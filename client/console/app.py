@@ -19,7 +19,7 @@ from aerobee.client.console.download import Download
 from aerobee.client.console.options import ConsoleOptions
 from aerobee.client.console.routes import READS, WRITES, Params
 from aerobee.client.console.safety import is_equal
-from aerobee.client.console.sessions import Session, Sessions
+from aerobee.client.console.sessions import Session, Sessions, Viewer
 from aerobee.client.errors import (
     AerobeeError,
     BrokerError,
@@ -87,18 +87,19 @@ class Console:
                 f"the cluster did not answer within {ANSWER_SECONDS:g} s"
             ) from None
 
-    def read(self, name: str, params: Params, cookie: str | None) -> Answer:
-        return self._answer(self._read(name, params, cookie))
+    def read(self, name: str, params: Params, viewer: Viewer) -> Answer:
+        return self._answer(self._read(name, params, viewer))
 
     def write(
-        self, name: str, params: Params, cookie: str | None, token: str | None, peer: str
+        self, name: str, params: Params, viewer: Viewer, token: str | None, peer: str
     ) -> Answer:
-        answer = self._answer(self._write(name, params, cookie, token))
+        answer = self._answer(self._write(name, params, viewer, token))
         # Who changed what, for whoever reads the log; never a secret or a body.
         shown = {key: params[key] for key in _SHOWN if key in params}
-        session = self._sessions.find(cookie)
-        user = session.user if session is not None and session.user else "nobody by name"
-        log.warning("change %s %s by %s from %s: %d", name, shown, user, peer, answer.status)
+        session = self._sessions.find(viewer)
+        names = (viewer.person, session.user if session is not None else "")
+        who = " as ".join(filter(None, names)) or "nobody by name"
+        log.warning("change %s %s by %s from %s: %d", name, shown, who, peer, answer.status)
         return answer
 
     def _answer(self, work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -114,10 +115,10 @@ class Console:
         assert isinstance(found, Answer)
         return found
 
-    async def _read(self, name: str, params: Params, cookie: str | None) -> Answer:
-        session = self._sessions.find(cookie)
+    async def _read(self, name: str, params: Params, viewer: Viewer) -> Answer:
+        session = self._sessions.find(viewer)
         if name == "session":
-            return await self._tell_session(session)
+            return await self._tell_session(session, viewer)
         reader = READS.get(name)
         if reader is None:
             return refused(HTTPStatus.NOT_FOUND, f"there is no {name!r} here")
@@ -131,10 +132,8 @@ class Console:
             return Answer(HTTPStatus.OK, found.body, found.content_type, download=found.name)
         return Answer(HTTPStatus.OK, encode(found))
 
-    async def _write(
-        self, name: str, params: Params, cookie: str | None, token: str | None
-    ) -> Answer:
-        session = self._sessions.find(cookie)
+    async def _write(self, name: str, params: Params, viewer: Viewer, token: str | None) -> Answer:
+        session = self._sessions.find(viewer)
         if session is None or not is_equal(token, session.token):
             return refused(HTTPStatus.FORBIDDEN, "the page is too old: load it again")
         if name in ("login", "logout"):
@@ -168,13 +167,14 @@ class Console:
             user, secret = str(params.get("user", "")), str(params.get("secret", ""))
             await self._sessions.log_in(session, user, secret)
 
-    async def _tell_session(self, session: Session | None) -> Answer:
+    async def _tell_session(self, session: Session | None, viewer: Viewer) -> Answer:
         cookie = ""
         if session is None:
-            cookie, session = await self._sessions.begin()
+            cookie, session = await self._sessions.begin(viewer.person)
         told = {
             "token": session.token,
             "user": session.user,
+            "person": session.person,
             "write": self.options.write,
             "bodies": not self.options.hide_bodies,
             "login": self._login(session),

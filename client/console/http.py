@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from aerobee.client.console.app import Answer, Console, refused
-from aerobee.client.console.safety import HEADERS, is_our_host, is_same_site
+from aerobee.client.console.safety import HEADERS, is_our_host, is_same_site, is_within
+from aerobee.client.console.sessions import Viewer
 
 log = logging.getLogger("aerobee.console")
 
@@ -23,6 +24,7 @@ BASE: Final = "/console/"
 COOKIE: Final = "aerobee_console"
 TOKEN_HEADER: Final = "X-Aerobee-Token"
 BODY_MAX: Final = 8 << 20
+PERSON_MAX: Final = 200
 PEER_SECONDS: Final = 30.0
 _STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {
@@ -51,6 +53,7 @@ class ConsoleServer(ThreadingHTTPServer):
     def __init__(self, console: Console, address: tuple[str, int] | None) -> None:
         self.console = console
         self.files = static_files()
+        self.proxies = console.options.networks()
         self.address_family = socket.AF_INET6 if address and ":" in address[0] else socket.AF_INET
         super().__init__(
             address or ("127.0.0.1", 0), _Handler, bind_and_activate=address is not None
@@ -123,7 +126,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(refused(HTTPStatus.LENGTH_REQUIRED, "a body comes with its length"))
             return False
+        if self.server.console.options.auth_header and not self._person():
+            text = "come by the proxy that says who you are"
+            self.close_connection = True
+            self._send(refused(HTTPStatus.UNAUTHORIZED, text))
+            return False
         return True
+
+    def _person(self) -> str:
+        """Who the proxy says this is. A header that stands there twice is somebody's forgery."""
+        name = self.server.console.options.auth_header
+        said = self.headers.get_all(name, []) if name else []
+        is_believed = is_within(self.client_address[0], self.server.proxies)
+        return str(said[0]).strip()[:PERSON_MAX] if is_believed and len(said) == 1 else ""
+
+    def _viewer(self) -> Viewer:
+        return Viewer(self._cookie(), self._person())
 
     def _body(self) -> bytes | None:
         text = self.headers.get("Content-Length", "")
@@ -140,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             self._send(refused(HTTPStatus.BAD_REQUEST, str(error)))
             return
-        self._send(self.server.console.read(name, params, self._cookie()))
+        self._send(self.server.console.read(name, params, self._viewer()))
 
     def _write_api(self, name: str, body: bytes) -> None:
         try:
@@ -150,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         token = self.headers.get(TOKEN_HEADER)
         peer = self.client_address[0]
-        self._send(self.server.console.write(name, params, self._cookie(), token, peer))
+        self._send(self.server.console.write(name, params, self._viewer(), token, peer))
 
     def _cookie_name(self) -> str:
         """Browsers do not keep the cookies of a machine's ports apart."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -49,6 +51,16 @@ def is_same_site(host: str, origin: str | None, fetch_site: str | None) -> bool:
         return True
     parts = urlsplit(origin)
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def is_within(address: str, networks: Iterable[Network]) -> bool:
+    """Whether a peer is one of those; an IPv4 address may come in the dress of IPv6."""
+    try:
+        peer = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    peer = getattr(peer, "ipv4_mapped", None) or peer
+    return any(peer in network for network in networks)
 
 
 def is_equal(given: str | None, wanted: str) -> bool:

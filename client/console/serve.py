@@ -22,11 +22,12 @@ LOOK_SECONDS: Final = 5.0
 
 
 def serve(options: ConsoleOptions, host: str, port: int, ready: Callable[[str], object]) -> None:
-    """Until Ctrl-C. Elsewhere than on loopback only with a token."""
-    if host not in LOOPBACK and not options.token:
+    """Until Ctrl-C. Elsewhere than on loopback only with a token, or behind a proxy."""
+    options.check()
+    if host not in LOOPBACK and not options.is_for_strangers:
         raise Misuse(
             f"on {host} everybody who reaches this machine could read messages: give a --token, "
-            "or stay on 127.0.0.1"
+            "or an --auth-header with its --proxy, or stay on 127.0.0.1"
         )
     console = Console(options)
     try:

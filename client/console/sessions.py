@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from aerobee.client.client import Client
@@ -21,11 +21,19 @@ SESSIONS_MAX: Final = 1000
 WRONG_TOKENS_PAUSE: Final = 0.5  # a wrong one costs the guesser so long
 
 
+class Viewer(NamedTuple):
+    """Who sent a request: a browser, and the person that a proxy says it is."""
+
+    cookie: str | None = None
+    person: str = ""
+
+
 @dataclass(slots=True)
 class Session:
     """`token` goes with each change, so that no other page can ask for one."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    person: str = ""  # whose it is, by the proxy
     user: str = ""
     view: View | None = None
     trusted: bool = False  # has shown the console's token, or need not
@@ -41,20 +49,22 @@ class Sessions:
         self._view: View | None = None
         self._opening = asyncio.Lock()
 
-    def find(self, cookie: str | None) -> Session | None:
-        session = self._sessions.get(cookie or "")
-        if session is None or session.seen + SESSION_SECONDS < time.monotonic():
+    def find(self, viewer: Viewer) -> Session | None:
+        session = self._sessions.get(viewer.cookie or "")
+        if session is None or session.person != viewer.person:
+            return None
+        if session.seen + SESSION_SECONDS < time.monotonic():
             return None
         session.seen = time.monotonic()
         return session
 
-    async def begin(self) -> tuple[str, Session]:
+    async def begin(self, person: str) -> tuple[str, Session]:
         """A new session; gives the value of its cookie."""
         while len(self._sessions) >= SESSIONS_MAX:
             oldest = min(self._sessions, key=lambda name: self._sessions[name].seen)
             await self.end(oldest)
         cookie = secrets.token_urlsafe(32)
-        session = self._sessions[cookie] = Session(trusted=not self._options.token)
+        session = self._sessions[cookie] = Session(person=person, trusted=not self._options.token)
         return cookie, session
 
     async def trust(self, session: Session, token: str) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, overload
 
 from aerobee.client.consuming import order_locks, redelivery
 from aerobee.client.consuming.assignment import Assignment
@@ -118,8 +118,20 @@ class Consumer:
     def __aiter__(self) -> AsyncIterator[Message]:
         return _Inbox(self)
 
-    async def get(self) -> Message:
-        """The next message; it is acked by `ack` only. Closed when the consumer is."""
+    @overload
+    async def get(self, timeout: None = None) -> Message: ...
+
+    @overload
+    async def get(self, timeout: float) -> Message | None: ...
+
+    async def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; it is acked by `ack` only. Closed when the consumer is.
+
+        None when none came within `timeout` seconds.
+        """
+        if timeout is not None:
+            found = await self.get_batch(1, timeout)
+            return found[0] if found else None
         self._asked += 1
         if self._asked % MESSAGES_PER_TURN == 0:
             await asyncio.sleep(0)  # a caller that never waits must not stop the pulling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -10,10 +11,13 @@ from aerobee.client.consuming.subscription import SQL92, Subscription
 from aerobee.client.errors import refusal
 from aerobee.client.transport.remoting import Remoting
 from aerobee.protocol.files.record import StoredMessage, decode_records
+from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+
+log = logging.getLogger("aerobee.consumer")
 
 PULL_BYTES: Final = 4 << 20
 ANSWER_SECONDS: Final = 15.0  # what a pull may take beyond the time it asks to be held for
@@ -79,7 +83,27 @@ async def pull(
         raise refusal(
             answer.code, answer.remark, what=f"a pull of {queue.topic!r}/{queue.queue_id}"
         ) from None
-    stored = decode_records(bytes(answer.body)) if status is PullStatus.FOUND else []
+    stored: list[StoredMessage] = []
+    if status is PullStatus.FOUND:
+        try:
+            stored = decode_records(bytes(answer.body))
+        except CorruptRecord as error:
+            if count > 1:  # one by one, so that only what is damaged is left out
+                return await pull(
+                    remoting,
+                    address,
+                    queue,
+                    queue_offset,
+                    group=group,
+                    subscription=subscription,
+                    count=1,
+                    suspend=suspend,
+                    commit_offset=commit_offset,
+                )
+            log.error(
+                "the message of %s at offset %d is damaged and left out: %s",
+                *(queue, queue_offset, error),
+            )
     return Pulled(
         status,
         list(filter(subscription.matches, stored)) if subscription.tags else stored,

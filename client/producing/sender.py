@@ -360,7 +360,7 @@ def _is_no_master(answer: Command) -> bool:
     """Whether the broker refuses because another one is, or will be, its group's master."""
     remark = answer.remark or ""
     return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and (
-        "is a slave" in remark or "another broker is the master" in remark
+        "is a slave" in remark or "another broker" in remark
     )
 
 

@@ -11,21 +11,10 @@ from aerobee.client.client import Client
 from aerobee.client.errors import AerobeeError, Misuse, NoRoute, NotFound
 from aerobee.client.message import Message
 from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.copies import REPLAYED_FROM, SYSTEM_PROPERTIES
 from aerobee.protocol.names import DLQ_PREFIX, REPLAYED_TOPIC, RETRY_PREFIX
 
-REPLAYED_FROM: Final = "AEROBEE_REPLAYED_FROM"
 _OF_GROUPS: Final = (DLQ_PREFIX, RETRY_PREFIX)
-SYSTEM_PROPERTIES: Final = frozenset(
-    (
-        *(props.KEYS, props.TAGS, props.UNIQ_KEY, props.WAIT, props.DELAY, props.RETRY_TOPIC),
-        *(props.REAL_TOPIC, props.REAL_QID, props.ORIGIN_MESSAGE_ID, props.MSG_REGION),
-        *(props.TRACE_ON, props.CLUSTER, props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES),
-        *(props.DLQ_ORIGIN_TOPIC, props.DLQ_ORIGIN_MESSAGE_ID, props.CRC32, props.SHARDING_KEY),
-        *(props.TIMER_DELAY_MS, props.TIMER_DELAY_SEC, props.TIMER_DELIVER_MS),
-        *(props.TIMER_OUT_MS, props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS),
-        *(props.TIMER_ROLL_TIMES, props.TRAN_MSG, props.PGROUP, props.TRANSACTION_ID),
-    )
-)
 
 
 async def count_of(mq: Client, topic: str) -> int:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from aerobee.client.admin.types import Broker
 from aerobee.client.client import Client
-from aerobee.client.errors import AerobeeError, ConnectFailed, NoRoute
+from aerobee.client.errors import AerobeeError, ConnectFailed, NoPermission, NoRoute
 from aerobee.client.transport.url import parse_url
 from aerobee.protocol.names import TEMPLATE_TOPIC
 
@@ -46,14 +46,10 @@ async def examine(url: str | None, topic: str | None, seconds: float) -> list[Fi
         if topic is not None:
             findings.append(await _topic(client, topic))
     except AerobeeError as error:
-        findings.append(
-            Finding(
-                "trouble",
-                "the cluster",
-                str(error),
-                "is this the port of a name server (9876), not of something else?",
-            )
-        )
+        remedy = "is this the port of a name server (9876), not of something else?"
+        if isinstance(error, NoPermission):
+            remedy = "ask as a user that may Get the Cluster: `aerobee acl grant` gives the right"
+        findings.append(Finding("trouble", "the cluster", str(error), remedy))
     finally:
         await client.close()
     return findings
@@ -158,6 +154,8 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
         yield await _following(client, broker, what)
     elif refused := state.get("sendsRefused"):
         yield Finding("trouble", f"{what}: sends", f"they are refused: {refused}")
+    if "failover" in state:
+        yield await _failover(client, broker, what)
     yield _disk(what, state)
     if groups := state.get("subscriptionConflicts"):
         yield Finding(
@@ -181,6 +179,28 @@ async def _following(client: Client, broker: Broker, what: str) -> Finding:
         remedy = "its log says why: `the master is not followed`; see also `aerobee replicas`"
         return Finding("trouble", name, f"slave {broker.number} follows no master", remedy)
     return Finding("ok", name, f"slave {broker.number} follows {master}")
+
+
+async def _failover(client: Client, broker: Broker, what: str) -> Finding:
+    name = f"{what}: failover"
+    try:
+        told = (await client.admin.replication(broker.address))["failover"]
+    except (AerobeeError, KeyError) as error:
+        return Finding("warning", name, f"it does not tell: {error}")
+    if told.get("awaySeconds") is not None:  # null is not sent
+        text = f"etcd has not answered for {told['awaySeconds']:.0f} s: {told['awayReason']}"
+        return Finding("trouble", name, text, "start etcd, or see etcdEndpoints of this broker")
+    if told["waitsFor"]:
+        return Finding("trouble", name, told["waitsFor"])
+    members = ", ".join(map(str, told["inSync"]))
+    if told["leads"] and len(told["inSync"]) == 1:
+        remedy = "start its replicas; `aerobee replicas` shows them"
+        return Finding("warning", name, "only the master is in sync: nobody can take over", remedy)
+    if told["leads"] and told["ack"] == "MASTER":
+        remedy = "failoverAck=IN_SYNC waits for the replicas"
+        text = f"in sync: {members}; a failover loses what was answered before it was copied"
+        return Finding("warning", name, text, remedy)
+    return Finding("ok", name, f"epoch {told['epoch']}, in sync: {members}")
 
 
 def _disk(what: str, state: dict[str, str]) -> Finding:

@@ -60,6 +60,11 @@ class Connection(asyncio.Protocol):
     def peer_version(self) -> int:
         return self.conversation.peer_version
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the other side has answered anything."""
+        return self.conversation.peer_version != 0
+
     # -- asking
 
     def ask(self, command: Command, timeout: float) -> asyncio.Future[Command]:
@@ -157,7 +162,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = f"{self.address} closed the connection" + (f": {error}" if error else "")
-        self._end(ConnectionLost(reason))
+        is_plain = self._transport.get_extra_info("ssl_object") is None
+        puzzling = self.conversation.in_flight and not self.is_answered and is_plain
+        hint = "it answered nothing: if it wants TLS, write mqs://" if puzzling else ""
+        self._end(ConnectionLost(reason, hint=hint))
         self._gone.set()
 
     def close(self, error: AerobeeError | None = None) -> None:

@@ -25,6 +25,7 @@ from aerobee.protocol.wire.signing import Credentials
 log = logging.getLogger("aerobee.connection")
 
 BACKOFF_FIRST: Final = 0.05
+BACK_AFTER_S: Final = 0.5  # a connection that was not answered yet is believed in after this long
 BACKOFF_MAX: Final = 2.0  # a broker expects consumers back within 3 s after a clean restart
 
 
@@ -124,27 +125,42 @@ class Remoting:
                     connection.close()
                     raise
         except ConnectFailed as error:
-            failures = backoff.failures + 1 if backoff else 1
-            delay = min(BACKOFF_MAX, BACKOFF_FIRST * 2 ** min(failures, 10))
-            until = loop.time() + delay * random.uniform(0.5, 1.0)
-            self._backoffs[address] = _Backoff(failures, until, error)
+            self._back_off(address, error)
             self._say_lost(address, error, logging.WARNING)
             raise
-        self._backoffs.pop(address, None)
+        if connection.is_answered:
+            self._backoffs.pop(address, None)
         if self._closed:
             connection.close()
             raise Closed("the client is closed")
         self._connections[address] = connection
         connection.on_end = self._ended
-        self._say_back(address)
+        if connection.is_answered:
+            self._say_back(address)
+        elif address in self._lost or backoff is not None:
+            loop.call_later(BACK_AFTER_S, self._believe, connection)
         return connection
 
+    def _back_off(self, address: str, error: ConnectFailed) -> None:
+        known = self._backoffs.get(address)
+        failures = known.failures + 1 if known else 1
+        delay = min(BACKOFF_MAX, BACKOFF_FIRST * 2 ** min(failures, 10))
+        until = asyncio.get_running_loop().time() + delay * random.uniform(0.5, 1.0)
+        self._backoffs[address] = _Backoff(failures, until, error)
+
+    def _believe(self, connection: Connection) -> None:
+        if connection.closed is None and self._connections.get(connection.address) is connection:
+            self._backoffs.pop(connection.address, None)
+            self._say_back(connection.address)
+
     def _ended(self, connection: Connection, error: AerobeeError) -> None:
-        if self._connections.get(connection.address) is connection:
+        address = connection.address
+        if self._connections.get(address) is connection:
             # Of one that nobody used nobody need know: brokers close what is idle.
             used = connection.conversation.in_flight > 0
-            level = logging.WARNING if used else logging.INFO
-            self._say_lost(connection.address, error, level)
+            if used and not connection.is_answered:  # it will be so the next time, too
+                self._back_off(address, ConnectFailed(f"{address}: {error}"))
+            self._say_lost(address, error, logging.WARNING if used else logging.INFO)
 
     def _say_lost(self, address: str, error: AerobeeError, level: int) -> None:
         """Once, until it is there again; others need not say so."""

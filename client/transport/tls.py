@@ -35,7 +35,9 @@ class TlsOptions:
             )
         except (OSError, ValueError) as error:  # of ssl, too
             reason = getattr(error, "reason", None) or error
-            raise Misuse(f"TLS cannot be set up with {self}: {reason}") from None
+            files = {"ca": self.ca, "cert": self.cert, "key": self.key}
+            named = ", ".join(f"{name}={path}" for name, path in files.items() if path)
+            raise Misuse(f"TLS cannot be set up with {named}: {reason}") from None
 
 
 def failure_text(error: ssl.SSLError) -> tuple[str, str]:

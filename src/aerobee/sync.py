@@ -18,7 +18,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 from aerobee.client import client
 from aerobee.client.admin import admin
@@ -435,6 +435,12 @@ class Consumer(_Twin[consumer.Consumer]):
     def __iter__(self) -> Iterator[Message]:
         for received in self._loop.iterate(aiter(self._made)):
             yield Message(self._loop, received)
+
+    @overload
+    def get(self, timeout: None = None) -> Message: ...
+
+    @overload
+    def get(self, timeout: float) -> Message | None: ...
 
     def get(self, timeout: float | None = None) -> Message | None:
         """The next message, None when none came in time; acked by its `ack` only."""

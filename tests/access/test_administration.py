@@ -147,7 +147,7 @@ async def test_the_last_super_user_stays(tmp_path: Path) -> None:
     ):
         for code, body in ((3003, {}), (3002, {"userType": "Normal"})):
             name = {"username": "root"}
-            answer = await asker.ask("root", code, name, body, secret=made["secretKey"])
+            answer = await asker.ask("root", code, name, body, secret=made["secret_key"])
             assert answer.code == 1 and "no super user" in (answer.remark or "")
 
 
@@ -189,6 +189,11 @@ async def test_denials_and_administration_are_written_down_and_counted(app: AppB
                 await asker.ask("nothing", 25, {}, b"fileReservedTime=0")
             await asker.ask("root", 25, {}, b"fileReservedTime=48")
             await asker.ask("root", 215, {"topic": "gone"})
+            await asker.ask("root", 25, {}, b"nosuch=1")
+            entry = {"resource": "Topic:t", "actions": ["Pub", "Sub"], "decision": "Allow"}
+            policies = [{"policyType": "Custom", "entries": [entry]}]
+            subject = {"subject": "User:nobody"}
+            await asker.ask("root", 3007, subject, {"policies": policies})
     denied = [line for line in lines if line["event"] == "denied"]
     assert len(denied) == 1  # the others are counted
     assert (denied[0]["user"], denied[0]["code"]) == ("nothing", 25)
@@ -197,8 +202,16 @@ async def test_denials_and_administration_are_written_down_and_counted(app: AppB
     assert [(line["user"], line["code"], line["outcome"]) for line in done] == [
         ("root", 25, 0),
         ("root", 215, 0),
+        ("root", 25, 29),
+        ("root", 3007, 1),
     ]
+    assert (done[0]["request"], done[0]["settings"]) == (
+        "UPDATE_BROKER_CONFIG",
+        ["fileReservedTime"],
+    )
     assert done[1]["topic"] == "gone"
+    assert done[2]["settings"] == ["nosuch"] and "no setting nosuch" in done[2]["remark"]
+    assert (done[3]["subject"], done[3]["policies"]) == ("User:nobody", ["Allow Topic:t Pub,Sub"])
     assert app._server is not None
     metrics = Collector(app.broker, app._server, make_front(app.broker).dispatcher).quick()
     family = next(each for each in metrics if each.name == "aerobee_requests_denied")
@@ -217,24 +230,25 @@ async def aerobee(*words: str, code: int = 0) -> str:
 async def test_the_command_by_wire(app: AppBroker) -> None:
     url = url_of(app, "root")
     made = json.loads(await aerobee("user", "add", "app", "--json", "--url", url))
-    assert made["accessKey"] == "app" and len(made["secretKey"]) > 40
+    assert made["access_key"] == "app" and len(made["secret_key"]) > 40
     await aerobee("acl", "grant", "app", "Pub,Sub", "Topic:orders*", "--url", url)
     shown = await aerobee("acl", "show", "app", "--json", "--url", url)
     assert json.loads(shown)[0]["policy"] == "allow Topic:orders* Pub,Sub"
     said = await aerobee("acl", "test", "app", "Pub", "Topic:orders-1", "--url", url)
     assert said.startswith("allowed: the policy `allow Topic:orders* Pub,Sub`")
     await aerobee("acl", "test", "app", "Pub", "Topic:other", "--url", url, code=1)
-    theirs = f"mq://app:{made['secretKey']}@127.0.0.1:{app.namesrv_port}"
+    theirs = f"mq://app:{made['secret_key']}@127.0.0.1:{app.namesrv_port}"
     await make_topics(app, "orders")
     await aerobee("send", "orders", "hello", "--url", theirs)
     await aerobee("topic", "delete", "orders", "--yes", "--url", theirs, code=1)
     again = json.loads(await aerobee("user", "rotate", "app", "--json", "--url", url))
-    assert again["secretKey"] != made["secretKey"]
+    assert again["secret_key"] != made["secret_key"]
     await aerobee("acl", "revoke", "app", "--url", url)
     await aerobee("send", "orders", "hello", "--url", theirs, code=1)
     listed = json.loads(await aerobee("user", "list", "--json", "--url", url))
     assert {"user": "app", "type": "Normal", "status": "enable", "from": ""} in listed
-    await aerobee("user", "remove", "app", "--url", url)
+    await aerobee("user", "remove", "app", "--url", url, code=2)  # nobody could be asked
+    await aerobee("user", "remove", "app", "--yes", "--url", url)
 
 
 async def test_the_command_on_files_before_the_first_start(tmp_path: Path) -> None:
@@ -249,7 +263,30 @@ async def test_the_command_on_files_before_the_first_start(tmp_path: Path) -> No
         running_broker(tmp_path, acl_enable=True) as app,
         Asker.connected(app.broker_port) as asker,
     ):
-        assert (await asker.ask("root", 26, secret=made["secretKey"])).code == 0
+        assert (await asker.ask("root", 26, secret=made["secret_key"])).code == 0
+
+
+async def test_a_broker_that_refuses_a_stranger_is_alive_all_the_same(app: AppBroker) -> None:
+    """So asks a container's health check, which has no user."""
+    for port in (app.broker_port, app.namesrv_port):
+        for words in ((), ("--direct",)):
+            url = f"mq://127.0.0.1:{port}"
+            said = await aerobee("ping", "-n", "1", *words, "--json", "--url", url)
+            assert [row["answer"] for row in json.loads(said)] == ["yes"]
+
+
+async def test_what_is_denied_is_told_as_such_to_the_sdk_and_by_the_doctor(app: AppBroker) -> None:
+    url = url_of(app, "nothing")
+    async with connect(url) as mq:
+        for asked in (mq.admin.brokers(), mq.admin.members("g"), mq.admin.lag("g", "t")):
+            with pytest.raises(NoPermission):
+                await asked
+    [found] = [
+        row
+        for row in json.loads(await aerobee("doctor", "--json", "--url", url, code=1))
+        if row["verdict"] == "trouble"
+    ]
+    assert "may Get the Cluster" in found["remedy"]
 
 
 async def test_a_snapshot_of_the_store_keeps_the_users_to_their_owner(tmp_path: Path) -> None:

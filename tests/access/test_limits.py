@@ -119,6 +119,27 @@ class HandClock(Clock):
         return self.now
 
 
+@pytest.mark.parametrize("setting", ["address", "user"])
+async def test_requests_that_come_in_one_piece_are_counted_one_by_one(
+    tmp_path: Path, setting: str
+) -> None:
+    async with guarded_broker(tmp_path, **{f"max_requests_per_{setting}": 3}) as app:
+        await make_topics(app, "t")
+        waiting = pull_fields("t", "g", queueOffset=1, sysFlag=6, suspendTimeoutMillis=60000)
+        async with Asker.connected(app.broker_port) as asker:
+            asked = [asker.start("sub", 11, waiting) for _ in range(10)]  # written in one turn
+            answers = [await each for each in asked[3:]]
+            assert {answer.code for answer in answers} == {BUSY}
+            assert f"maxRequestsPer{setting.title()}" in (answers[0].remark or "")
+            assert len(app.broker.long_polling) == 3
+            async with Asker.connected(app.broker_port) as other:
+                sent = asyncio.ensure_future(other.ask("root", 310, send_fields("t"), b"wakes"))
+                if setting == "address":  # which is full
+                    assert (await sent).code == BUSY
+                else:
+                    assert [(await each).code for each in asked[:3]] == [0, 0, 0]
+
+
 PULL_FRAME = (JSON, b'{"code":11,"extFields":{},"opaque":1}', b"")
 HEARTBEAT = (JSON, b'{"code":34,"extFields":{},"opaque":1}', b"")
 

@@ -18,7 +18,7 @@ from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.handlers.send import Sends
-from aerobee.broker.net.dispatch import Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.config_files import table_file
 from aerobee.broker.services.config_files.table_text import whole_slices
 from aerobee.protocol.files.record import decode_records

@@ -23,9 +23,9 @@ from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.pull import pull as pull_module
 from aerobee.broker.net.connection import Connection, Limits
-from aerobee.broker.net.dispatch import Dispatcher, Request
 from aerobee.broker.net.general_feed import GeneralFeed
 from aerobee.broker.net.questions import ConnectionClosed
+from aerobee.broker.net.requests import Dispatcher, Request
 from aerobee.broker.net.server import Server, bind, bind_pair
 from aerobee.broker.store.files import page_cache
 from aerobee.protocol.files.record import decode_records

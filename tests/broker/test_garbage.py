@@ -91,3 +91,32 @@ assert gone() is not None, "it was to be old"
 quiet_look()
 assert gone() is None
 """)
+
+
+def test_what_requests_leave_behind_is_collected_in_small_portions() -> None:
+    run("""
+import asyncio
+from aerobee.broker.base.turns import Turns
+
+sizes, left = [], []
+
+def look(phase, info):
+    if phase == "start":
+        sizes.append(gc.get_count()[0])
+
+def request():
+    left.append([[] for _ in range(20)])
+
+async def serve():
+    turns = Turns(slice_s=0.0)  # one request in each turn
+    gc.callbacks.append(look)
+    for _ in range(2_000):
+        turns.later(request)
+    while len(left) < 2_000:
+        await asyncio.sleep(0)
+    gc.callbacks.remove(look)
+
+asyncio.run(serve())
+assert len(sizes) > 10, sizes
+assert max(sizes) < 1_000, sizes
+""")

@@ -2,6 +2,7 @@
 
 import random
 import struct
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,15 @@ def test_the_head_of_a_pull_answer_is_what_the_codec_would_write(codec: int) -> 
     }
     expected = Command(0, ext, b"body", -7, 1, "FOUND", codec=codec)
     assert found_head(codec, -7, 10, 2, 30, 4) + b"body" == encode_frame(expected)
+    for opaque, high, low, after in product(
+        [0, -1, 127, 128, -33, 255, 256, 65535, 65536, -(2**31), 2**31 - 1],
+        [0, 30, 31, 10**18],
+        [0, 31, 100],
+        [9, 10, 10**12],
+    ):
+        ext |= {"maxOffset": str(high), "minOffset": str(low), "nextBeginOffset": str(after)}
+        expected = Command(0, ext, b"body", opaque, 1, "FOUND", codec=codec)
+        assert found_head(codec, opaque, after, low, high, 4) + b"body" == encode_frame(expected)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -557,3 +558,21 @@ async def test_sent_messages_can_be_pulled(client: Client) -> None:
     while answer.code != 0:
         answer = await client.request(11, pull_ext("Orders", maxMsgNums="100"))
     assert [message.body for message in decode_records(answer.body)] == bodies
+
+
+async def test_zeros_in_properties_survive_a_recovery_without_checksums(tmp_path: Path) -> None:
+    """Where records have no checksum zeros look torn: such a record gets one, on every path."""
+    settings = {"enabled_append_prop_crc": False}
+    async with running_broker(tmp_path, **settings) as app:
+        client = await Client.connect(app)
+        for text in ("A\x01b", "A\x01b\0", "A\x01c"):
+            answer = await client.request(310, send_ext("Zeros", i=text), b"x")
+            assert answer.code == 0, answer.remark
+        record = app.broker.store.record_at(int(answer.ext["msgId"][16:], 16))
+        assert record is not None and b"__CRC32#" not in bytes(record)
+        end = app.broker.store.max_physical_offset
+        app.broker.store.flush.step()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed" / "store")
+        await client.close()
+    async with running_broker(tmp_path / "killed", **settings) as app:
+        assert app.broker.store.max_physical_offset == end

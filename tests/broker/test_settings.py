@@ -264,6 +264,7 @@ def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
     theirs = {described.name for described in dataclasses.fields(store)}
     not_settings = {
         "delete_consume_queue_files_interval",
+        "has_arbiter",  # whether etcdEndpoints are set
         "redelete_hanged_file_interval",
     }
     assert theirs <= ours | not_settings

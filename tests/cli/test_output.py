@@ -129,6 +129,17 @@ async def test_no_table_splits_an_id(aerobee_broker, columns):
             assert word in shown, f"{line}\n{shown}"
 
 
+async def test_progress_of_a_group_is_a_table_at_80_columns(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="billing") as inbox:
+            await (await inbox.get()).ack()
+    words = ("offsets", "show", "billing", "--url", aerobee_broker.url)
+    code, shown = await typed([AEROBEE, *words], columns=80)
+    heading = next(line for line in shown.splitlines() if "topic" in line)
+    assert code == 0 and "consumed" in heading and "lag" in heading, shown
+
+
 async def test_a_table_that_fits_its_terminal_is_a_table(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         sent = await mq.send("orders", b"words " * 30, key="o-42")
@@ -193,6 +204,7 @@ async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(aerobee_broker
     [
         (("message", "id", "AAAA"), 2, "--topic", "needs the topic"),
         (("message", "id", "AAAA", "--topic", "orders"), 3, "AAAA", "hexadecimal"),
+        (("message", "id", "7F0000013DFA42B8BCF55585ADD20000"), 3, "--topic", "which 127."),
         (("cluster", "settings", "--set", "nosuch=1"), 1, "there is no setting nosuch", "NO_PERM"),
         (("send", "orders", "x", "--order-key", ""), 2, "an order key", "a order"),
         (("send", "orders", "x", "--key", "a b"), 2, "repeat --key", "list"),

@@ -18,6 +18,7 @@ from peers.go_client import GoClient
 from peers.java_client import JavaClient
 from peers.node_client import NodeClient
 from peers.remote import ClientError, RemoteClient
+from peers.rust_client import RustClient
 from peers.tools import wait_for
 from peers.wire import Wire
 from tls.certificates import Authority
@@ -52,6 +53,7 @@ CLIENTS = [
     pytest.param(lambda folder, _: GoClient(folder), id="go", marks=pytest.mark.go),
     pytest.param(lambda folder, _: NodeClient(folder), id="node", marks=pytest.mark.node),
     pytest.param(lambda folder, _: CppClient(folder), id="cpp", marks=pytest.mark.cpp),
+    pytest.param(lambda folder, _: RustClient(folder), id="rust", marks=pytest.mark.rust),
 ]
 
 

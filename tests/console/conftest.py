@@ -54,7 +54,10 @@ def seen(
 ) -> Iterator[Seen]:
     if request.param == "apache":
         with ApacheBroker(
-            "5.5.0", tmp_path_factory.mktemp("apache"), timerWheelEnable="true"
+            "5.5.0",
+            tmp_path_factory.mktemp("apache"),
+            timerWheelEnable="true",
+            recallMessageEnable="true",
         ) as it:
             yield from _filled(f"mq://{it.namesrv}", is_apache=True)
         return

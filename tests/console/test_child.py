@@ -119,6 +119,15 @@ def test_beyond_loopback_it_needs_a_token(tmp_path: Path) -> None:
         assert children(daemon) == []
 
 
+def test_beyond_loopback_a_proxy_may_say_who_looks(tmp_path: Path) -> None:
+    settings = {"consoleAuthHeader": "X-Forwarded-User", "consoleProxies": "127.0.0.1"}
+    with Daemon(tmp_path, metricsPromExporterHost="0.0.0.0", **settings) as daemon:
+        daemon.ready()
+        browser = Browser(f"http://127.0.0.1:{daemon.metrics_address().rpartition(':')[2]}")
+        assert browser.ask("GET", "/console/")[0] == 401
+        assert browser.ask("GET", "/console/", X_Forwarded_User="ada")[0] == 200
+
+
 def test_a_request_that_comes_in_pieces_is_handed_over_whole(daemon: Daemon) -> None:
     host, _, port = daemon.metrics_address().rpartition(":")
     for path, wanted in ((b"/console/", b"200"), (b"/healthz", b"200"), (b"/cons", b"404")):

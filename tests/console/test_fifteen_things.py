@@ -283,15 +283,13 @@ def test_09_the_life_of_a_dead_letter_ends_with_its_death(page: Page, seen: Seen
 
 def test_10_delayed_messages_are_listed_and_one_is_taken_back(page: Page, seen: Seen) -> None:
     page.goto(f"{seen.writer}waiting")
-    if seen.is_apache:
-        expect(page.get_by_text("These brokers do not list their timers")).to_be_visible()
-        return
     timers = rows(page, "Timers")
-    expect(timers).to_have_count(40)
+    count = 38 if seen.is_apache else 40  # the SDK uses Apache's delay levels where they fit
+    expect(timers).to_have_count(count)
     expect(page.get_by_role("img", name=re.compile("40 messages wait"))).to_be_visible()
     timers.filter(has_text="r-39").get_by_role("button", name="Recall…").click()
     page.get_by_role("button", name="Recall it").click()
-    expect(timers).to_have_count(39)
+    expect(timers).to_have_count(count - 1)
 
 
 def test_11_a_test_message_is_sent(page: Page, seen: Seen) -> None:

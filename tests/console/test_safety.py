@@ -179,6 +179,51 @@ def test_a_console_with_a_token_tells_nothing_before_it(broker: EmbeddedBroker) 
         assert browser.ask("GET", "/console/api/topics")[0] == 200
 
 
+def test_a_proxy_says_who_looks_and_nobody_else_may(broker: EmbeddedBroker) -> None:
+    told = {"auth_header": "X-Forwarded-User", "write": True}
+    for browser in console_of(broker, **told, proxies=("127.0.0.0/8",)):
+        assert browser.ask("GET", "/console/")[0] == 401
+        assert browser.ask("GET", "/console/api/session")[0] == 401
+        ada, eve = {"X_Forwarded_User": "ada"}, {"X_Forwarded_User": "eve"}
+        status, headers, session = browser.ask("GET", "/console/api/session", **ada)
+        assert (status, session["person"], session["login"]) == (200, "ada", "")
+        browser.cookie = headers["Set-Cookie"].partition(";")[0]
+        browser.token = session["token"]
+        assert browser.ask("GET", "/console/api/topics", **ada)[0] == 200
+        # Her cookie is nothing in the hands of another, nor without the proxy's word.
+        assert browser.ask("GET", "/console/api/topics", **eve)[0] == 401
+        assert browser.ask("GET", "/console/api/topics")[0] == 401
+        assert browser.ask("POST", "/console/api/send", {"topic": "t"}, **eve)[0] == 403
+    for browser in console_of(broker, **told, proxies=("10.0.0.0/8",)):
+        assert browser.ask("GET", "/console/api/session", X_Forwarded_User="ada")[0] == 401
+
+
+def test_a_name_that_is_said_twice_is_believed_of_nobody(broker: EmbeddedBroker) -> None:
+    for browser in console_of(broker, auth_header="X-User", proxies=("127.0.0.1",)):
+        parts = urlsplit(browser.address)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        connection.putrequest("GET", "/console/api/session")
+        for name in ("eve", "ada"):
+            connection.putheader("X-User", name)
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--auth-header", "X-User"),
+        ("--proxy", "10.0.0.1"),
+        ("--auth-header", "X-User", "--proxy", "everybody"),
+        ("--auth-header", "X User", "--proxy", "10.0.0.1"),
+    ],
+)
+async def test_a_header_that_anybody_could_send_is_refused(words: tuple[str, ...]) -> None:
+    said = await aerobee("console", "--host", "0.0.0.0", "--port", "0", *words, code=2)
+    assert "prox" in said.err or "header" in said.err
+
+
 def test_bodies_stay_hidden_where_they_are_to(broker: EmbeddedBroker) -> None:
     loop = Loop()
 

@@ -34,7 +34,7 @@ def test_a_group_is_made_on_its_first_use_and_found_after_a_restart(folder: Fold
 def test_the_file_has_rocketmqs_shape(folder: Folder) -> None:
     open_groups(folder("subscriptionGroup.json"))
     content = json.loads(Path(folder("subscriptionGroup.json")).read_text())
-    assert set(content) == {"dataVersion", "forbiddenTable", "subscriptionGroupTable"}
+    assert set(content) == {"crc32", "dataVersion", "forbiddenTable", "subscriptionGroupTable"}
     assert content["subscriptionGroupTable"]["TOOLS_CONSUMER"] == {
         "attributes": {},
         "brokerId": 0,

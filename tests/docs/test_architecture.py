@@ -1,11 +1,11 @@
 """docs/architecture.md tells what is true: its paths, functions, layers and threads are there."""
 
-import ast
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from code_names import names_in
 
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = (ROOT / "docs/architecture.md").read_text()
@@ -13,21 +13,6 @@ TEXT, _, MOVED = WHOLE.partition("## Where modules were before")
 PATH = re.compile(r"`((?:[\w.]+/)+(?:\w+\.py)?)`")
 STEP = re.compile(r"^\d+\. `([^`]+)`([^:]*):", re.MULTILINE)
 WALKS = ("A send", "A pull that waits", "A recovery", "A Spark read")
-
-
-def names_in(path: str) -> set[str]:
-    """Classes, functions and `Class.method`s of a module."""
-    found = set()
-    for node in ast.parse((ROOT / path).read_text()).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {
-                f"{node.name}.{each.name}"
-                for each in node.body
-                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-            }
-    return found
 
 
 def test_every_path_leads_to_a_file_or_folder() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.protocol.files.batch import decode_batch, encode_batch
+from aerobee.protocol.files.batch import check_batch, decode_batch, encode_batch
 from aerobee.protocol.files.ids import (
     UniqueIds,
     decode_host,
@@ -200,3 +200,28 @@ def test_unique_ids_are_unique_and_have_32_digits() -> None:
     made = {ids.next() for _ in range(1000)}
     assert len(made) == 1000
     assert all(len(each) == 32 and each.startswith("0A000001") for each in made)
+
+
+@given(st.data())
+def test_a_batch_is_sound_to_the_check_as_it_is_to_the_decoding(data: st.DataObject) -> None:
+    text = st.text(alphabet="aé\x01\x02", max_size=9)
+    parts = data.draw(st.lists(st.tuples(st.just(0), st.binary(max_size=9), text), max_size=4))
+    body = bytearray(encode_batch(parts))
+    for _ in range(data.draw(st.integers(0, 2)) if body else 0):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        count = len(decode_batch(bytes(body)))
+    except CorruptRecord:
+        with pytest.raises(CorruptRecord):
+            check_batch(bytes(body), b"", 32767)
+    else:
+        assert check_batch(bytes(body), b"", 32767) == count
+
+
+def test_rows_without_their_name_or_with_too_long_properties_are_no_sound_batch() -> None:
+    body = encode_batch([(0, b"x", "NAME\x01q/1\x02"), (0, b"y", "NAME\x01q/2\x02")])
+    assert check_batch(body, b"NAME\x01q/", 9) == 2
+    with pytest.raises(CorruptRecord, match="do not begin with"):
+        check_batch(body, b"NAME\x01q/1", 9)
+    with pytest.raises(CorruptRecord, match="properties of 9 bytes; at most 8 fit"):
+        check_batch(body, b"NAME", 8)

@@ -44,13 +44,23 @@ async def run(*command: str, url: str) -> str:
 
 def test_every_example_is_run_here():
     found = {path.name for path in EXAMPLES.glob("*.py")}
-    assert found == {*PRINTS, "test_my_application.py"}
+    elsewhere = {"lake_without_spark.py"}  # tests/docs/test_lake_without_spark.py: needs more
+    assert found == {*PRINTS, "test_my_application.py", *elsewhere}
 
 
 @pytest.mark.parametrize("name", PRINTS)
 async def test_example(aerobee_broker, name):
     output = await run(sys.executable, str(EXAMPLES / name), url=aerobee_broker.url)
     assert PRINTS[name] in output
+
+
+async def test_the_order_application_is_not_disturbed_by_what_other_examples_left(aerobee_broker):
+    url = aerobee_broker.url
+    for name in ("request_reply.py", "reminders.py", "transactions.py"):
+        await run(sys.executable, str(EXAMPLES / name), url=url)
+    output = await run(sys.executable, str(EXAMPLES / "order_app.py"), "1", url=url)
+    assert PRINTS["order_app.py"] in output
+    assert "malformed" not in output
 
 
 async def test_the_example_of_a_test_passes(aerobee_broker):

@@ -99,6 +99,20 @@ def test_models_of_pydantics_kind_are_taken(of):
     assert serializer.loads(serializer.dumps(Model(7))).number == 7
 
 
+@pytest.mark.parametrize("of", [json_of, msgpack_of])
+@pytest.mark.parametrize("value", [3, {"number": 1}, Order("one", ["tea"])])
+async def test_a_value_that_its_consumers_could_not_read_is_not_sent(aerobee_broker, of, value):
+    async with aerobee_broker.connect() as mq:
+        producer = mq.producer("orders", serializer=of(Order))
+        with pytest.raises(Misuse, match="does not take this body"):
+            await producer.send(value)
+        await producer.send(Order(1, ["tea"]))
+        options = ConsumerOptions(serializer=of(Order))
+        async with mq.consumer("orders", group="g", options=options) as inbox:
+            assert (await inbox.get()).value == Order(1, ["tea"])
+            assert await inbox.get(timeout=0.1) is None
+
+
 async def test_what_no_serializer_takes_is_misuse(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         for body in ("text", 5, {"n": 1}, None):

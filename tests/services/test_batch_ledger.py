@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from store.conftest import SMALL, ManualClock, abandon, dispatch, read_all
 
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.handlers.plain_batch import put_plain_rows
 from aerobee.broker.services import batch_ledger
-from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
+from aerobee.broker.services.batch_ledger import ROW, BatchLedger, Chunk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.files.record import Message
 
@@ -27,23 +30,30 @@ EVERY_ROW_ONCE = Counter(row for rows in ROWS for row in rows)
 class World:
     """A store and its ledger, to be opened, lost and opened again."""
 
-    def __init__(self, root: Path, **settings_too: Any) -> None:
+    def __init__(self, root: Path, *, named: bool = False, **settings_too: Any) -> None:
         settings = StoreSettings(store_path_root_dir=str(root), **SMALL | settings_too)
-        self.root = root
+        self.root, self.named = root, named
         self.store = MessageStore(settings, clock=ManualClock(), ahead=False)
         self.store.load()
         (root / "config").mkdir(exist_ok=True)
         self.ledger = BatchLedger(
-            str(root / "config"), self.store, self.store.clock, lambda *_: None
+            str(root / "config"),
+            self.store,
+            self.store.clock,
+            lambda *_: None,
+            put_plain=partial(put_plain_rows, self.store),
         )
         self.ledger.load()
 
     def prepare(self, attempt: int = 0) -> list[Chunk]:
         chunks = []
         for number, rows in enumerate(ROWS):
-            body = encode_batch([(0, row, "") for row in rows])
+            names = [f"{QUERY}/0/0/{5 * number + row}" for row in range(5)]
+            texts = [properties.pair(ROW, name) if self.named else "" for name in names]
+            body = encode_batch([(0, row, text) for row, text in zip(rows, texts, strict=True)])
             chunk = Chunk(0, attempt, number, 0, 0)
-            put = self.ledger.prepare(QUERY, 0, chunk, Message("out", 0, body), 0)
+            message = Message("out", 0, body)
+            put = self.ledger.prepare(QUERY, 0, chunk, message, 0, named=self.named)
             chunks.append(Chunk(0, attempt, number, put.physical_offset, put.size))
         return chunks
 
@@ -52,7 +62,10 @@ class World:
 
     def visible(self) -> Counter[bytes]:
         dispatch(self.store)
-        return Counter(bytes(message.body) for message in read_all(self.store, "out"))
+        messages = read_all(self.store, "out")
+        names = {properties.get(message.properties, ROW) for message in messages}
+        assert len(names) == len(messages) and None not in names
+        return Counter(bytes(message.body) for message in messages)
 
     def as_after_a_power_failure(self, root: Path) -> None:
         """Copies what the disk surely has: of the log nothing that was not synced."""
@@ -65,12 +78,12 @@ class World:
                 opened.write(bytes(file.stat().st_size - kept))
 
 
-@pytest.fixture
-def worlds() -> Iterator[Any]:
+@pytest.fixture(params=[False, True], ids=["named by the broker", "named by the writer"])
+def worlds(request: pytest.FixtureRequest) -> Iterator[Any]:
     opened: list[World] = []
 
     def open_world(root: Path, **settings: Any) -> World:
-        opened.append(World(root, **settings))
+        opened.append(World(root, named=request.param, **settings))
         return opened[-1]
 
     yield open_world

@@ -68,6 +68,23 @@ async def test_commits_of_two_queries_never_write_over_each_others_word(
         assert earlier <= later, "what was committed is not any more"
 
 
+async def test_a_commit_that_is_not_on_all_in_sync_replicas_is_refused_and_finished_later(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "store", etcd_endpoints="http://127.0.0.1:2379", broker_id=1)
+    ledger, answers = open_ledger(world), [PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT]
+    chunk = prepare(ledger, "a")
+    world.store.wait_for_copies(lambda _end, told: told(answers.pop(0)))
+    with pytest.raises(Refused, match="in-sync replicas"):
+        await ledger.commit("a", 0, [chunk], 60_000)
+    assert ledger.newest("a") == -1
+    answers.append(PutStatus.PUT_OK)
+    await ledger.commit("a", 0, [chunk], 60_000)
+    assert ledger.newest("a") == 0
+    assert rows_out(world) == [b"a"], "published once"
+    world.close_quietly()
+
+
 async def test_one_commit_that_cannot_be_finished_at_the_start_stops_no_other(
     world: World, ledger: BatchLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

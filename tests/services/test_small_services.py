@@ -18,6 +18,7 @@ from aerobee.broker.services.clients.consumer_group import ConsumerGroup
 from aerobee.broker.services.clients.subscription import build_subscription
 from aerobee.broker.services.config_files import config_file
 from aerobee.broker.services.config_files.config_file import ConfigFile
+from aerobee.broker.services.config_files.json_file import load_json
 from aerobee.broker.services.filters.selection import by_expression, by_heartbeat
 from aerobee.broker.services.filters.sql_filters import (
     DEAD_KEPT_MS,
@@ -234,7 +235,7 @@ async def test_a_change_whose_saving_is_cut_off_by_the_stop_is_saved_by_it(tmp_p
     busy.set()
     await other
     file.save()
-    assert fastjson.loads(path.read_bytes()) == {"a": 2}
+    assert load_json(str(path)) == {"a": 2}
 
 
 @pytest.mark.parametrize("delay_s", [5, 90 * 86400])  # the second one rolls on the way
@@ -273,7 +274,7 @@ async def test_a_change_that_the_disk_refused_is_saved_by_the_stop(
     await asyncio.gather(running, return_exceptions=True)
     monkeypatch.undo()
     file.save()
-    assert fastjson.loads(path.read_bytes()) == {"a": 1}
+    assert load_json(str(path)) == {"a": 1}
 
 
 def test_long_expressions_that_change_with_every_pull_do_not_fill_memory() -> None:

@@ -165,6 +165,36 @@ def test_a_kill_between_the_new_json_file_and_the_next_change_is_no_other_broker
     assert logs == []
 
 
+@pytest.mark.parametrize("is_killed_before", [False, True])
+def test_a_kill_after_a_second_new_json_file_is_no_other_broker(
+    path: Path, saved: Table, is_killed_before: bool
+) -> None:
+    saved.file.save()  # the journal names it as the next one; then nothing is added
+    if is_killed_before:
+        saved = Table(path)
+        saved.load()
+    for name in "de":
+        saved.put(name, "json")
+        saved.file.save()
+        with capture_logs() as logs:
+            assert after_a_kill(path) == saved.values
+        assert logs == []
+
+
+def test_a_kill_after_the_journal_was_full_is_no_other_broker(
+    path: Path, saved: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_file, "SIZE_MIN", 4096)
+    table = Table(path)
+    table.load()
+    for number in range(60):
+        table.put(f"n{number}", "x" * 200)
+        assert table.file.step()
+        with capture_logs() as logs:
+            assert after_a_kill(path) == table.values
+        assert not any("another broker" in line["event"] for line in logs)
+
+
 def test_the_journal_of_the_file_before_goes_with_its_bak(path: Path, saved: Table) -> None:
     """A kill between the two renames leaves no JSON file but its .bak."""
     path.rename(path.with_name(path.name + ".bak"))

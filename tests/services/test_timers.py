@@ -315,6 +315,8 @@ def unchain(root: Path, count: int) -> None:
         for number in range(count):
             file.seek(number * 52 + 4)
             file.write((-1).to_bytes(8, "big", signed=True))
+            file.seek(number * 52 + 44)
+            file.write(bytes(8))
 
 
 def test_chains_of_another_precision_are_written_anew_once(world: World) -> None:

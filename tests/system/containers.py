@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import yaml
 from system.tools import need_root_and, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +67,56 @@ def build_image(folder: Path) -> None:
     run("git", "clone", "-q", ROOT, source)
     options = ("--pull=never", "--network=host", "--format", "docker")
     podman("build", "-q", *options, "-t", IMAGE, source, timeout=600)
+
+
+class Composed:
+    """The services of a compose file, started by podman as the file says: there is no compose here.
+    Names are given addresses, as there is no DNS between these containers either."""
+
+    network = "aerobee-composed"
+    subnet = "10.89.252"
+
+    def __init__(self, file: Path, images: dict[str, str]) -> None:
+        """`images`: what to take for those that the file names."""
+        self._services = yaml.safe_load(file.read_text())["services"]
+        self._images = images
+        hosts = {name: f"{self.subnet}.{n}" for n, name in enumerate(self._services, 10)}
+        self._addresses = hosts
+        self._hosts = [word for n, a in hosts.items() for word in ("--add-host", f"{n}:{a}")]
+
+    def __enter__(self) -> Composed:
+        self.remove()
+        podman("network", "create", "--subnet", f"{self.subnet}.0/24", self.network)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        for name in self._services:
+            podman("rm", "-f", "-v", "-t", "1", name, check=False)
+        podman("network", "rm", "-f", self.network, check=False)
+
+    def up(self, *names: str) -> None:
+        for name in names:
+            command = self._services[name].get("command", [])
+            podman("run", "-d", "--name", name, *self._options(name), self._image(name), *command)
+
+    def run(self, name: str, *words: str, check: bool = True) -> str:
+        """`compose run --rm name words`."""
+        return podman("run", "--rm", *self._options(name), self._image(name), *words, check=check)
+
+    def _image(self, name: str) -> str:
+        return self._images[self._services[name]["image"]]
+
+    def _options(self, name: str) -> list[str]:
+        service = self._services[name]
+        options = ["--network", self.network, "--ip", self._addresses[name], *self._hosts]
+        options += [f"--cap-drop={cap}" for cap in service.get("cap_drop", [])]
+        options += ["--read-only"] if service.get("read_only") else []
+        for key, value in service.get("environment", {}).items():
+            options += ["-e", f"{key}={value}"]
+        return options
 
 
 def wait_log(container: str, text: str, timeout: float = 30) -> None:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from peers.tools import wait_for
 from system.containers import (
     IMAGE,
+    ROOT,
+    Composed,
     OutsideHost,
     build_image,
     make_base_image,
@@ -82,6 +85,40 @@ def test_two_masters_and_a_name_service_serve_clients_in_their_network(image: st
     found = podman(*client, "consume", "Orders", "--group=g", "--count=8", "--json")
     bodies = {json.loads(line)["body"] for line in found.splitlines() if line.startswith("{")}
     assert bodies == {f"order-{number}" for number in range(8)}
+
+
+def roles(composed: Composed) -> set[tuple[int, str]]:
+    """Of the replicas that follow, and their master."""
+    try:
+        rows = json.loads(composed.run("client", "replicas", "--json"))
+    except (AssertionError, ValueError):  # nobody is there yet
+        return set()
+    return {(row["id"], row["role"]) for row in rows if row["id"] == 0 or row["in_sync"] == "yes"}
+
+
+def test_a_replica_of_the_compose_file_takes_over_from_a_killed_master(image: str) -> None:
+    """The commands at the top of compose.replicas.yaml."""
+    with Composed(ROOT / "compose.replicas.yaml", {"aerobee": image}) as composed:
+        composed.up("namesrv")
+        wait_log("namesrv", "ready")
+        composed.up("orders-1", "orders-2", "orders-3")
+        wait_for(
+            lambda: roles(composed) == {(0, "SYNC_MASTER"), (2, "SLAVE"), (3, "SLAVE")},
+            timeout=120,
+            what="a master and two replicas are there",
+        )
+        composed.run("client", "send", "Greetings", "hello")
+        podman("kill", "orders-1")
+        composed.run("client", "promote", "orders-2:10911", "--yes")
+        wait_for(
+            lambda: roles(composed) >= {(0, "SYNC_MASTER"), (3, "SLAVE")},
+            timeout=120,
+            what="the replica is the master",
+        )
+        words = ("consume", "Greetings", "--group", "demo", "--count", "1", "--json")
+        found = composed.run("client", *words)
+        assert json.loads(found.splitlines()[-1])["body"] == "hello"
+        composed.run("client", "send", "Greetings", "again")
 
 
 def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from access.guarded import Asker, guarded_broker, make_topics, send_fields
 from peers.in_process import running_broker
+from waiting import until
 
-from aerobee import ConnectFailed, connect
+from aerobee import AerobeeError, ConnectFailed, connect
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.net.listening import StartError
 from aerobee.broker.net.tls import TlsTransport
@@ -91,6 +92,8 @@ async def test_under_tls_no_byte_leaves_by_the_raw_socket(
             for _ in range(40):
                 fields = send_fields("t", d=1)
                 assert (await asker.ask("", 310, fields, mark)).code == 0
+            store = app.broker.store
+            await until(lambda: store.dispatched_offset == store.max_physical_offset)
             found = b""
             for general in (False, True):
                 answer = await asker.ask("", 11, _pull("t"), general=general)
@@ -329,6 +332,20 @@ async def test_the_sdk_speaks_tls_and_believes_whom_it_should(
             await connect(url_of(app, "verify=full", login))
         async with connect(url_of(app, "verify=none", login)) as mq:
             await mq.send("t", b"x")
+
+
+async def test_a_client_without_tls_is_told_what_is_wanted_and_says_so_once(
+    tmp_path: Path, server: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = tls_settings(server, tls_server_mode="enforcing")
+    async with (
+        guarded_broker(tmp_path, **settings) as app,
+        connect(f"mq://127.0.0.1:{app.namesrv_port}") as mq,
+    ):
+        with pytest.raises(AerobeeError, match="if it wants TLS, write mqs://"):
+            await mq.send("orders", b"x", timeout=2)
+    said = [row.getMessage() for row in caplog.records if row.name == "aerobee.connection"]
+    assert len(said) == 1 and "is lost" in said[0], said
 
 
 async def test_a_certificate_of_another_host_is_refused(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aerobee.client.errors import AerobeeError
 from aerobee.client.message import Message
-from aerobee.client.tools.dead_letters import REPLAYED_FROM, SYSTEM_PROPERTIES
+from aerobee.protocol.files.copies import REPLAYED_FROM, SYSTEM_PROPERTIES
 
 PREVIEW: Final = 160
 BODY_SHOWN: Final = 64 << 10

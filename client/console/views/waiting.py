@@ -7,7 +7,8 @@ from typing import Any, Final
 from aerobee.client.admin.types import Broker
 from aerobee.client.console.view import View, attempt, gather, need, now_ms, number
 from aerobee.client.console.views import message_json
-from aerobee.client.errors import AerobeeError, BrokerError, NotFound
+from aerobee.client.console.views.wheel import Timers, timers_of_apache
+from aerobee.client.errors import AerobeeError, BrokerError, NoPermission, NotFound
 from aerobee.client.message import DELAY_LEVELS, Message
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.json.fastjson import MessageQueue
@@ -28,15 +29,18 @@ async def waiting(view: View, params: Params) -> dict[str, Any]:
     """Timers with their due times, and what lies in each delay level."""
     limit = number(params, "limit", TIMERS, 1, 20_000)
     topic = str(params.get("topic") or "") or None
-    timers: list[dict[str, Any]] | None
     try:
-        timers = await view.admin.timers(topic, limit=limit)
-    except BrokerError:
-        timers = None  # only Aerobee's brokers list them
+        listed = await view.admin.timers(topic, limit=limit)
+        timers = Timers([_timer(row) for row in listed], True)
+    except NoPermission:
+        raise
+    except BrokerError:  # only Aerobee's brokers list them
+        timers = await timers_of_apache(view, topic, limit)
     levels = await gather(_levels(view, row) for row in await view.masters())
     rows = [row for found in levels for row in found if not topic or topic in row["topics"]]
     return {
-        "timers": None if timers is None else [_timer(row) for row in timers],
+        "timers": timers.rows,
+        "all_timers": timers.is_all,
         "limit": limit,
         "levels": rows,
         "now": now_ms(),

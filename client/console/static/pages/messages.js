@@ -126,6 +126,7 @@ export function messagesPart(content, context, topic) {
     find_.disabled = true;
     try {
       const answer = await context.ask("messages", { ...values(), cursor: next ? cursor : "" });
+      if (tail.on) return; // it was begun meanwhile
       rows = next ? [...rows, ...answer.messages] : answer.messages;
       cursor = answer.cursor;
       found.update(rows);
@@ -190,7 +191,7 @@ export function messagesPart(content, context, topic) {
     async start() {
       await loadGroups().catch(() => {});
       const empty = (mode.value === "id" && !fields.id.value) || (mode.value === "key" && !fields.key.value);
-      if (!empty) await find(false);
+      if (!empty && !tail.on) await find(false);
     },
   };
 }

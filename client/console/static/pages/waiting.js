@@ -3,7 +3,7 @@ import { post } from "../lib/api.js";
 import { bars } from "../lib/chart.js";
 import { h, put, topicLink } from "../lib/dom.js";
 import { bytes, count, duration, moment } from "../lib/format.js";
-import { button, dialog, doing, note, toast } from "../lib/forms.js";
+import { button, dialog, doing, toast } from "../lib/forms.js";
 import { filterBox, table } from "../lib/table.js";
 
 const STEPS = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800].map((seconds) => seconds * 1000);
@@ -42,12 +42,11 @@ export function waitingPage(root, context) {
     every: 3,
     async refresh() {
       const found = await context.ask("waiting", {});
-      const due = [...(found.timers || []).map((row) => row.due), ...found.levels.flatMap((row) => row.due)];
-      const waiting = (found.timers || []).length + found.levels.reduce((sum, row) => sum + row.count, 0);
-      put(lead, `${count(waiting)} message${waiting === 1 ? "" : "s"} wait for their time`, found.timers?.length === found.limit ? ` (the next ${count(found.limit)} timers are shown)` : "");
+      const due = [...found.timers.map((row) => row.due), ...found.levels.flatMap((row) => row.due)];
+      const waiting = found.timers.length + found.levels.reduce((sum, row) => sum + row.count, 0);
+      put(lead, `${count(waiting)} message${waiting === 1 ? "" : "s"} wait for their time`, found.timers.length === found.limit ? ` (the next ${count(found.limit)} timers are shown)` : found.all_timers ? "" : " (older timers than those that were looked at may wait, too)");
       put(picture, due.length ? histogram(due, found.now) : h("p", { class: "empty" }, "Nothing waits."));
-      if (found.timers === null) put(timersPanel, h("div", { class: "panel-head" }, h("h2", {}, "Timers")), note("These brokers do not list their timers: Aerobee's do.", "warn"));
-      else timers.update(found.timers);
+      timers.update(found.timers);
       levels.update(found.levels);
     },
   };

@@ -11,7 +11,7 @@ use rocketmq_model::common::message::message_ext::MessageExt;
 use rocketmq_protocol::protocol::heartbeat::message_model::MessageModel;
 use serde_json::{Value, json};
 
-use crate::{Answer, Client, Driver, Options, config, emit};
+use crate::{Answer, Client, Driver, Options, config, emit, signer};
 
 pub fn received(message: &MessageExt) -> Value {
     let body = message.body().unwrap_or_default();
@@ -93,6 +93,7 @@ pub async fn start(driver: &Driver, o: &Options) -> Answer {
         .message_model(model)
         .consume_from_where(ConsumeFromWhere::ConsumeFromFirstOffset)
         .max_reconsume_times(i32::try_from(o.number("maxTimes", 16))?)
+        .rpc_hook(signer(o).map(|hook| hook as _))
         .build();
     consumer
         .subscribe_with_selector(o.text("topic"), Some(selector(o)))

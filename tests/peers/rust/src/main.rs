@@ -14,8 +14,8 @@ use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex};
 
 use rocketmq_client_rust::{
-    ClientConfig, ClientRuntime, ClientRuntimeConfig, DefaultLitePullConsumer, DefaultMQProducer,
-    DefaultMQPushConsumer, TransactionMQProducer,
+    AclClientRPCHook, ClientConfig, ClientRuntime, ClientRuntimeConfig, DefaultLitePullConsumer,
+    DefaultMQProducer, DefaultMQPushConsumer, SessionCredentials, TransactionMQProducer,
 };
 use rocketmq_observability::TelemetryRuntimeGuard;
 use rocketmq_runtime::RuntimeOwner;
@@ -120,6 +120,13 @@ pub fn config(o: &Options) -> ClientConfig {
     config.set_namesrv_addr(o.text("namesrv").into());
     config.set_instance_name(o.text("name").into());
     config
+}
+
+/// Signs each request, when the command has credentials.
+pub fn signer(o: &Options) -> Option<Arc<AclClientRPCHook>> {
+    let (key, secret) = (o.text("accessKey"), o.text("secretKey"));
+    let signer = || AclClientRPCHook::new(SessionCredentials::with_keys(key, secret));
+    (!key.is_empty()).then(|| Arc::new(signer()))
 }
 
 pub fn emit(event: Value) {

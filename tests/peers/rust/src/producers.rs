@@ -10,7 +10,7 @@ use rocketmq_model::common::message::message_single::Message;
 use serde_json::{Value, json};
 
 use crate::consumers::received;
-use crate::{Answer, Client, Driver, Options, config, emit};
+use crate::{Answer, Client, Driver, Options, config, emit, signer};
 
 pub async fn start(driver: &Driver, o: &Options) -> Answer {
     let name = o.text("name");
@@ -25,10 +25,13 @@ pub async fn start(driver: &Driver, o: &Options) -> Answer {
         producer.start().await?;
         return driver.started(o, Client::Transactions(producer));
     }
-    let mut producer = DefaultMQProducer::builder(driver.runtime.clone())
+    let mut builder = DefaultMQProducer::builder(driver.runtime.clone())
         .client_config(config(o))
-        .producer_group(group)
-        .build();
+        .producer_group(group);
+    if let Some(signer) = signer(o) {
+        builder = builder.rpc_hook(signer);
+    }
+    let mut producer = builder.build();
     producer.start().await?;
     driver.started(o, Client::Producer(producer))
 }

@@ -1,0 +1,275 @@
+"""Every command that the documents name is there, and every block that one can copy is run.
+
+`RUNNERS` says which test runs a block; a new block fails here until somebody has decided that.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+from peers.aerobee_broker import AerobeeBroker
+
+from aerobee.client.cli import cli
+from aerobee.pipeline.cli import pipeline
+from aerobee.sync import connect
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+BLOCK = re.compile(r"^```(sh|python|sql|java)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`(aerobee [^`]+)`")
+TARGET = re.compile(r"(?:^|`|&& )make ([a-z][\w-]*)", re.MULTILINE)
+HERE = "tests/docs/test_commands.py"
+# A page, a text of the block ("" is any block), and the test that runs it.
+RUNNERS: Final = (
+    ("README.md", "", "tests/docs/test_readme.py"),
+    ("lake.md", "", "tests/docs/test_lake_page.py"),
+    ("where-spark-runs.md", "", "tests/docs/test_where_spark_runs.py"),
+    ("pipeline.md", "", "tests/spark/test_pipeline_page.py"),
+    ("CONTRIBUTING.md", "make test", HERE),
+    ("console.md", "aerobee console", "tests/console/test_safety.py"),
+    ("operations.md", "install-service", "tests/system/test_systemd.py"),
+    ("operations.md", "docker run", "tests/system/test_container.py"),
+    ("operations.md", "aerobee cluster status", HERE),
+    ("operations.md", "aerobee store stat", HERE),
+    ("operators-guide.md", "", HERE),
+    ("why.md", "", HERE),
+    ("sdk.md", "Unconfirmed", HERE),
+    ("sdk.md", "app = Worker", HERE),
+    ("sdk.md", "aerobee_broker", "tests/docs/test_readme.py"),  # the README has the same
+    ("telemetry.md", "pip install", "tests/packaging/test_wheel.py"),
+    ("telemetry.md", "telemetry=True", HERE),
+)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text())
+
+
+def block(page: str, containing: str) -> str:
+    (found,) = [text for _, text in blocks(ROOT / "docs" / page) if containing in text]
+    return str(found)
+
+
+def told() -> Iterator[tuple[str, list[str]]]:
+    """Every `aerobee` command of the pages, with its page."""
+    for page in PAGES:
+        lines = [line for kind, text in blocks(page) if kind == "sh" for line in text.splitlines()]
+        for line in (*lines, *INLINE.findall(page.read_text())):
+            command = line.partition(" #")[0]
+            if command.startswith("aerobee "):
+                yield page.name, command.split()[1:]
+
+
+def unknown_word(words: list[str]) -> str | None:
+    """The first word that names no command or option; None when all do."""
+    command: click.Command = cli
+    context = click.Context(cli)
+    rest = list(words)
+    while rest and isinstance(command, click.Group) and not rest[0].startswith("-"):
+        if rest[0].isupper():  # `aerobee COMMAND --help`
+            return None
+        group = pipeline if rest[0] == "pipeline" else command.get_command(context, rest[0])
+        if group is None:
+            return rest[0]
+        command, rest = group, rest[1:]
+    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    options |= {"--help", "-h"}
+    given = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    return next((word for word in given if word not in options), None)
+
+
+def test_every_command_and_option_of_the_documents_is_there() -> None:
+    commands = list(told())
+    assert len(commands) > 60
+    wrong = [(page, words, word) for page, words in commands if (word := unknown_word(words))]
+    assert wrong == []
+
+
+def test_every_make_target_of_the_documents_is_there() -> None:
+    files = [ROOT / "Makefile", *ROOT.glob("make/*.mk")]
+    known = set(
+        re.findall(r"^([\w-]+):", "\n".join(file.read_text() for file in files), re.MULTILINE)
+    )
+    named = {
+        (page.name, target)
+        for page in (*PAGES, ROOT / "bench/README.md")
+        for target in TARGET.findall(page.read_text())
+    }
+    assert len(named) > 40
+    assert sorted((page, target) for page, target in named if target not in known) == []
+
+
+def test_every_block_has_a_test_that_runs_it() -> None:
+    for page in PAGES:
+        for _, text in blocks(page):
+            runners = [test for name, part, test in RUNNERS if name == page.name and part in text]
+            assert len(runners) == 1, f"{page.name}: who runs\n{text}"
+            assert (ROOT / runners[0]).exists(), runners[0]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AerobeeBroker]:
+    with AerobeeBroker(tmp_path_factory.mktemp("pages")) as running:
+        with connect(f"mq://{running.namesrv}") as mq:
+            mq.admin.create_topic("orders", queues=8)
+        yield running
+
+
+def shell(code: str, broker: AerobeeBroker, expected: int = 0) -> str:
+    """Run a line as it stands there, with this installation's `aerobee`."""
+    done = subprocess.run(
+        ["sh", "-c", code],
+        env=os.environ
+        | {
+            "AEROBEE_URL": f"mq://{broker.namesrv}",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == expected, f"{code}: exit {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def consumed(broker: AerobeeBroker) -> str:
+    """The id of a message that the group `billing` has taken."""
+    with connect(f"mq://{broker.namesrv}") as mq:
+        receipt = mq.send("orders", b"one tea")
+        with mq.consumer("orders", group="billing") as inbox:
+            message = inbox.get()
+            assert message is not None
+            message.ack()
+    return str(receipt.message_id)
+
+
+def test_the_daily_commands_of_the_operations_page(broker: AerobeeBroker) -> None:
+    words = {"ID": consumed(broker), "GROUP": "billing"}
+    for line in block("operations.md", "aerobee cluster status").splitlines():
+        command = re.sub(r"\b(ID|GROUP)\b", lambda found: words[found[0]], line)
+        assert shell(command, broker).strip(), command
+
+
+def test_the_backup_and_the_commands_on_a_store(broker: AerobeeBroker, tmp_path: Path) -> None:
+    with connect(f"mq://{broker.namesrv}") as mq:
+        mq.send("T", b"kept")
+    backup = block("operators-guide.md", "aerobee store snapshot").replace(
+        "STORE", f"{broker.store}"
+    )
+    shell(backup.replace("/backup", f"{tmp_path}"), broker)  # of a broker that runs
+    (copy,) = tmp_path.iterdir()
+    words = {"DIR": f"{copy}", "DEST": f"{tmp_path / 'another'}"}
+    for line in block("operations.md", "aerobee store stat").splitlines():
+        shell(re.sub(r"\b(DIR|DEST)\b", lambda found: words[found[0]], line), broker)
+    assert "kept" in shell(f"aerobee store dump {tmp_path / 'another'} --topic T", broker)
+
+
+def test_changing_the_number_of_queues(broker: AerobeeBroker) -> None:
+    consumed(broker)
+    for text in ("--queues 16", "--write-queues 4"):
+        for line in block("operators-guide.md", text).splitlines():
+            shell(line.replace("GROUP", "billing"), broker)
+    assert "4" in shell("aerobee topic show orders --json", broker)
+
+
+def test_asking_why(broker: AerobeeBroker) -> None:
+    first, second = block("why.md", "aerobee why").splitlines()
+    shell(first, broker, expected=3)  # that message is nowhere
+    assert '"CONSUMED"' in shell(second.replace("ID", consumed(broker)), broker).upper()
+
+
+def run_inside(code: str, around: str, broker: AerobeeBroker) -> str:
+    """Run a piece of a coroutine, as the page shows it, inside the program `around`."""
+    text = code.replace("mq://localhost:9876", f"mq://{broker.namesrv}")
+    program = around.replace("# HERE", textwrap.indent(text, "    ").lstrip())
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_SDK = """
+import asyncio
+from types import SimpleNamespace
+
+class CardDeclined(Exception): ...
+
+rows = [SimpleNamespace(body=b"row", id="o-1")]
+charged = []
+
+async def charge(body):
+    charged.append(body)
+    raise CardDeclined
+
+async def main():
+    # HERE
+
+async def until_charged():
+    task = asyncio.create_task(main())
+    while not charged:
+        await asyncio.wait([task], timeout=0.05)
+        assert not task.done() or task.exception() is None, task.exception()
+    task.cancel()
+    await asyncio.wait([task])
+    print(charged[0])
+
+asyncio.run(until_charged())
+"""
+
+_TELEMETRY = """
+import asyncio
+from aerobee import connect
+
+async def main():
+    done = asyncio.Event()
+    async def handler(message):
+        print(message.body)
+        done.set()
+    async def page():
+        # HERE
+    task = asyncio.create_task(page())
+    await asyncio.wait([task, asyncio.create_task(done.wait())], return_when="FIRST_COMPLETED")
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled(), task.exception()
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_block_of_the_sdk_page(broker: AerobeeBroker) -> None:
+    assert run_inside(block("sdk.md", "Unconfirmed"), _SDK, broker) == "b'{...}'\n"
+
+
+def test_the_worker_of_the_sdk_page(broker: AerobeeBroker, tmp_path: Path) -> None:
+    text = block("sdk.md", "app = Worker").replace("localhost:9876", broker.namesrv)
+    (tmp_path / "shop.py").write_text(text)
+    with connect(f"mq://{broker.namesrv}") as mq:
+        for topic in ("parcels", "invoices"):
+            mq.admin.create_topic(topic)
+        mq.send("orders", b"bill me")
+        command = [str(Path(sys.executable).with_name("aerobee")), "worker", "shop:app"]
+        with (
+            subprocess.Popen(command, cwd=tmp_path) as worker,
+            mq.consumer("invoices", group="books") as inbox,
+        ):
+            try:
+                bodies = [message.body for message in inbox.get_batch(20, timeout=60)]
+                assert b"bill me" in bodies
+            finally:
+                worker.terminate()
+
+
+def test_the_telemetry_of_a_client(broker: AerobeeBroker) -> None:
+    code = textwrap.indent(block("telemetry.md", "telemetry=True"), "    ")
+    assert "b'...'" in run_inside(code.lstrip(), _TELEMETRY, broker)
