@@ -8,6 +8,8 @@ policies:                     oldSecretKey, oldSecretUntil: the one before, unti
   - allow Topic:orders* Pub,Sub from 10.0.0.0/8
 """
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -85,7 +87,14 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
         certificates=certificates,
         is_fresh=text_of(account, "fresh").lower() == "true",
         origin=origin,
+        digest=digest_of(account),
     )
+
+
+def digest_of(account: Account) -> str:
+    """Of an account with its secret in place, wherever that was read from."""
+    said = {key: value for key, value in account.items() if key != "secretFile"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def text_of(account: Account, key: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from aerobee.broker.auth.accounts import Account, make_user
+from aerobee.broker.auth.accounts import Account, digest_of, make_user
 from aerobee.broker.auth.files import Mark, access_files, check_mode, marks, read_access_file
 from aerobee.broker.auth.model import Access, AccessError, User, nobody
 from aerobee.broker.auth.white_addresses import white_addresses
@@ -110,7 +110,7 @@ class AccessBook:
                         f"{user.origin}: the certificate {certificate} stands for "
                         f"User:{by_certificate[certificate]} already; name it once"
                     )
-        return Access(users, is_white, by_certificate)
+        return Access(users, is_white, by_certificate, tuple(sorted(white)))
 
     def _put_in_force(self, own: list[Account], white: list[str], access: Access) -> None:
         self.accounts = {str(account.get("accessKey")): account for account in own}
@@ -163,15 +163,29 @@ class AccessBook:
             for name in accounts:
                 if place := self.is_in_file(name):
                     raise AccessError(f"User:{name} stands in {place} and is changed there")
-            own = list(accounts.values())
-            access = self._made_of(own, white)
-            if not any(user.is_super and user.is_enabled for user in access.users.values()):
-                raise AccessError("no super user would be left to change anything again")
-            content = {"accounts": own, "globalWhiteRemoteAddresses": white}
-            await asyncio.to_thread(save_private_json, self.path, content, self._disk)
-            self._put_in_force(own, white, access)
-            self._marks = self._look()
+            await self._replace(list(accounts.values()), white)
+
+    async def take_over(self, own: list[Account], white: list[str]) -> bool:
+        """Have what access.json holds replaced by the master's, and put it in force; False when it
+        is the same. Raises as `change` does."""
+        async with self._changing:
+            if self._look() != self._marks:
+                self.load()
+            if own == list(self.accounts.values()) and white == self.white:
+                return False
+            await self._replace(own, white)
+            return True
+
+    async def _replace(self, own: list[Account], white: list[str]) -> None:
+        access = self._made_of(own, white)
+        if not any(user.is_super and user.is_enabled for user in access.users.values()):
+            raise AccessError("no super user would be left to change anything again")
+        content = {"accounts": own, "globalWhiteRemoteAddresses": white}
+        await asyncio.to_thread(save_private_json, self.path, content, self._disk)
+        self._put_in_force(own, white, access)
+        self._marks = self._look()
 
 
 def _super(name: str, secret: str, origin: str) -> User:
-    return User(name, (secret,), is_super=True, origin=origin)
+    digest = digest_of({"accessKey": name, "secretKey": secret, "type": "Super"})
+    return User(name, (secret,), is_super=True, origin=origin, digest=digest)

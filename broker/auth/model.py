@@ -197,6 +197,7 @@ class User:
     certificates: frozenset[str] = frozenset()  # a client that shows one of these is this user
     is_fresh: bool = False  # its requests must be such as cannot be sent again
     origin: str = ""  # the file, and the line in it
+    digest: str = ""  # of all that is said of it: the same at two brokers, the same user
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,7 @@ class Access:
     users: Mapping[str, User] = field(default_factory=dict)
     is_white: Callable[[str], bool] = nobody  # addresses from which anything is allowed
     by_certificate: Mapping[str, str] = field(default_factory=dict)  # its name -> the user's
+    white: tuple[str, ...] = ()  # what `is_white` was made of
 
 
 def decide(user: User, actions: Collection[str], resource: Resource, address: str) -> Verdict:

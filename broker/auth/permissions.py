@@ -358,7 +358,7 @@ ROWS: Final[Mapping[int, Row]] = {
     # POP, which is refused in words
     **dict.fromkeys((200050, 200051, 200052, 200053, 200054, 200055, 200151), _PULL),
     # ours: the Spark sink's SINK_STATE, _PREPARE, _COMMIT, its list of queries and their removal;
-    # LIST_TIMERS; PROMOTE; EXPLAIN_MESSAGE
+    # LIST_TIMERS; PROMOTE, GET_ACCESS; EXPLAIN_MESSAGE
     20100: _SIGNED,
     20101: (topic("topic", PUB),),
     20102: (chunks_of_commit,),
@@ -366,6 +366,7 @@ ROWS: Final[Mapping[int, Row]] = {
     20104: _CLUSTER_UPDATE,
     20110: (topic_or_cluster("topic", GET),),
     20120: _CLUSTER_UPDATE,
+    20121: _SUPER,
     20130: (topic_or_cluster("topic", GET),),
 }
 
@@ -374,7 +375,7 @@ ADMINISTRATIVE: Final = frozenset(
     {
         *(17, 18, 25, 50, 51, 53, 100, 102, 200, 205, 207, 215, 216, 217, 222, 225),
         *(306, 309, 314, 316, 318, 323, 327, 329, 353, 401),
-        *(3001, 3002, 3003, 3006, 3007, 3008, 20104),
+        *(3001, 3002, 3003, 3006, 3007, 3008, 20104, 20120),
     }
 )
 

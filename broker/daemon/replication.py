@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from aerobee.broker.ha.access_sync import AccessSync
 from aerobee.broker.ha.config_sync import ConfigSync
 from aerobee.broker.ha.copies import Copies
 from aerobee.broker.ha.epochs import EpochFile
@@ -112,6 +113,8 @@ class Following:
             settings, broker.store, broker.clock, self.find, epoch_file, cut_log, on_confirm
         )
         broker.replication.master = link.status
+        access = AccessSync(settings, broker.guard)
+        broker.replication.access = access.status
         sync = ConfigSync(
             settings,
             broker.store,
@@ -122,6 +125,7 @@ class Following:
             broker.schedule,
             broker.timers.checkpoints if settings.timer_wheel_enable else None,
             broker.batch_ledger,
+            access,
             self._followed,
         )
         self._following: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Keeps a slave's configuration in step with its master's: topics, groups, offsets, progress.
+"""Keeps a slave's configuration in step with its master's: topics, groups, users, progress.
 
 Each part has a request that answers with the file's text. Our own masters are asked each second,
 and send a table only if it has changed; a Java master sends all of it each time.
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.ha.master_client import MasterAddress, MasterClient
+from aerobee.broker.ha.access_sync import AccessSync
+from aerobee.broker.ha.master_client import MasterAddress, MasterClient, MasterFacts
 from aerobee.broker.ha.progress import ProgressSync
 from aerobee.broker.net.request_link import LinkError
 from aerobee.broker.services.batch_ledger import BatchLedger
@@ -49,6 +50,7 @@ class ConfigSync:
         schedule: Schedule,
         timers: Checkpoints | None,
         ledger: BatchLedger,
+        access: AccessSync,
         followed: Callable[[], MasterAddress | None],
     ) -> None:
         """`followed` tells the master whose log we follow at this moment."""
@@ -58,9 +60,10 @@ class ConfigSync:
         self._topics = topics
         self._groups = groups
         self._progress = ProgressSync(store, clock, offsets, schedule, timers, ledger)
+        self._access = access
         self._followed = followed
         self._client: MasterClient | None = None
-        self._is_ours: bool | None = None  # None: not known yet
+        self._facts: MasterFacts | None = None  # of the master that `_client` asks
         self._told = ""
         self.synced_ms = 0  # when the last round was through
 
@@ -69,7 +72,8 @@ class ConfigSync:
         try:
             while True:
                 await self.step()
-                await self._pause(JAVA_S if self._is_ours is False else OURS_S)
+                is_java = self._facts is not None and not self._facts.is_ours
+                await self._pause(JAVA_S if is_java else OURS_S)
         finally:
             self._leave()
 
@@ -93,12 +97,11 @@ class ConfigSync:
         if self._client is None or self._client.address != master.main:
             self._leave()
             self._client = MasterClient(master.main, self._settings)
-            self._is_ours = None
+            self._facts = None
         try:
-            if self._is_ours is None:
-                self._is_ours = (await self._client.facts()).is_ours
-            for part in (self._sync_topics, self._sync_groups, self._sync_progress):
-                await part(self._client)
+            if self._facts is None:
+                self._facts = await self._client.facts()
+            await self._sync(self._client, self._facts)
         except (LinkError, OSError, ValueError) as error:
             if str(error) != self._told:
                 self._told = str(error)
@@ -116,6 +119,16 @@ class ConfigSync:
             self._client.close()
             self._client = None
         self._progress.forget()
+        self._access.forget()
+
+    async def _sync(self, client: MasterClient, facts: MasterFacts) -> None:
+        def is_followed() -> bool:
+            return self._is_of_followed(client)
+
+        await self._sync_topics(client, facts)
+        await self._sync_groups(client, facts)
+        await self._access.step(client, facts, is_followed)
+        await self._progress.step(client, is_ours=facts.is_ours, is_followed=is_followed)
 
     def _is_of_followed(self, client: MasterClient) -> bool:
         """Whether an answer counts still: the link may have gone while it was on its way."""
@@ -123,10 +136,10 @@ class ConfigSync:
         return master is not None and master.main == client.address
 
     async def _table(
-        self, client: MasterClient, code: int, prefix: str, version: DataVersion
+        self, client: MasterClient, facts: MasterFacts, code: int, prefix: str, version: DataVersion
     ) -> dict[Any, Any] | None:
         """A table of the master's; None when it is the one that we have."""
-        if self._is_ours:
+        if facts.is_ours:
             nothing = {f"{prefix}Seq": "0", f"max{prefix.capitalize()}Num": "0"}
             theirs = DataVersion()
             theirs.load((await client.ask_json(code, nothing)).get("dataVersion"))
@@ -134,25 +147,20 @@ class ConfigSync:
                 return None
         return await client.ask_json(code)
 
-    async def _sync_topics(self, client: MasterClient) -> None:
-        version = self._topics.data_version
-        table = await self._table(client, RequestCode.GET_ALL_TOPIC_CONFIG, "topic", version)
+    async def _sync_topics(self, client: MasterClient, facts: MasterFacts) -> None:
+        version, code = self._topics.data_version, RequestCode.GET_ALL_TOPIC_CONFIG
+        table = await self._table(client, facts, code, "topic", version)
         if table is not None and self._is_of_followed(client):
             for name in self._topics.take_over(table):
                 log.info("a topic is gone from the master", topic=name)
                 self._store.delete_topic(name)
 
-    async def _sync_groups(self, client: MasterClient) -> None:
+    async def _sync_groups(self, client: MasterClient, facts: MasterFacts) -> None:
         version = self._groups.data_version
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        table = await self._table(client, code, "group", version)
+        table = await self._table(client, facts, code, "group", version)
         if table is not None and self._is_of_followed(client):
             self._groups.take_over(table)
-
-    async def _sync_progress(self, client: MasterClient) -> None:
-        await self._progress.step(
-            client, is_ours=bool(self._is_ours), is_followed=lambda: self._is_of_followed(client)
-        )
 
     def _add_unknown_topics(self) -> None:
         """The master is away, and may never come back."""

@@ -38,6 +38,7 @@ class MasterFacts:
     is_ours: bool  # no Java broker
     has_epochs: bool  # it speaks the stream with epochs
     role: str  # brokerRole
+    has_users: bool  # access control is on
 
 
 class MasterClient:
@@ -60,6 +61,7 @@ class MasterClient:
                 "sendsRefused" in figures,
                 "replicaEpoch" in figures,
                 settings.get("brokerRole", ""),
+                "true" in (settings.get("aclEnable"), settings.get("authenticationEnabled")),
             )
         except (KeyError, ValueError) as error:
             raise LinkError(f"master {self.address} does not tell its {error}") from None

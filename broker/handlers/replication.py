@@ -2,15 +2,23 @@
 
 from typing import Final
 
+import structlog
+
+from aerobee.broker.auth.copied import digests, seal, version_of
+from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, success
 from aerobee.broker.handlers.context import Broker
+from aerobee.broker.net.inner_client import inner_credentials
 from aerobee.broker.net.requests import Handler, Request
+from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import Header, Int32, decode_ext
-from aerobee.protocol.wire.replica_codes import PROMOTE
+from aerobee.protocol.wire.replica_codes import GET_ACCESS, PROMOTE
 from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE, SINK_STATE
+
+log = structlog.get_logger("aerobee.ha")
 
 _SENDS: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave: send to its master")
 _ADMIN: Final = (
@@ -98,6 +106,8 @@ def get_ha_status(broker: Broker, request: Request) -> Command:
         "master": not broker.settings.is_slave,
         "masterCommitLogMaxOffset": broker.store.max_physical_offset,
     }
+    if access := broker.replication.access():
+        status["access"] = access
     if broker.settings.has_arbiter:
         status["failover"] = broker.replication.failover()
     return success(request, status)
@@ -143,6 +153,31 @@ def promote(broker: Broker, request: Request) -> Command:
     return success(request, ext={"epoch": str(epoch), "startOffset": str(end)})
 
 
+def get_access(broker: Broker, request: Request) -> Command:
+    """Users and rights for a replica, which has proven that it knows the brokers' own secret."""
+    principal, inner = request.principal, inner_credentials(broker.settings)
+    if (
+        inner is None
+        or not isinstance(principal, Principal)
+        or principal.name != inner.access_key
+        or inner.secret_key not in principal.secrets
+    ):
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            "users are given to this broker's own innerClientAuthenticationCredentials only: give "
+            "its replicas the same",
+        )
+    book, ext = broker.guard.book, request.command.ext
+    content = {"accounts": list(book.accounts.values()), "white": book.white}
+    text = fastjson.dumps(content | {"digests": digests(book.current)})
+    version = version_of(inner.secret_key, text)
+    if ext.get("known") == version:
+        return success(request)
+    log.info("users and rights are given to a replica", peer=request.connection.name)
+    data = seal(inner.secret_key, ext.get("challenge", ""), text)
+    return request.command.answer(ResponseCode.SUCCESS, {"version": version}, data)
+
+
 def get_timer_check_point(broker: Broker, request: Request) -> Command:
     """config/timercheck, for a replica; with the mark that stands beside it."""
     points = broker.timers.checkpoints
@@ -164,6 +199,7 @@ def handlers(broker: Broker) -> dict[int, Handler]:
             RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
             RequestCode.GET_BROKER_EPOCH_CACHE: get_broker_epoch,
             PROMOTE: promote,
+            GET_ACCESS: get_access,
             RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,
             RequestCode.GET_TIMER_METRICS: get_timer_metrics,
         },

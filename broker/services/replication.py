@@ -33,6 +33,7 @@ class Promote(Protocol):
 class Replication:
     slaves: Callable[[], list[dict[str, Any]]] = _no_slaves  # each one's connection
     master: Callable[[], dict[str, Any]] = _no_master  # of a slave: how it follows
+    access: Callable[[], dict[str, Any]] = _no_master  # of a slave: whether its users are copied
     identify: Callable[[tuple[str, int], int], None] = _nobody  # a slave's connection, its brokerId
     epochs: Callable[[], Sequence[tuple[tuple[int, int], int]]] = _no_epochs  # number, start; end
     promote: Promote = _never  # let a slave be the master; the new epoch

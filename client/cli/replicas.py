@@ -88,7 +88,7 @@ def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) ->
         "behind_bytes": link["diff"],
         "behind_s": late / 1000 if late is not None else None,
         "in_sync": "yes" if link["inSync"] else "no",
-        "note": _etcd(failover),
+        "note": _etcd(failover) or _access(state),
     }
 
 
@@ -101,6 +101,11 @@ def _etcd(failover: dict[str, Any]) -> str | None:
     if failover.get("leads") and failover["inSync"] == [failover["brokerId"]]:
         return "the only one in sync: nobody can take over from it"
     return None
+
+
+def _access(state: dict[str, Any]) -> str | None:
+    """Whether its users would serve as well, if it were the master."""
+    return (state.get("access") or {}).get("differs") or None
 
 
 def _is_of(link: dict[str, Any], broker: Broker) -> bool:

@@ -24,6 +24,7 @@ from aerobee.broker.auth.model import (
 from aerobee.broker.auth.verdicts import judge
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.settings import SettingsError, load_settings
+from aerobee.client.admin.types import Broker
 from aerobee.client.admin.users import Users
 from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import Asked, run_loop
@@ -75,9 +76,16 @@ class _Wire:
     def __init__(self, mq: Client) -> None:
         self._users: Users = mq.admin.users
         self._brokers = mq.admin.brokers
+        self._replication = mq.admin.replication
 
     async def _addresses(self) -> list[str]:
-        return [broker.address for broker in await self._brokers()]
+        """Of those that shall be changed: a slave that copies its master's users gets them."""
+        brokers = await self._brokers()
+        return [each.address for each in brokers if not each.number or not await self._copies(each)]
+
+    async def _copies(self, slave: Broker) -> bool:
+        status = await self._replication(slave.address)
+        return bool((status.get("access") or {}).get("isCopied"))
 
     async def users(self) -> list[User]:
         """As the first broker has them; all should be alike."""

@@ -151,7 +151,8 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
         "ok", what, f"answers at {broker.address} in {(time.time() - begun) * 1000:.1f} ms"
     )
     if broker.number:
-        yield await _following(client, broker, what)
+        async for finding in _following(client, broker, what):
+            yield finding
     elif refused := state.get("sendsRefused"):
         yield Finding("trouble", f"{what}: sends", f"they are refused: {refused}")
     if "failover" in state:
@@ -168,17 +169,23 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
     yield await _writing(client, broker, what)
 
 
-async def _following(client: Client, broker: Broker, what: str) -> Finding:
+async def _following(client: Client, broker: Broker, what: str) -> AsyncIterator[Finding]:
     name = f"{what}: replication"
     try:
         status = await client.admin.replication(broker.address)
     except AerobeeError as error:
-        return Finding("warning", name, f"slave {broker.number} does not tell: {error}")
+        yield Finding("warning", name, f"slave {broker.number} does not tell: {error}")
+        return
+    if differs := (status.get("access") or {}).get("differs"):
+        text = f"of slave {broker.number}: {differs}"
+        remedy = "give it the master's users: docs/security.md, Replicas and name servers"
+        yield Finding("trouble", f"{what}: users", text, remedy)
     master = (status.get("haClientRuntimeInfo") or {}).get("masterAddr")
     if not master:
         remedy = "its log says why: `the master is not followed`; see also `aerobee replicas`"
-        return Finding("trouble", name, f"slave {broker.number} follows no master", remedy)
-    return Finding("ok", name, f"slave {broker.number} follows {master}")
+        yield Finding("trouble", name, f"slave {broker.number} follows no master", remedy)
+        return
+    yield Finding("ok", name, f"slave {broker.number} follows {master}")
 
 
 async def _failover(client: Client, broker: Broker, what: str) -> Finding:

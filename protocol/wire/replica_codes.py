@@ -3,3 +3,4 @@
 from typing import Final
 
 PROMOTE: Final = 20120
+GET_ACCESS: Final = 20121

@@ -27,7 +27,7 @@ CLASSES: Final = {
     "timerMoves": Kept.LOCAL,  # of the timer log, which a slave has not
     "consumerFilter.json": Kept.LOCAL,  # from heartbeats, which clients send to slaves too
     "consumerMembers.json": Kept.LOCAL,  # who was online here
-    "access.json": Kept.LOCAL,  # users that were changed at this broker
+    "access.json": Kept.REPLICATED,  # users and rights; those in the operator's files are compared
     "kvConfig.json": Kept.LOCAL,  # of the name service
     "sparkSink.json": Kept.REPLICATED,  # and its newest part is in the log
     "whyHistory.json": Kept.LOCAL,  # what was seen here: who read, left, was moved

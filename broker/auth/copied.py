@@ -1,0 +1,81 @@
+"""Users and rights on their way from a master to its replicas.
+
+What is sent holds secrets, and answers are not signed. So it is sealed with the secret that both
+brokers sign in with (innerClientAuthenticationCredentials): nobody else can read it, make it, or,
+as the asker's challenge is in it, send it again.
+
+    nonce (32)   mark (32)   the text, hidden by the nonce's stream
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+from aerobee.broker.auth.model import Access
+
+NONCE_SIZE: Final = 32
+MARK_SIZE: Final = 32
+WHITE: Final = "globalWhiteRemoteAddresses"
+
+
+def seal(secret: str, challenge: str, text: bytes) -> bytes:
+    nonce = secrets.token_bytes(NONCE_SIZE)
+    hidden = _hidden(secret, nonce, text)
+    return nonce + _mark(secret, challenge, nonce + hidden) + hidden
+
+
+def unseal(secret: str, challenge: str, data: bytes) -> bytes:
+    """ValueError: it was not sealed with this secret, for this challenge."""
+    nonce, mark = data[:NONCE_SIZE], data[NONCE_SIZE : NONCE_SIZE + MARK_SIZE]
+    hidden = data[NONCE_SIZE + MARK_SIZE :]
+    if not hmac.compare_digest(mark, _mark(secret, challenge, nonce + hidden)):
+        raise ValueError("users and rights came with a wrong seal")
+    return _hidden(secret, nonce, hidden)
+
+
+def version_of(secret: str, text: bytes) -> str:
+    """By which a replica says what it has; it tells nothing of the text."""
+    return hmac.digest(_key(secret, b"version"), text, "sha256").hex()
+
+
+def _key(secret: str, use: bytes) -> bytes:
+    return hmac.digest(secret.encode(), b"aerobee access " + use, "sha256")
+
+
+def _mark(secret: str, challenge: str, data: bytes) -> bytes:
+    text = len(challenge).to_bytes(4, "big") + challenge.encode() + data
+    return hmac.digest(_key(secret, b"mark"), text, "sha256")
+
+
+def _hidden(secret: str, nonce: bytes, text: bytes) -> bytes:
+    """The text and a stream that only the secret's holder can make; the same again undoes it."""
+    stream = hashlib.shake_256(_key(secret, b"hide") + nonce).digest(len(text))
+    size = len(text)
+    return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(size, "big")
+
+
+def digests(access: Access) -> dict[str, str]:
+    """Of all users, of files and settings too, and of the addresses that need not sign."""
+    white = hashlib.sha256("\n".join(access.white).encode()).hexdigest()
+    return {name: user.digest for name, user in access.users.items()} | {WHITE: white}
+
+
+def differences(ours: Access, theirs: Mapping[str, str]) -> str:
+    """What a replica has to be told of; empty: all users are the master's."""
+    mine = digests(ours)
+    parts = []
+    if missing := sorted(theirs.keys() - mine.keys()):
+        parts.append(f"missing here: {_named(missing)}")
+    if surplus := sorted(mine.keys() - theirs.keys()):
+        parts.append(f"not at the master: {_named(surplus)}")
+    changed = [name for name in mine.keys() & theirs.keys() if mine[name] != theirs[name]]
+    if changed:
+        parts.append(f"different here: {_named(sorted(changed))}")
+    return "; ".join(parts)
+
+
+def _named(names: list[str]) -> str:
+    shown = [name if name == WHITE else f"User:{name}" for name in names[:5]]
+    return ", ".join(shown) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
