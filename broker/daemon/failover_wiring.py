@@ -34,9 +34,11 @@ def arbiter_of(settings: Settings, broker_id: int) -> EtcdArbiter:
     context = None
     if any(endpoint.startswith("https:") for endpoint in endpoints):
         try:
-            context = client_context(settings.etcd_ca_file, verify=True)
-            if settings.etcd_cert_file:
-                context.load_cert_chain(settings.etcd_cert_file, settings.etcd_key_file or None)
+            context = client_context(
+                settings.etcd_ca_file,
+                certificate=settings.etcd_cert_file,
+                key=settings.etcd_key_file,
+            )
         except (OSError, ValueError) as error:
             raise StartError(
                 f"the certificates for etcd cannot be used: {error}; see etcdCaFile, "

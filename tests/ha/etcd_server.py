@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import ssl
 import subprocess
 import urllib.request
 from base64 import b64encode
@@ -17,21 +18,23 @@ def need_etcd() -> None:
     need(shutil.which("etcd") is not None, "etcd not found on PATH; apt-get install etcd-server")
 
 
-def is_healthy(url: str) -> bool:
+def is_healthy(url: str, context: ssl.SSLContext | None = None) -> bool:
     """Whether the etcd at this address answers, and has a leader."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+        with urllib.request.urlopen(f"{url}/health", timeout=2, context=context) as answer:
             return b'"health":"true"' in answer.read()
     except OSError:
         return False
 
 
 class EtcdServer:
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, context: ssl.SSLContext | None = None) -> None:
+        """`context`: how to ask a server whose options are those of TLS."""
         need_etcd()
         self._folder = folder
         self._options = options
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self._context = context
+        self.url = f"{'https' if context else 'http'}://127.0.0.1:{free_port()}"
         self._peer_url = f"http://127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -65,12 +68,16 @@ class EtcdServer:
                 stdout=log,
                 stderr=log,
             )
-        wait_for(lambda: is_healthy(self.url), timeout=60, what="etcd answers")
+        wait_for(lambda: is_healthy(self.url, self._context), timeout=60, what="etcd answers")
+
+    def ask(self, path: str, content: dict[str, str]) -> None:
+        data = json.dumps(content).encode()
+        url = f"{self.url}/v3/{path}"
+        with urllib.request.urlopen(url, data, timeout=20, context=self._context):
+            pass
 
     def delete(self, key: str) -> None:
-        content = json.dumps({"key": b64encode(key.encode()).decode()}).encode()
-        with urllib.request.urlopen(f"{self.url}/v3/kv/deleterange", content, timeout=20):
-            pass
+        self.ask("kv/deleterange", {"key": b64encode(key.encode()).decode()})
 
     def stop(self) -> None:
         if self._process is not None:

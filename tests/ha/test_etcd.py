@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -164,13 +162,7 @@ async def test_a_user_of_etcd_signs_in(tmp_path: Path) -> None:
 
 
 def enable_users(server: EtcdServer) -> None:
-    calls: tuple[tuple[str, dict[str, str]], ...] = (
-        ("user/add", {"name": "root", "password": "secret"}),
-        ("role/add", {"name": "root"}),
-        ("user/grant", {"user": "root", "role": "root"}),
-        ("enable", {}),
-    )
-    for path, content in calls:
-        url = f"{server.url}/v3/auth/{path}"
-        with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=10):
-            pass
+    server.ask("auth/user/add", {"name": "root", "password": "secret"})
+    server.ask("auth/role/add", {"name": "root"})
+    server.ask("auth/user/grant", {"user": "root", "role": "root"})
+    server.ask("auth/enable", {})

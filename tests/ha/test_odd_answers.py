@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from aerobee.broker.ha.arbiter import Alive, ArbiterError, Record
-from aerobee.broker.ha.etcd import EtcdArbiter, Gateway
+from aerobee.broker.ha.etcd import EtcdArbiter
+from aerobee.broker.ha.etcd_gateway import Gateway
 
 FOLDER = "/test/odd"
 RECORD = Record(1, 1, frozenset({1}), "x")

@@ -33,6 +33,7 @@ class Authority:
         *,
         password: str = "",
         days: int = 30,
+        subject: str = "",
     ) -> Pair:
         folder = self.folder
         pair = Pair(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
@@ -41,7 +42,7 @@ class Authority:
         secrecy = ("-passout", f"pass:{password}") if password else ("-nodes",)
         openssl(
             *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *secrecy),
-            *("-subj", f"/CN={name}", "-keyout", pair.key, "-out", request),
+            *("-subj", subject or f"/CN={name}", "-keyout", pair.key, "-out", request),
         )
         openssl(
             *("x509", "-req", "-in", request, "-CA", self.pair.certificate),

@@ -1,0 +1,162 @@
+"""Requests to the JSON gateway of etcd, by the standard HTTP client, and what refusals mean."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Sequence
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    RemoteDisconnected,
+)
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aerobee.broker.ha.arbiter import ArbiterError
+
+# What an operator has to look at, by what etcd or TLS has said; the first that is found counts.
+_REMEDIES: Final = (
+    ("certificate verify failed", "see etcdCaFile, and which hosts etcd's certificate names"),
+    ("invalid user id or password", "see etcdUser and etcdPassword"),
+    ("user name is empty", "etcd wants a user: see etcdUser and etcdPassword"),
+    ("permission denied", "etcd wants a user that may use keys below etcdPrefix: see etcdUser"),
+    ("commonname of client", "etcd with users takes certificates without a CN: see etcdCertFile"),
+)
+_NO_TLS: Final = "does etcd speak TLS there? then write https:// in etcdEndpoints"
+_ODD_TLS: Final = (
+    "does etcd speak TLS there, and take our certificate? see etcdEndpoints, etcdCertFile and "
+    "etcdKeyFile"
+)
+
+
+def _with_remedy(endpoint: str, error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    remedy = next((words for sign, words in _REMEDIES if sign in text.lower()), "")
+    if not remedy and isinstance(error, ssl.SSLError):
+        remedy = _ODD_TLS
+    if not remedy and isinstance(error, RemoteDisconnected) and endpoint.startswith("http:"):
+        remedy = _NO_TLS
+    return f"{endpoint}: {text}" + (f"; {remedy}" if remedy else "")
+
+
+class EtcdRefused(Exception):
+    """etcd has answered, with no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"etcd answered {status}: {message}")
+
+
+class Gateway:
+    """Blocking requests to one of the endpoints, the next one when that fails. For one thread."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        timeout_s: float,
+        context: ssl.SSLContext | None = None,
+        user: tuple[str, str] | None = None,
+    ) -> None:
+        self._endpoints = list(endpoints)
+        self._timeout_s = timeout_s
+        self._context = context
+        self._user = user
+        self._token = ""
+        self._connection: HTTPConnection | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoints[0]
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Our end of the connection."""
+        sock = self._connection.sock if self._connection is not None else None
+        return sock.getsockname()[:2] if sock is not None else ("127.0.0.1", 0)
+
+    def ask(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        """ArbiterError: nobody knows whether it was done."""
+        response = self.begin(path, content)
+        try:
+            data = response.read()
+        except (OSError, HTTPException) as error:
+            raise self._failed(error) from None
+        return self._content(response.status, data)
+
+    def begin(self, path: str, content: dict[str, Any]) -> HTTPResponse:
+        """The answer, of which only the head has come."""
+        if self._user is not None and not self._token:
+            self._log_in()
+        try:
+            return self._send(path, content)
+        except (OSError, HTTPException) as error:
+            raise self._failed(error) from None
+
+    def _send(self, path: str, content: dict[str, Any]) -> HTTPResponse:
+        if self._connection is None:
+            self._connection = self._connect()
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = self._token
+        self._connection.request("POST", path, json.dumps(content), headers)
+        return self._connection.getresponse()
+
+    def _connect(self) -> HTTPConnection:
+        url = urlsplit(self.endpoint)
+        host, port = url.hostname or "", url.port or 2379
+        if url.scheme == "https":
+            return HTTPSConnection(host, port, timeout=self._timeout_s, context=self._context)
+        return HTTPConnection(host, port, timeout=self._timeout_s)
+
+    def _failed(self, error: Exception) -> ArbiterError:
+        failed = self.endpoint
+        self.close()
+        self._endpoints.append(self._endpoints.pop(0))
+        return ArbiterError(_with_remedy(failed, error))
+
+    def _content(self, status: int, data: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = {"error": data[:200].decode("latin-1")}
+        if status == 200 and isinstance(found, dict):
+            return found
+        # It lives for minutes, or until a user is changed: log in again with the next request.
+        self._token = ""
+        text = found.get("error", found) if isinstance(found, dict) else found
+        refused = EtcdRefused(status, str(text)[:200])
+        if status >= 500:  # no leader, a time-out: another endpoint may know more
+            raise self._failed(refused)
+        raise ArbiterError(_with_remedy(self.endpoint, refused))
+
+    def _log_in(self) -> None:
+        assert self._user is not None
+        name, password = self._user
+        try:
+            response = self._send("/v3/auth/authenticate", {"name": name, "password": password})
+            data = response.read()
+        except (OSError, HTTPException) as error:
+            raise self._failed(error) from None
+        self._token = str(self._content(response.status, data).get("token", ""))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def forget_token(self) -> None:
+        self._token = ""
+
+    def be_patient(self, seconds: float) -> None:
+        """With what comes on this connection from now on."""
+        if self._connection is not None and self._connection.sock is not None:
+            self._connection.sock.settimeout(seconds)
+
+    def abort(self) -> None:
+        """From another thread: let what waits there end."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
