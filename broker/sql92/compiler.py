@@ -104,30 +104,23 @@ def _not(node: parser.Not) -> Evaluate:
 
 
 def _all_of(node: parser.AllOf) -> Evaluate:
-    operands = [_compile(operand) for operand in node.operands]
-
-    def evaluate(properties: Properties) -> Value:
-        result: Value = True
-        for operand in operands:
-            value = operand(properties)
-            if value is False:
-                return False
-            if value is None:
-                result = None
-        return result
-
-    return evaluate
+    return _decided_by(False, node.operands)
 
 
 def _any_of(node: parser.AnyOf) -> Evaluate:
-    operands = [_compile(operand) for operand in node.operands]
+    return _decided_by(True, node.operands)
+
+
+def _decided_by(decisive: bool, nodes: tuple[parser.Node, ...]) -> Evaluate:
+    """One operand of this value decides; without it, an unknown one leaves the result unknown."""
+    operands = [_compile(node) for node in nodes]
 
     def evaluate(properties: Properties) -> Value:
-        result: Value = False
+        result: Value = not decisive
         for operand in operands:
             value = operand(properties)
-            if value is True:
-                return True
+            if value is decisive:
+                return decisive
             if value is None:
                 result = None
         return result

@@ -14,17 +14,16 @@ from typing import Any, Final
 from aerobee.client.admin.admin import Admin
 from aerobee.client.core import Core
 from aerobee.protocol.files import properties as props
-from aerobee.protocol.files.ids import decode_host, is_offset_message_id, parse_offset_message_id
+from aerobee.protocol.files.ids import is_offset_message_id, parse_offset_message_id
 from aerobee.protocol.files.record import StoredMessage, decode_record, decode_records
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.message_copies import HOLDING_TOPICS, copy_of, original_topic
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
-    TRANSACTION_GIVEN_UP_TOPIC,
-    TRANSACTION_HALF_TOPIC,
     TRANSACTION_OP_TOPIC,
     is_system_group,
     retry_topic,
@@ -45,7 +44,6 @@ from aerobee.protocol.wire.message_facts import (
 AT_ONCE: Final = 16  # questions under way
 COPIES_MAX: Final = 32
 PERM_READ: Final = 4
-_KEPT: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC)
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NOT_ASKED: Final = (TRANSACTION_OP_TOPIC, "OFFSET_MOVED_EVENT", "TBW102")
 
@@ -77,8 +75,8 @@ async def facts(
     broker = _Asker(core, name, address)
     messages = await _find(broker, message_id, topic)
     if topic is not None:
-        messages = [message for message in messages if _meant_for(message) == topic]
-    real = _meant_for(messages[0]) if messages else topic or ""
+        messages = [message for message in messages if original_topic(message) == topic]
+    real = original_topic(messages[0]) if messages else topic or ""
     found = Broker(broker=name, now=time.time_ns() // 1_000_000, topic=real)
     found.copies = list(await asyncio.gather(*(_copy(broker, one) for one in messages)))
     await _add_delays(broker, found.copies)
@@ -107,7 +105,7 @@ async def _find(broker: _Asker, message_id: str, topic: str | None) -> list[Stor
     names = await Admin(broker.core).topics(system=True)
     if topic is not None:
         names = [name for name in names if name.startswith((RETRY_PREFIX, DLQ_PREFIX))] + [topic]
-    wanted = dict.fromkeys([*names, *_KEPT])
+    wanted = dict.fromkeys([*names, *HOLDING_TOPICS])
     found = await asyncio.gather(
         *(_in_topic(broker, name, unique_id) for name in wanted if name not in _NOT_ASKED)
     )
@@ -141,34 +139,14 @@ async def _in_topic(broker: _Asker, topic: str, unique_id: str) -> list[StoredMe
     ]
 
 
-def _meant_for(message: StoredMessage) -> str:
-    for name in (props.DLQ_ORIGIN_TOPIC, props.RETRY_TOPIC):
-        if origin := message.property(name):
-            return origin
-    if message.topic in _KEPT:
-        return message.property(props.REAL_TOPIC) or message.topic
-    return message.topic
-
-
 async def _copy(broker: _Asker, message: StoredMessage) -> Copy:
     ext = {"topic": message.topic, "queueId": str(message.queue_id)}
     ends = await broker.ask(RequestCode.GET_MAX_OFFSET, ext)
     end = int(ends.ext.get("offset", "-1")) if ends is not None else -1
-    return Copy(
-        topic=message.topic,
-        queue_id=message.queue_id,
-        queue_offset=message.queue_offset,
-        physical_offset=message.physical_offset,
-        size=message.size,
-        stored_at=message.store_timestamp,
-        born_at=message.born_timestamp,
-        born_host="{}:{}".format(*decode_host(message.born_host)),
-        reconsume_times=message.reconsume_times,
-        sys_flag=message.sys_flag,
-        properties=message.property_map(),
-        in_queue=message.queue_offset < end if end >= 0 else None,
-        due_at=_timer_due(message) if message.topic == TIMER_TOPIC else None,
-    )
+    copy = copy_of(message)
+    copy.in_queue = message.queue_offset < end if end >= 0 else None
+    copy.due_at = _timer_due(message) if message.topic == TIMER_TOPIC else None
+    return copy
 
 
 def _timer_due(message: StoredMessage) -> int | None:

@@ -7,15 +7,15 @@ from aerobee.broker.handlers.context import Broker
 from aerobee.broker.services.timers.messages import deliver_time
 from aerobee.broker.store.results import QueryResult
 from aerobee.protocol.files import properties as props
-from aerobee.protocol.files.ids import decode_host, parse_offset_message_id
+from aerobee.protocol.files.ids import parse_offset_message_id
 from aerobee.protocol.files.record import StoredMessage, decode_record
 from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.message_copies import HOLDING_TOPICS, copy_of
 from aerobee.protocol.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
-    TRANSACTION_GIVEN_UP_TOPIC,
     TRANSACTION_HALF_TOPIC,
     TRANSACTION_OP_TOPIC,
 )
@@ -23,7 +23,6 @@ from aerobee.protocol.wire.message_facts import DONE, WAITING, Copy
 
 COPIES_MAX: Final = 64  # in one topic: a half message is stored anew with each check
 TAIL_MAX: Final = 4096  # records that are not dispatched yet and are looked at
-_KEPT: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC)
 _TIME_MAX: Final = 2**63 - 1
 # Not a producer's own properties: whoever asks may not be allowed to read the message.
 _SHOWN: Final = (
@@ -63,7 +62,7 @@ def _topics(broker: Broker, topic: str | None) -> list[str]:
     known = [name for name in broker.topics.all() if name != TRANSACTION_OP_TOPIC]
     if topic is not None:
         known = [name for name in known if name.startswith((RETRY_PREFIX, DLQ_PREFIX))] + [topic]
-    return list(dict.fromkeys([*known, *_KEPT]))
+    return list(dict.fromkeys([*known, *HOLDING_TOPICS]))
 
 
 def _at_offset(broker: Broker, message_id: str) -> memoryview | None:
@@ -112,37 +111,15 @@ def decoded(views: list[memoryview]) -> list[StoredMessage]:
     return [found[offset] for offset in sorted(found)]
 
 
-def meant_for(message: StoredMessage) -> str:
-    """The topic that the producer sent it to."""
-    for name in (props.DLQ_ORIGIN_TOPIC, props.RETRY_TOPIC):
-        if origin := message.property(name):
-            return origin
-    if message.topic in _KEPT:
-        return message.property(props.REAL_TOPIC) or message.topic
-    return message.topic
-
-
 def copy_facts(broker: Broker, message: StoredMessage) -> Copy:
     store = broker.store
     entry = store.queue_entry(message.topic, message.queue_id, message.queue_offset)
     is_entered = entry is not None and entry[0] == message.physical_offset
     end = message.physical_offset + message.size
-    known = message.property_map()
-    copy = Copy(
-        topic=message.topic,
-        queue_id=message.queue_id,
-        queue_offset=message.queue_offset,
-        physical_offset=message.physical_offset,
-        size=message.size,
-        stored_at=message.store_timestamp,
-        born_at=message.born_timestamp,
-        born_host="{}:{}".format(*decode_host(message.born_host)),
-        reconsume_times=message.reconsume_times,
-        sys_flag=message.sys_flag,
-        properties={name: known[name] for name in _SHOWN if name in known},
-        on_disk=end <= store.flushed_offset,
-        in_queue=is_entered and end <= store.visible_limit(),
-    )
+    copy = copy_of(message)
+    copy.properties = {name: copy.properties[name] for name in _SHOWN if name in copy.properties}
+    copy.on_disk = end <= store.flushed_offset
+    copy.in_queue = is_entered and end <= store.visible_limit()
     if message.topic == SCHEDULE_TOPIC:
         level = message.queue_id + 1
         copy.due_at = entry[2] if entry is not None and is_entered else None

@@ -3,13 +3,14 @@
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.handlers.why.copies import copy_facts, decoded, find_copies, meant_for
+from aerobee.broker.handlers.why.copies import copy_facts, decoded, find_copies
 from aerobee.broker.handlers.why.groups import group_facts, groups_to_tell
 from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.store.results import QueryResult
 from aerobee.protocol.files.ids import is_offset_message_id, parse_offset_message_id, unique_id_time
 from aerobee.protocol.files.record import decode_record
 from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.message_copies import original_topic
 from aerobee.protocol.wire import message_facts
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.headers import Header, decode_ext
@@ -56,8 +57,8 @@ def _facts(
 ) -> message_facts.Broker:
     messages = decoded(found.views)
     if header.topic:  # who may ask about one topic is told nothing of others
-        messages = [each for each in messages if meant_for(each) == header.topic]
-    topic = meant_for(messages[0]) if messages else header.topic or ""
+        messages = [each for each in messages if original_topic(each) == header.topic]
+    topic = original_topic(messages[0]) if messages else header.topic or ""
     facts = message_facts.Broker(
         broker=broker.settings.broker_name,
         now=broker.clock.now_ms(),

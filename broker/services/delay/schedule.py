@@ -8,7 +8,7 @@ then, a start finds in the log (`origins`).
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,6 +103,15 @@ class Schedule:
     def _pass_delivered(self, origins: set[int]) -> None:
         """Go on behind the last message of each level that was delivered: none before it waits."""
         passed = 0
+        for level, queue_offset in self._places(origins):
+            before = self._next.get(level, 0)
+            self._next[level] = max(before, queue_offset + 1)
+            passed += queue_offset >= before
+        if passed:
+            log.info("delayed messages of the last seconds were delivered already", count=passed)
+
+    def _places(self, origins: set[int]) -> Iterator[tuple[int, int]]:
+        """Level and queue offset of those delayed messages that are still in their queue."""
         for physical_offset in origins:
             record = self._store.record_at(physical_offset)
             if record is None:
@@ -110,11 +119,7 @@ class Schedule:
             queue_id, queue_offset = _PLACE.unpack_from(record)
             entry = self._store.queue_entry(SCHEDULE_TOPIC, queue_id, queue_offset)
             if entry is not None and entry[0] == physical_offset:
-                before = self._next.get(queue_id + 1, 0)
-                self._next[queue_id + 1] = max(before, queue_offset + 1)
-                passed += queue_offset >= before
-        if passed:
-            log.info("delayed messages of the last seconds were delivered already", count=passed)
+                yield queue_id + 1, queue_offset
 
     async def start(self) -> None:
         self._store.add_arrival_listener(
@@ -297,15 +302,8 @@ class Schedule:
     def take_back(self, origins: set[int], cut_to: int) -> None:
         """The log is about to be cut here, and the copies of these records with it: they wait
         again. OSError when that cannot be saved."""
-        for physical_offset in origins:
-            record = self._store.record_at(physical_offset)
-            if record is None:
-                continue
-            queue_id, queue_offset = _PLACE.unpack_from(record)
-            entry = self._store.queue_entry(SCHEDULE_TOPIC, queue_id, queue_offset)
-            if entry is not None and entry[0] == physical_offset:
-                before = self._next.get(queue_id + 1, 0)
-                self._next[queue_id + 1] = min(before, queue_offset)
+        for level, queue_offset in self._places(origins):
+            self._next[level] = min(self._next.get(level, 0), queue_offset)
         self._durable = dict(self._next)
         self._mark_max = cut_to
         self.file.save()
