@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import Counter
 from typing import Any
 
 from aerobee.broker.store.files.disk import RealDisk, RealFile
@@ -21,7 +23,7 @@ class GatedFile:
         self._file.sync()
 
     def write(self, position: int, data: bytes) -> None:
-        self._disk.bytes_written += len(data)
+        self._disk.written[os.path.basename(self._file.path)] += len(data)
         self._file.write(position, data)
 
 
@@ -34,7 +36,7 @@ class GatedDisk(RealDisk):
         self.error: OSError | None = None  # what each of them raises
         self.passed: list[str] = []  # paths of config files that were synced
         self.stopped = 0  # syncs that came to the closed gate
-        self.bytes_written = 0  # to config files
+        self.written: Counter[str] = Counter()  # bytes, by the name of the config file
         self.threads: set[str] = set()  # those who synced config files
 
     def hold(self) -> None:
@@ -65,5 +67,5 @@ class GatedDisk(RealDisk):
     def write_small(self, path: str, data: bytes) -> None:
         self.pass_gate(path)
         if "/config/" in path:
-            self.bytes_written += len(data)
+            self.written[os.path.basename(path)] += len(data)
         super().write_small(path, data)
