@@ -22,6 +22,7 @@ from aerobee.broker.base.turns import Turns
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.pull import pull as pull_module
+from aerobee.broker.net import server as net_server
 from aerobee.broker.net.connection import Connection, Limits
 from aerobee.broker.net.general_feed import GeneralFeed
 from aerobee.broker.net.questions import ConnectionClosed
@@ -388,7 +389,8 @@ async def test_a_stream_that_always_ends_inside_a_frame_is_not_slow() -> None:
 # --- bounds
 
 
-async def test_connections_beyond_the_most_are_refused() -> None:
+async def test_connections_beyond_the_most_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_server, "REFUSING_S", 0.1)  # for a first request, which does not come
     async with Echo(connections_max=3) as server:
         clients = [await server.connect() for _ in range(3)]
         for client in clients:

@@ -24,6 +24,7 @@ from aerobee.broker.handlers.name_service.admin import NAME_SERVICE_KEYS
 from aerobee.broker.net.addresses import Addresses
 from aerobee.broker.net.listening import StartError
 from aerobee.broker.net.request_link import LinkError, RequestLink
+from aerobee.broker.services.config_files import table_file
 from aerobee.broker.services.name_service.registration_body import (
     compressed_slices,
     decode_slices,
@@ -643,7 +644,11 @@ async def test_a_name_server_whose_machine_is_gone_does_not_hold_up_the_others(
         await registrar.stop()
 
 
-async def test_a_key_that_cannot_be_saved_is_no_success(server: AppNameServer, ask: Ask) -> None:
+async def test_a_key_that_cannot_be_saved_is_no_success(
+    server: AppNameServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "RETRY_S", 0.05)
+    monkeypatch.setattr(table_file, "WHOLE_SHARE", 0.0)  # else a slow disk is waited for, 20-fold
     path = Path(server.name_service.kv.file.path)
     item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
     assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:4")).code == 0

@@ -242,12 +242,8 @@ def test_a_setting_with_effect_is_read_somewhere() -> None:
         for file in (ROOT / "broker").rglob("*.py")
         if "settings/" not in str(file.relative_to(ROOT)) or file.name in ("load.py", "settings.py")
     )
-    unread = [
-        name
-        for name in (described.name for described in effective_fields())
-        if not re.search(rf"\b(\w*settings|self)\.{name}\b", code)
-    ]
-    assert unread == []
+    read = set(re.findall(r"(?:settings|self)\.(?=(\w+))", code))
+    assert {described.name for described in effective_fields()} - read == set()
 
 
 def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
