@@ -8,6 +8,10 @@ WORKERS ?= 4
 # Tests that need more than Python have targets of their own.
 QUICK := not apache and not browser and not cpp and not etcd and not go and not node and not rust and not spark and not slow and not root
 
+# Without bytecode every worker, and every broker and command that a test starts, compiles the whole
+# package anew, which takes seconds: so it is written, whatever the caller has set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help run test coverage check format clean
 
@@ -48,6 +52,7 @@ format: $(OK) ## rewrite the code in the project's format
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .ci/work
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 include $(wildcard make/*.mk)
 
