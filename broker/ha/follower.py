@@ -41,14 +41,12 @@ class Follower:
             LogState(master_start, welcome.log_end, Epochs(welcome.epochs)),
         )
 
-    def begin(self, plan: Follow, master_start: int) -> Receiver:
-        """Our log is a part of the master's: go on at its end."""
-        store = self._store
+    def begin(self, plan: Follow) -> Receiver:
+        """Our log is a part of the master's: go on with it."""
         self._epoch_file.save(plan.epochs)
-        size = store.settings.mapped_file_size_commit_log
-        start, end = store.min_physical_offset, store.max_physical_offset
+        size = self._store.settings.mapped_file_size_commit_log
         frames = FrameReader(size, with_epochs=True, begun=self._frame_begun)
-        return Receiver(master_start if end == start else end, size, frames=frames)
+        return Receiver(plan.position, size, frames=frames)
 
     def _frame_begun(self, head: FrameHead) -> None:
         """An epoch is on disk before its first byte."""

@@ -2,7 +2,9 @@
 
     our log            epochs                               what we do
     -----------------  -----------------------------------  ------------------------------------
-    empty              any                                  follow from the master's first byte
+    none yet           any                                  follow from the master's first byte
+    all has expired    its last >= ours, our end is common  follow from there
+    all has expired    its last >= ours, it is not          follow from the master's first byte
     no epochs          any                                  follow if ours is no longer than its
     ends in its log    its last >= ours                     follow
     has more           its last > ours                      cut back to the end of what is common
@@ -37,9 +39,10 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Go on at our end; these are the epochs of what we have."""
+    """Go on at this place; these are the epochs of what we have."""
 
     epochs: Epochs
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,16 @@ _BEGIN_ANEW = "keep this folder if it holds what you miss, and begin with an emp
 
 def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
     """StreamError says why we cannot follow."""
-    if ours.is_empty:
-        return Follow(Epochs())
+    if ours.is_empty and not (ours.end and ours.epochs):
+        return Follow(Epochs(), master.start)
     if master.epochs.last < ours.epochs.last:
         raise StreamError(
             f"the master is in epoch {master.epochs.last}, we have one of epoch "
             f"{ours.epochs.last}: it was a master before; promote this broker, or the one that "
             f"was master last"
         )
+    if ours.is_empty:
+        return _expired(ours, master)
     common = _common(ours, master)
     if common < max(master.start, ours.start):
         raise StreamError(
@@ -70,7 +75,7 @@ def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
         )
     if common == ours.end:
         # With one that begins at our end: else, promoted, we might use its number again.
-        return Follow(master.epochs.within(ours.end))
+        return Follow(master.epochs.within(ours.end), ours.end)
     if master.epochs.last == ours.epochs.last:
         raise StreamError(
             f"our log ends at {ours.end}, the master's at {master.end} in the same epoch "
@@ -78,6 +83,15 @@ def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
             f"what is here, or begin with an empty folder"
         )
     return Cut(common)
+
+
+def _expired(ours: LogState, master: LogState) -> Follow:
+    """Retention has left nothing but the place where our log ends. We may be one of those that are
+    known to have all up to there: so it is not given up."""
+    common = common_end(ours.epochs, ours.end, master.epochs, master.end)
+    if common != ours.end or common < master.start:
+        return Follow(Epochs(), master.start)
+    return Follow(master.epochs.within(ours.end), ours.end)
 
 
 def _common(ours: LogState, master: LogState) -> int:

@@ -205,7 +205,7 @@ class SlaveLink:
             self._on_cut(plan.end)
             return None
         await self._compare(client, facts)
-        receiver = follower.begin(plan, facts.log_start)
+        receiver = follower.begin(plan)
         stream = Stream(self._settings, self._store, self._clock, sock, receiver, epoch_ack)
         return stream, rest
 

@@ -113,11 +113,14 @@ class Stream:
             self._pause()
 
     def _durable(self, status: PutStatus) -> None:
-        if status is PutStatus.PUT_OK and not self._ended.done():
+        if status is PutStatus.PUT_OK:
             self._report()
 
     def _report(self) -> None:
-        """Say how much of the log we have; what the socket does not take now is said again."""
+        """Say how much of the log we have; what the socket does not take now is said again. When
+        the log could not be written it lacks what the receiver has."""
+        if self._ended.done():
+            return
         has = held(self._store, self._receiver, self._first_report)
         try:
             self._sock.send(self._encode_report(has))

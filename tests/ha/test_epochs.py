@@ -117,17 +117,34 @@ def state(end: int, *pairs: tuple[int, int], start: int = 0) -> LogState:
 
 
 def test_an_empty_log_follows_any_master() -> None:
-    assert plan_rejoin(state(0), state(900, (1, 0), (2, 50))) == Follow(Epochs())
+    assert plan_rejoin(state(0), state(900, (1, 0), (2, 50))) == Follow(Epochs(), 0)
+    begun = state(0, (1, 0))  # killed before its first byte
+    assert plan_rejoin(begun, state(900, (2, 0), start=0)) == Follow(Epochs(), 0)
+    assert plan_rejoin(state(0), state(900, (1, 0), start=500)) == Follow(Epochs(), 500)
+
+
+def test_a_log_of_which_all_has_expired_goes_on_where_it_ended() -> None:
+    """Not from the master's first byte: it may be in sync, and be elected before it has come
+    so far again."""
+    ours = state(600, (1, 0), (2, 500), start=600)
+    followed = Follow(epochs((1, 0), (2, 500)), 600)
+    assert plan_rejoin(ours, state(900, (1, 0), (2, 500), (3, 700))) == followed
+    anew = Follow(Epochs(), 700)
+    assert plan_rejoin(ours, state(900, (1, 0), (2, 500), start=700)) == anew
+    other = state(900, (1, 0), (3, 550))
+    assert plan_rejoin(ours, other) == Follow(Epochs(), 0)
+    with pytest.raises(StreamError, match="was a master before"):
+        plan_rejoin(ours, state(900, (1, 0)))
 
 
 def test_a_copy_without_epochs_takes_over_those_of_its_part() -> None:
     plan = plan_rejoin(state(600), state(900, (1, 0), (2, 500), (3, 700)))
-    assert plan == Follow(epochs((1, 0), (2, 500)))
+    assert plan == Follow(epochs((1, 0), (2, 500)), 600)
 
 
 def test_a_log_that_ends_within_the_masters_is_followed() -> None:
     plan = plan_rejoin(state(600, (1, 0), (2, 500)), state(900, (1, 0), (2, 500), (3, 700)))
-    assert plan == Follow(epochs((1, 0), (2, 500)))
+    assert plan == Follow(epochs((1, 0), (2, 500)), 600)
 
 
 def test_a_returning_master_is_cut_where_its_successor_began() -> None:
@@ -143,7 +160,7 @@ def test_replica_never_cuts_by_confirm_offset() -> None:
 def test_an_epoch_that_has_no_byte_yet_is_known_to_who_follows() -> None:
     """So that its number is not used a second time."""
     plan = plan_rejoin(state(700, (1, 0)), state(700, (1, 0), (2, 700)))
-    assert plan == Follow(epochs((1, 0), (2, 700)))
+    assert plan == Follow(epochs((1, 0), (2, 700)), 700)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from peers.tools import wait_for
 
+from aerobee.broker.store.files.layout import offset_name
 from ha.chaos.faults import FAULTS, PacedProducer, Scene
 from ha.chaos.machines import Machine, Member, build_clock
 from ha.chaos.network import Network
@@ -78,9 +79,14 @@ class Machines(Cluster):
         """What all have is the same, while more comes."""
         end = min(log_end(machine.broker) for machine in self.machines.values())
         found = [up_to(end, log_files(machine.store)) for machine in self.machines.values()]
-        first = max(min(log, default="") for log in found)  # old files may be gone at some
-        found = [{name: log[name] for name in log if name >= first} for log in found]
+        found = where_all_have_files(found, end)
         assert found[0] == found[1] == found[2], f"logs differ below {end}: {difference(found)}"
+
+
+def where_all_have_files(logs: list[dict[str, bytes]], end: int) -> list[dict[str, bytes]]:
+    """Old files may be gone at some; one that has none below `end` begins there, or later."""
+    first = max(min(log, default=offset_name(end)) for log in logs)
+    return [{name: log[name] for name in log if name >= first} for log in logs]
 
 
 def difference(logs: list[dict[str, bytes]]) -> str:

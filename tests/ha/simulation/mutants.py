@@ -78,7 +78,8 @@ def epochs_are_compared_by_number_alone_kip_279(patch: pytest.MonkeyPatch) -> No
 @mutant
 def a_returning_master_follows_without_a_cut(patch: pytest.MonkeyPatch) -> None:
     def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
-        return Follow(master.epochs.cut(ours.end))
+        start = master.start if ours.is_empty else ours.end
+        return Follow(master.epochs.cut(ours.end), start)
 
     patch.setattr(follower, "plan_rejoin", plan_rejoin)
     patch.setattr(sender.Sender, "_begin", _believe)

@@ -112,7 +112,7 @@ class Pipe:
             self.close()
             return
         compare(self.master, self.slave)
-        self._receiver = self._follower.begin(plan, start)
+        self._receiver = self._follower.begin(plan)
         self._to_slave = rest + self._to_slave
         self._first = self._receiver.received
         self._to_master += epoch_ack(self._first)
