@@ -139,20 +139,21 @@ def _following(
     if code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > offset:
         if plan.filtered and answer.remark != "MESSAGE_WAS_REMOVING":
             return following  # none of those matched the filter
-        return _lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
+        return lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
     if following > offset:  # trimmed, or a gap in the queue
-        return _lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
+        return lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
     maximum = int(answer.ext.get("maxOffset", "0"))
     if maximum > offset:  # stored, not yet shown: wait a little
         time.sleep(0.02)
         return offset
     reason = f"are not there: the queue ends at {maximum}"
-    return _lost(wanted, offset, wanted.end, plan, warn, reason)
+    return lost(wanted, offset, wanted.end, plan, warn, reason)
 
 
-def _lost(
+def lost(
     wanted: Range, start: int, end: int, plan: PullPlan, warn: Callable[[str], None], reason: str
 ) -> int:
+    """`end`, after a warning that these messages are not there; DataLoss where the plan says so."""
     text = f"offsets {start} to {end - 1} of {wanted.key} {reason}"
     if plan.fail_on_data_loss:
         error = DataLoss(f"{text}; set failOnDataLoss=false to go on without them")

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
-from aerobee.pipeline.columns import DEFAULT_COLUMNS
+from aerobee.pipeline.columns import COLUMNS, DEFAULT_COLUMNS
 from aerobee.pipeline.options import OptionError, Options
 from aerobee.pipeline.source.decode import Records
 from aerobee.pipeline.source.history import History, Slices, read_part
-from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
+from aerobee.pipeline.source.puller import PullPlan, Range, lost, pull_range
 from aerobee.pipeline.source.queues import (
     DEFAULT_GROUP,
     Addresses,
@@ -29,6 +30,8 @@ from aerobee.pipeline.wire import Access, Cluster
 from aerobee.protocol.files.record_columns import record_positions
 
 log: Final = logging.getLogger("aerobee.pipeline")
+# Known of a message by its place. Offsets of a queue have no gaps, so a count needs no more.
+PLACE_COLUMNS: Final = frozenset(("topic", "partition", "offset", "broker"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class TopicPlan:
         group = options["groupId"] or DEFAULT_GROUP
         pull = PullPlan(group, expression, options["failOnDataLoss"])
         return cls(Access.of(options), pull, tags, columns, options["history"])
+
+    @property
+    def needs_messages(self) -> bool:
+        """False where the offsets tell all that is asked for."""
+        return self.pull.filtered or not PLACE_COLUMNS.issuperset(self.columns)
 
 
 def tag_set(text: str | None) -> frozenset[str] | None:
@@ -128,25 +136,58 @@ def read_range(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     """The range's messages as RecordBatches, some thousand rows each."""
     reading = dict.fromkeys(NAMES, 0)
     with told(plan.told_to, reading), Cluster(plan.access) as cluster:
-        pending: list[bytes | memoryview] = []
-        rows = 0
-        lost: DataLoss | None = None
         try:
-            for body in pull_range(cluster, wanted, plan.pull, log.warning):
-                pending.append(body)
-                rows += len(body)
-                reading["bytes"] += len(body)
-                if rows >= _BATCH_BYTES:
-                    yield from _decode(pending, wanted, plan, schema)
-                    pending, rows = [], 0
-        except DataLoss as error:
-            lost = error
+            if plan.needs_messages:
+                yield from _pulled(cluster, wanted, plan, schema, reading)
+            else:
+                yield from _places(cluster, wanted, plan, schema)
         finally:
             reading["retries"] = cluster.retries
             reading["waited_ms"] = round(1000 * sum(cluster.waited.values()))
-        yield from _decode(pending, wanted, plan, schema)
-        if lost is not None:  # after all that came before it
-            raise lost
+
+
+def _pulled(
+    cluster: Cluster, wanted: Range, plan: TopicPlan, schema: Any, reading: dict[str, int]
+) -> Iterator[Any]:
+    pending: list[bytes | memoryview] = []
+    size = 0
+    gap: DataLoss | None = None
+    try:
+        for body in pull_range(cluster, wanted, plan.pull, log.warning):
+            pending.append(body)
+            size += len(body)
+            reading["bytes"] += len(body)
+            if size >= _BATCH_BYTES:
+                yield from _decode(pending, wanted, plan, schema)
+                pending, size = [], 0
+    except DataLoss as error:
+        gap = error
+    yield from _decode(pending, wanted, plan, schema)
+    if gap is not None:  # after all that came before it
+        raise gap
+
+
+def _places(cluster: Cluster, wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
+    """Only the places of the messages: the broker says which it has, and none is read."""
+    key = wanted.key
+    first, behind = edges(cluster, {key: wanted.address})
+    start, end = wanted.start, min(wanted.end, behind[key])
+    if start < first[key]:
+        upto = min(first[key], wanted.end)
+        start = lost(wanted, start, upto, plan.pull, log.warning, "were deleted")
+    same = {"topic": key.topic, "partition": key.queue_id, "broker": key.broker}
+    for at in range(start, end, BATCH_ROWS):
+        count = min(BATCH_ROWS, end - at)
+        arrays = [
+            pa.array(np.arange(at, at + count))
+            if name == "offset"
+            else pa.repeat(pa.scalar(same[name], COLUMNS[name][1]), count)
+            for name in plan.columns
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if end < wanted.end:
+        reason = f"are not there: the queue ends at {behind[key]}"
+        lost(wanted, max(start, end), wanted.end, plan.pull, log.warning, reason)
 
 
 def read_joined(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:

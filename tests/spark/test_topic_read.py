@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +14,11 @@ from peers.aerobee_broker import AerobeeBroker
 from pyspark.sql import DataFrame, SparkSession
 from spark.helpers import create_topic, numbers, produce, topic_rows
 
+from aerobee.pipeline.columns import arrow_schema
 from aerobee.pipeline.options import OptionError, source_options
-from aerobee.pipeline.source.topic_ranges import plan_batch
+from aerobee.pipeline.source.queues import DataLoss
+from aerobee.pipeline.source.readings import Readings
+from aerobee.pipeline.source.topic_ranges import TopicPlan, plan_batch, read_range
 
 Read = Callable[..., DataFrame]
 
@@ -250,3 +254,41 @@ def test_a_table_with_columns_of_its_own_says_when_read_why_it_cannot_be(
             spark.table("columns_kept").count()
     finally:
         spark.sql("DROP TABLE columns_kept")
+
+
+@pytest.mark.parametrize("columns", ["offset", "broker,offset,topic,partition", "offset,tags"])
+def test_places_of_messages_are_told_without_reading_one(
+    broker: AerobeeBroker, orders: str, columns: str
+) -> None:
+    readings = Readings(broker.namesrv)
+    given = {"namesrv": broker.namesrv, "subscribe": orders, "columns": columns}
+    options = source_options(given, streaming=False)
+    names = tuple(columns.split(","))
+    plan = replace(TopicPlan.of(options, names), told_to=readings.address)
+    asked = plan_batch(options).ranges
+    found = [
+        row
+        for one in asked
+        for batch in read_range(one, plan, arrow_schema(names))
+        for row in batch.to_pylist()
+    ]
+    expected = topic_rows(broker.namesrv, orders, names)
+    for row in expected:
+        row |= {"broker": asked[0].key.broker} if "broker" in names else {}
+    assert sorted(map(repr, found)) == sorted(map(repr, expected)) and len(found) == 500
+    assert (readings.take()["bytes"] > 0) == ("tags" in names)
+    readings.close()
+
+
+@pytest.mark.parametrize("columns", [("offset",), ("offset", "tags")])
+def test_places_that_a_queue_does_not_have_are_data_loss_as_in_any_read(
+    broker: AerobeeBroker, orders: str, columns: tuple[str, ...]
+) -> None:
+    options = source_options({"namesrv": broker.namesrv, "subscribe": orders}, streaming=False)
+    plan = TopicPlan.of(options, columns)
+    wanted = replace(plan_batch(options).ranges[0], start=120, end=130)
+    with pytest.raises(DataLoss, match=r"offsets 125 to 129 .* the queue ends at 125"):
+        list(read_range(wanted, plan, arrow_schema(columns)))
+    tolerant = replace(plan, pull=replace(plan.pull, fail_on_data_loss=False))
+    batches = list(read_range(wanted, tolerant, arrow_schema(columns)))
+    assert [row["offset"] for one in batches for row in one.to_pylist()] == list(range(120, 125))
