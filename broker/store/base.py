@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.reports import Reports
+from aerobee.broker.base.trusted_time import TrustedTime
 from aerobee.broker.store.files.abort_file import AbortFile
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.files.mapped_file import MappingCounters
@@ -25,6 +26,7 @@ class StoreBase:
     reports: Reports
     unsynced: set[str]  # folders with entries that are not yet on disk
     abort: AbortFile
+    trusted_time: TrustedTime
 
     def fence(self, reason: str) -> None:
         """Take no more puts, and tell the next start that the page cache is not to be trusted."""
@@ -43,4 +45,5 @@ def build_base(settings: StoreSettings, clock: Clock, disk: Disk) -> StoreBase:
         Reports(clock),
         set(),
         AbortFile(disk, settings.layout),
+        TrustedTime(clock),
     )

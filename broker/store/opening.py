@@ -68,6 +68,7 @@ class Opening:
         """All are looked at before the first is changed."""
         files = self._parts.files
         point = self._parts.durability.checkpoint.load()
+        self._parts.base.trusted_time.resume(point.trusted_ms, point.doubted_ms)
         files.commit_log.files.load(point.dispatched_offset)
         files.queues.load()
         if files.index is not None:

@@ -113,6 +113,7 @@ def build_parts(
             clock,
             lambda: dispatch.dispatcher.dispatched_offset,
             base.reports,
+            base.trusted_time,
         ),
         SelfCheck(base.disk, files.commit_log, clock),
         Reader(

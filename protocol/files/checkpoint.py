@@ -11,6 +11,9 @@
    272  8 index_file               the newest index file's name as a number, 0 for none
    280  8 index_count              entries of that file that are on disk
    288  4 CRC-32C of bytes 0..48 and 256..288
+   296  8 trusted_ms               the time by which files expire, in whole hours, or 0
+   304  8 doubted_ms               how long a clock that is ahead of it has been doubted, likewise
+   312  4 CRC-32C of bytes 296..312
 
 A page that RocketMQ has written since then fails the checksum; its own fields still count.
 
@@ -30,6 +33,8 @@ OURS_AT: Final = 256
 _UPSTREAM: Final = struct.Struct(">6q")
 _OURS: Final = struct.Struct(">8s3q")
 _CRC: Final = struct.Struct(">I")
+_TIME: Final = struct.Struct(">2q")
+_TIME_AT: Final = 296
 _MARK: Final = b"AEROBEE2"
 _OLD_MARK: Final = b"AEROBEE1"
 _OLD_AT: Final = 40
@@ -46,6 +51,8 @@ class StoreCheckpoint:
     dispatched_offset: int = -1  # -1: not known, the page is not ours
     index_file: int = 0
     index_count: int = 0
+    trusted_ms: int = 0  # 0: not known
+    doubted_ms: int = 0
 
     def encode(self) -> bytes:
         upstream = _UPSTREAM.pack(
@@ -58,7 +65,9 @@ class StoreCheckpoint:
         )
         ours = _OURS.pack(_MARK, self.dispatched_offset, self.index_file, self.index_count)
         crc = _CRC.pack(_crc32c(upstream + ours))
-        return (upstream.ljust(OURS_AT, b"\0") + ours + crc).ljust(PAGE_SIZE, b"\0")
+        time = _TIME.pack(self.trusted_ms, self.doubted_ms)
+        page = (upstream.ljust(OURS_AT, b"\0") + ours + crc).ljust(_TIME_AT, b"\0")
+        return (page + time + _CRC.pack(_crc32c(time))).ljust(PAGE_SIZE, b"\0")
 
 
 def decode_checkpoint(page: bytes) -> StoreCheckpoint:
@@ -71,6 +80,9 @@ def decode_checkpoint(page: bytes) -> StoreCheckpoint:
         ours = _claims(page, _OLD_AT, _OLD_MARK, page[:_OLD_AT])
     if ours is not None:
         checkpoint.dispatched_offset, checkpoint.index_file, checkpoint.index_count = ours
+    time = page[_TIME_AT : _TIME_AT + _TIME.size]
+    if _CRC.unpack_from(page, _TIME_AT + _TIME.size)[0] == _crc32c(time):
+        checkpoint.trusted_ms, checkpoint.doubted_ms = _TIME.unpack(time)
     return checkpoint
 
 

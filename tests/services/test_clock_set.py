@@ -331,3 +331,57 @@ def test_what_fired_while_the_clock_was_ahead_does_not_fire_again_when_it_is_set
     world.advance(1)
     world.run_timers()
     assert sorted(world.bodies("T")) == sorted(b"%d" % number for number in range(20))
+
+
+@pytest.mark.parametrize("how", ["on", "stop", "kill"])
+def test_a_second_that_the_old_clock_has_begun_fires_once_when_the_time_of_day_reaches_it(
+    world: World, how: str
+) -> None:
+    set_by(world, TEN_YEARS_MS)
+    for number in range(4):
+        world.send("T", b"%d" % number, TIMER_DELAY_SEC="5")
+        world.advance(0.2)
+    world.run_timers()
+    set_by(world, 0)
+    world.run_timers()
+    while len(world.bodies("T")) < 2:  # the old clock is in the middle of them
+        world.advance(0.1)
+        world.run_timers()
+    set_by(world, TEN_YEARS_MS + HOUR_MS)
+    restart(world, how)
+    for _ in range(30):
+        world.run_timers()
+        world.advance(0.1)
+    restart(world, "kill")
+    set_by(world, 0)
+    for _ in range(30):
+        world.run_timers()
+        world.advance(0.5)
+    assert sorted(world.bodies("T")) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("times", [12, 60])
+def test_a_clock_that_is_set_back_many_times_delivers_nothing_twice(
+    world: World, times: int, how: str
+) -> None:
+    sent = [b"%02d" % number for number in range(times)]
+    for number, body in enumerate(sent):
+        set_by(world, (times - number) * HOUR_MS)
+        world.run_timers()
+        world.send("T", body, TIMER_DELAY_SEC="1")
+        for _ in range(3):
+            world.run_timers()
+            world.advance(0.5)
+    assert world.bodies("T") == sent
+    for _ in range(4):
+        world.store.flush.step()
+        world.timers.checkpoints.step()
+        restart(world, how)
+        world.run_timers()
+        world.advance(1)
+        world.send("Other", bytes(1000))
+    for _ in range(times + 1):
+        world.advance(3600)
+        world.run_timers()
+    assert world.bodies("T") == sent

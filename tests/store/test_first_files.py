@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -105,6 +107,25 @@ async def test_what_the_thread_could_not_make_is_told_though_the_next_try_works(
     [line] = [line for line in lines if line["log_level"] == "error"]
     assert line["errno"] == "EIO" and line["path"].endswith("/consumequeue/New/0")
     assert "tried again" in line["then"]
+
+
+async def test_a_file_that_dispatch_waits_for_and_that_fails_is_no_error_of_the_loop(
+    store: MessageStore, disk: SlowDisk
+) -> None:
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    disk.gate.clear()
+    disk.faults.append(Fault("allocate", "/consumequeue/", errno.EIO, times=1))
+    assert store.put([message("New")])[0].ok
+    await until(lambda: disk.waiting)
+    await asyncio.sleep(0.05)  # dispatch waits for it, too
+    disk.gate.set()
+    await until(lambda: store.dispatched_offset == store.max_physical_offset)
+    assert store.put([message("Another")])[0].ok  # nobody keeps the one that failed any more
+    await until(lambda: store.dispatched_offset == store.max_physical_offset)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unhandled == []
 
 
 async def test_a_topic_deleted_while_its_file_is_made_leaves_nothing(

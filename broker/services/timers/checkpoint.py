@@ -4,7 +4,9 @@ It never says more than the store has on disk. At byte 256 stands our mark: copi
 this place of the store's log are counted in the page, the others a start finds (`origins`). Behind
 it, what a clock showed that was far ahead (`timer_far`), and what was passed before it was set
 back: a count, then for each the first second, the one after the last, a place in the timer log. A
-checksum binds all of it to the page: one that a Java broker has written since has no mark.
+checksum binds all of it to the page: one that a Java broker has written since has no mark. What has
+no room in the first sector stands behind it in the same form, bound to it by a checksum: a power
+failure may tear that, and timers of a clock that was set back nine times may then come again.
 """
 
 import asyncio
@@ -31,8 +33,10 @@ _MARK: Final = Struct(">qqi")  # place in the log, the old clock, number of rang
 _RANGE: Final = Struct(">qqq")
 _CRC_SIZE: Final = 4  # of the fields, the mark and the ranges
 _RANGES_MAX: Final = 8  # all of it in one sector
+_COUNT: Final = Struct(">i")
 _COUNT_AT: Final = _MARK_AT + 16
 _SECTOR: Final = 512
+_REST_MAX: Final = (_PAGE - _SECTOR - _COUNT.size - _CRC_SIZE) // _RANGE.size
 
 log = structlog.get_logger("aerobee.timers")
 
@@ -96,7 +100,8 @@ class Checkpoints:
         end = _end_of_marks(page)
         if end is not None:
             self.mark, self.old_clock_ms, _ = _MARK.unpack_from(page, _MARK_AT)
-            ranges = page[_MARK_AT + _MARK.size : end]
+            ranges = self._rest_of(page, page[end : end + _CRC_SIZE])
+            ranges += page[_MARK_AT + _MARK.size : end]
             self.passed = tuple(map(Passed._make, _RANGE.iter_unpack(ranges)))
         return self.point
 
@@ -116,6 +121,21 @@ class Checkpoints:
             path=self.path,
         )
         return page
+
+    def _rest_of(self, page: bytes, checksum: bytes) -> bytes:
+        """The ranges that the first sector has no room for."""
+        (count,) = _COUNT.unpack_from(page, _SECTOR)
+        end = _SECTOR + _COUNT.size + _RANGE.size * count
+        if not 0 <= count <= _REST_MAX or (
+            count and page[end : end + _CRC_SIZE] != _checksum(checksum + page[_SECTOR:end])
+        ):
+            log.warning(
+                "what timers had passed before the clock was set back is damaged in part: some may "
+                "be delivered again",
+                path=self.path,
+            )
+            return b""
+        return page[_SECTOR + _COUNT.size : end]
 
     async def run(self, interval_s: float) -> None:
         """Write within `interval_s` of a change, until cancelled."""
@@ -162,7 +182,7 @@ class Checkpoints:
             self.dirty.set()
 
     def save(self, reached: Reached) -> None:
-        """One write of a few bytes: whole or not at all."""
+        """One write; its first sector is written whole or not at all."""
         point = TimerCheckpoint(
             reached.read_ms,
             reached.log_end,
@@ -172,11 +192,15 @@ class Checkpoints:
             self._clock.now_ms(),
             self.point.counter + 1,
         )
-        ranges = [_RANGE.pack(*each) for each in reached.passed[-_RANGES_MAX:]]
+        passed = [_RANGE.pack(*each) for each in reached.passed[-_RANGES_MAX - _REST_MAX :]]
+        rest, ranges = passed[:-_RANGES_MAX], passed[-_RANGES_MAX:]
         mark = _MARK.pack(reached.mark, reached.old_clock_ms, len(ranges))
         page = _FIELDS.pack(*point).ljust(_MARK_AT, b"\0") + mark + b"".join(ranges)
+        checksum = _checksum(page)
+        page = (page + checksum).ljust(_SECTOR, b"\0")
+        tail = _COUNT.pack(len(rest)) + b"".join(rest)
         file = self._open()
-        file.write(0, page + _checksum(page))
+        file.write(0, page + tail + _checksum(checksum + tail))
         file.sync()
         self.point, self.mark, self.passed = point, reached.mark, reached.passed
 

@@ -111,6 +111,15 @@ class FarTimers:
         """The far second that is in memory, to which new timers must be told."""
         return {} if self._slot is None else {self._slot.second: self._slot}
 
+    def give_up(self, second: int) -> TimerSlot | None:
+        """What is left of a second that the time of day has reached before the old clock was
+        through with it; None: it is not in memory."""
+        slot = self._slot
+        if slot is None or slot.second != second:
+            return None
+        self._slot = None
+        return slot
+
     def move_due(self, now_ms: int, second: int, live: Mapping[int, TimerSlot]) -> bool:
         """Move some that are due by the old clock to `second`; whether there may be more."""
         wheel = self._wheel

@@ -56,6 +56,9 @@ class Passed(NamedTuple):
     end: int  # the second after the last
     log_end: int
 
+    def covers(self, other: "Passed") -> bool:
+        return self.first <= other.first and other.end <= self.end and other.log_end <= self.log_end
+
 
 @dataclass(slots=True)
 class Recovered:

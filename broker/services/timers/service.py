@@ -392,7 +392,8 @@ class Timers:
         self._enqueue.pending -= count
 
     def _take_slot(self, second: int) -> TimerSlot:
-        if begun := self._begun.pop(second, None):
+        begun = self._begun.pop(second, None) or self._far.give_up(second)
+        if begun is not None:
             return begun
         slot = load_slot(self._store, self.log, self.wheel, second, fired=self._delivery.known)
         slot.log_start = (
@@ -411,7 +412,12 @@ class Timers:
         end = self._store.max_physical_offset
         slots = [*self._begun.values(), *self._far.live.values()]
         slots += [] if self._slot is None else [self._slot]
-        self._passed = [pair for pair in self._passed if pair.end > self._second]
+        self._passed = [
+            each
+            for number, each in enumerate(self._passed)
+            if each.end > self._second
+            and not any(later.covers(each) for later in self._passed[number + 1 :])
+        ]
         starts = [slot.log_start for slot in slots]
         if self._enqueue.log_start is not None:
             starts.append(self._enqueue.log_start)

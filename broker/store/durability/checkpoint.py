@@ -30,6 +30,8 @@ class CheckpointFile:
                 )
                 page = b""
             self.value = decode_checkpoint(page)
+            if not self.value.trusted_ms:  # written by others: its own date is as good
+                self.value.trusted_ms = self._disk.modified_ms(self._path)
         return self.value
 
     def write(self) -> None:

@@ -75,6 +75,7 @@ class QueueFlush:
         self._disk = base.disk
         self._refusals = base.refusals
         self._reports = base.reports
+        self._trusted_time = base.trusted_time
         self._unsynced = base.unsynced
         self._fence = base.fence
         self._log = commit_log
@@ -122,8 +123,11 @@ class QueueFlush:
 
     def _claim(self) -> StoreCheckpoint:
         """What may be claimed once the queues and the index of this moment are on disk."""
+        trusted_ms, doubted_ms = self._trusted_time.to_keep()
         claim = replace(
             self._checkpoint.value,
+            trusted_ms=trusted_ms,
+            doubted_ms=doubted_ms,
             physic_msg_timestamp=self._log_flush.flushed_timestamp,
             # Not ahead of the clock: a delayed message may begin a file with an earlier time.
             logics_msg_timestamp=min(self._dispatcher.dispatched_timestamp, self._clock.now_ms()),

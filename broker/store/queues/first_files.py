@@ -54,7 +54,9 @@ class FirstFiles:
         """Return when the file is not in the making any more."""
         begun = self._begun.get(folder)
         if begun is not None:
-            await asyncio.wait((asyncio.wrap_future(begun),))
+            waited = asyncio.wrap_future(begun)
+            waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # is told
+            await asyncio.wait((waited,))
 
     def take(self, folder: str, start: int) -> DiskFile | None:
         """The queue's file that starts here, if it was made ahead. What is still in the making is

@@ -26,6 +26,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.reports import Reports
+from aerobee.broker.base.trusted_time import TrustedTime
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.store.files.disk import Disk, DiskSpace
 from aerobee.broker.store.files.mapped_file import MappedFile
@@ -35,7 +36,6 @@ from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.refusals import Cause, Refusals
 from aerobee.broker.store.retention.keepers import Keepers
-from aerobee.broker.store.retention.trusted_time import TrustedTime
 from aerobee.broker.store.settings import StoreSettings
 
 log = structlog.get_logger("aerobee.store")
@@ -70,6 +70,7 @@ class Clean:
         clock: Clock,
         dispatched_offset: Callable[[], int],
         reports: Reports,
+        trusted_time: TrustedTime,
     ) -> None:
         self.settings = settings  # replaced whole when an operator changes what may change
         self._disk = disk
@@ -77,7 +78,7 @@ class Clean:
         self._index = index
         self._refusals = refusals
         self._clock = clock
-        self._time = TrustedTime(clock)
+        self._time = trusted_time
         self._dispatched_offset = dispatched_offset
         self._reports = reports
         self.keepers = Keepers(

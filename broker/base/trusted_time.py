@@ -3,6 +3,10 @@
 A clock that is wrong by years would let every file expire at once, and what it removes does not
 come back when it is set right. So a step ahead counts only after `DOUBT_S`; meanwhile time goes on
 from where it was. A step back counts at once.
+
+A start goes on from where the last life was, as the checkpoint tells: a clock that is wrong from
+the start on is a step like any other, and so is a long stop. How long a step has been doubted is
+kept as well, so that a broker that is restarted every day believes it in the end.
 """
 
 from __future__ import annotations
@@ -28,6 +32,24 @@ class TrustedTime:
     def _ahead_ms(self) -> float:
         return self._clock.now_ms() - self._clock.monotonic() * 1000
 
+    def resume(self, trusted_ms: int, doubted_ms: int) -> None:
+        """Go on from what an earlier life has kept (`to_keep`); 0: it has kept nothing."""
+        if not trusted_ms or self._clock.now_ms() - trusted_ms < 2 * STEP_MS:  # it is rounded down
+            return
+        self._base_ms = trusted_ms - self._clock.monotonic() * 1000
+        self.now_ms()
+        if self._doubted_at is not None:
+            self._doubted_at -= doubted_ms / 1000
+
+    def to_keep(self) -> tuple[int, int]:
+        """The time, and how long a step was doubted by now: in whole hours, so that keeping it
+        costs a write an hour."""
+        now_ms = self.now_ms()
+        doubted_s = 0.0
+        if self._doubted_at is not None:
+            doubted_s = self._clock.monotonic() - self._doubted_at
+        return now_ms // STEP_MS * STEP_MS, round(doubted_s * 1000) // STEP_MS * STEP_MS
+
     def now_ms(self) -> int:
         ahead_ms, now_s = self._ahead_ms(), self._clock.monotonic()
         if ahead_ms - self._base_ms < STEP_MS:
@@ -35,7 +57,8 @@ class TrustedTime:
         elif self._doubted_at is None:
             self._doubted_at = now_s
             log.warning(
-                "the clock was set ahead: files do not expire by it for a day",
+                "the clock was set ahead, or the broker stood still: files expire by the time "
+                "before that, for a day",
                 hours=round((ahead_ms - self._base_ms) / STEP_MS),
             )
         elif now_s - self._doubted_at >= DOUBT_S:
