@@ -5,6 +5,8 @@ V  := .venv
 OK := $(V)/.installed
 # Most tests wait for something most of the time, so more run at once than there are cores.
 WORKERS ?= 4
+# In the order of tests/conftest.py, which begins with the longest files.
+SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests that need more than Python have targets of their own.
 QUICK := not apache and not browser and not cpp and not etcd and not go and not node and not rust and not spark and not slow and not root
 
@@ -35,10 +37,10 @@ run: $(OK) ## set up what is missing and start a broker with its name service (A
 	@$(V)/bin/aerobee broker $(ARGS)
 
 test: $(OK) ## set up what is missing and run the tests that need Python only
-	$(V)/bin/pytest -q -n $(WORKERS) --dist loadfile -m "$(QUICK)" $(ARGS)
+	$(V)/bin/pytest -q $(SPREAD) -m "$(QUICK)" $(ARGS)
 
 coverage: $(OK) ## the same tests with the lines that they reach (Python 3.12+ counts them nearly for free)
-	COVERAGE_CORE=sysmon $(V)/bin/pytest -q -n $(WORKERS) --dist loadfile -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)
+	COVERAGE_CORE=sysmon $(V)/bin/pytest -q $(SPREAD) -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(OK) ## format, lint, imports between layers, and types
 	$(V)/bin/ruff format --check .

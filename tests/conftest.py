@@ -11,6 +11,31 @@ from hypothesis import settings
 settings.register_profile("no deadline", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("no deadline")
 
+# Begun first, so that no worker is left alone with one of them at the end (`make test`).
+LONGEST = (
+    "tests/two_ways/test_two_ways.py",
+    "tests/cli/test_terminal.py",
+    "tests/cli/test_commands.py",
+    "tests/cli/test_output.py",
+    "tests/access/test_administration.py",
+    "tests/broker/test_daemon.py",
+    "tests/cli/test_careful_changes.py",
+    "tests/docs/test_commands.py",
+    "tests/crash/test_simulator.py",
+    "tests/sdk/test_examples.py",
+    "tests/architecture/test_contracts.py",
+    "tests/console/test_child.py",
+    "tests/broker/test_config_saves.py",
+    "tests/access/test_planted_secrets.py",
+    "tests/services/test_delivered_once.py",
+    "tests/services/test_retention_crashes.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
 
 @pytest.fixture(autouse=True)
 def plain_logs() -> None:

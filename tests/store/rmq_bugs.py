@@ -274,3 +274,10 @@ FILE_BUGS: dict[int, Plant] = {
     9328: write_over_the_old_text,
     3401: insist_on_the_file,
 }
+
+
+def story_of(number: int, tests: dict[str, Any]) -> Callable[..., None]:
+    """The test that tells the issue of this number."""
+    (story,) = (test for name, test in tests.items() if name.startswith(f"test_rmq_{number}_"))
+    told: Callable[..., None] = story
+    return told

@@ -16,7 +16,7 @@ from aerobee.broker.store.files.disk import make_folder
 from aerobee.broker.store.results import ReadStatus
 from aerobee.protocol.files.index_layout import INDEX_ENTRY
 from aerobee.protocol.files.java_hash import index_hash, java_hash
-from store.rmq_bugs import FAILURES, FILE_BUGS
+from store.rmq_bugs import FAILURES, FILE_BUGS, story_of
 from store.rmq_lab import Lab, bodies, checkpoint, dispatch, found, message, numbered, put, settle
 
 
@@ -25,7 +25,7 @@ def lab() -> Lab:
     return Lab()
 
 
-def test_rmq_7355(lab: Lab) -> None:
+def test_rmq_7355_later_entries_on_disk_without_the_earlier_ones_are_rebuilt(lab: Lab) -> None:
     """After a host crash later entries of a queue are on disk and earlier ones are not."""
     store = lab.open()
     put(store, *numbered(0, 1))
@@ -40,7 +40,9 @@ def test_rmq_7355(lab: Lab) -> None:
     assert put(store, b"next")[0].queue_offset == 60
 
 
-def test_rmq_9728(lab: Lab) -> None:
+def test_rmq_9728_an_empty_last_queue_file_does_not_stop_the_start(
+    lab: Lab,
+) -> None:
     """A queue whose last file has no entry yet, or no length, does not stop the start."""
     store = lab.open()
     put(store, *numbered(0, 64))  # the file is full
@@ -69,7 +71,7 @@ def expire(lab: Lab, store: Any) -> None:
         assert len(store.commit_log.files.files) < before
 
 
-def test_rmq_10417(lab: Lab) -> None:
+def test_rmq_10417_a_queue_that_is_cut_empty_does_not_begin_behind_its_end(lab: Lab) -> None:
     """A queue loses all its entries to a cut of the log: it does not begin behind its end."""
     store = lab.open()
     put(store, *numbered(0, 80, 300))
@@ -82,7 +84,7 @@ def test_rmq_10417(lab: Lab) -> None:
     assert store.min_offset("T", 0) <= store.max_offset("T", 0)
 
 
-def test_rmq_8753(lab: Lab) -> None:
+def test_rmq_8753_a_topic_of_which_the_log_has_nothing_left_has_an_empty_queue(lab: Lab) -> None:
     """The log has nothing of a topic any more: its queue is empty, whatever files it has left."""
     store = lab.open()
     put(store, *numbered(0, 20, 300))
@@ -94,7 +96,7 @@ def test_rmq_8753(lab: Lab) -> None:
     assert (result.status, result.next_offset) == (ReadStatus.OFFSET_TOO_SMALL, 20)
 
 
-def test_rmq_8007(lab: Lab) -> None:
+def test_rmq_8007_an_index_file_newer_than_the_checkpoint_keeps_its_older_keys(lab: Lab) -> None:
     """An index file is newer than the checkpoint: its keys from before are not lost with it."""
     store = lab.open()
     put(store, *numbered(0, 20))
@@ -111,7 +113,9 @@ def test_rmq_8007(lab: Lab) -> None:
         assert hit.queue_offset == number
 
 
-def test_rmq_3868(lab: Lab) -> None:
+def test_rmq_3868_without_new_messages_the_last_index_file_is_kept(
+    lab: Lab,
+) -> None:
     """Not one message since the checkpoint: the last index file is kept as it is."""
     store = lab.open()
     put(store, *numbered(0, 20))
@@ -125,7 +129,7 @@ def test_rmq_3868(lab: Lab) -> None:
     assert [len(found(store, f"{number:08d}")) for number in range(20)] == [1] * 20
 
 
-def test_rmq_8018(lab: Lab) -> None:
+def test_rmq_8018_an_index_chain_that_leads_back_to_itself_is_left(lab: Lab) -> None:
     """A damaged chain that leads back to itself is left, not followed for ever."""
     store = lab.open()
     put(store, *numbered(0, 5))
@@ -141,7 +145,7 @@ def test_rmq_8018(lab: Lab) -> None:
     assert followed == [offset]
 
 
-def test_rmq_3613(lab: Lab) -> None:
+def test_rmq_3613_a_query_finds_its_own_key_among_those_of_one_hash(lab: Lab) -> None:
     """Two keys with one hash: a query finds its own message and not the other's."""
     assert java_hash("T#Aa") == java_hash("T#BB")
     store = lab.open()
@@ -151,7 +155,7 @@ def test_rmq_3613(lab: Lab) -> None:
     assert [bytes(hit.body) for hit in found(store, "BB")] == [b"two"]
 
 
-def test_rmq_4463(lab: Lab) -> None:
+def test_rmq_4463_a_clean_stop_has_the_index_on_disk(lab: Lab) -> None:
     """A clean stop has the index on disk: the power may go right after it."""
     store = lab.open()
     put(store, *numbered(0, 20))
@@ -161,7 +165,7 @@ def test_rmq_4463(lab: Lab) -> None:
     assert [len(found(store, f"{number:08d}")) for number in range(20)] == [1] * 20
 
 
-def test_rmq_3511(lab: Lab) -> None:
+def test_rmq_3511_no_byte_is_stored_through_a_map_where_the_file_has_no_block(lab: Lab) -> None:
     """No byte is stored through a map where the file has no block: on a full disk that kills."""
     store = lab.open()
     put(store, *numbered(0, 80, 300))  # several files of log and queue
@@ -179,7 +183,7 @@ def test_rmq_3511(lab: Lab) -> None:
     assert not results[-1].ok and "No space left on device" in results[-1].reason
 
 
-def test_rmq_2141(lab: Lab) -> None:
+def test_rmq_2141_a_power_cut_while_files_are_removed_leaves_no_hole(lab: Lab) -> None:
     """The power fails while files behind the log's end are removed: never a hole in the middle."""
     store = lab.open()
     put(store, *numbered(0, 5, 1000))
@@ -192,7 +196,7 @@ def test_rmq_2141(lab: Lab) -> None:
         assert bodies(after.open()) == numbered(0, 5, 1000)
 
 
-def test_rmq_9705(lab: Lab) -> None:
+def test_rmq_9705_a_power_cut_while_offsets_are_saved_leaves_the_old_or_the_new(lab: Lab) -> None:
     """The power fails while offsets are saved: the old ones or the new ones are there."""
     make_folder(lab.disk, "/store/config")
     path = "/store/config/consumerOffset.json"
@@ -210,7 +214,7 @@ def test_rmq_9705(lab: Lab) -> None:
     assert seen[0] == 1 and seen[-1] == 2
 
 
-def test_rmq_9328(lab: Lab, tmp_path: Path) -> None:
+def test_rmq_9328_a_shorter_text_replaces_a_longer_one_whole(lab: Lab, tmp_path: Path) -> None:
     """A shorter text replaces a longer one whole, even where a crash left a longer draft."""
     path = tmp_path / "config" / "topics.json"
     json_file.save_json(str(path), {"topics": ["a" * 500]})
@@ -219,7 +223,7 @@ def test_rmq_9328(lab: Lab, tmp_path: Path) -> None:
     assert json_file.load_json(str(path)) == {"topics": []}
 
 
-def test_rmq_3401(lab: Lab, tmp_path: Path) -> None:
+def test_rmq_3401_the_bak_of_an_unreadable_file_serves(lab: Lab, tmp_path: Path) -> None:
     """A config file that cannot be read: its .bak serves; without one the start goes on."""
     path = tmp_path / "topics.json"
     json_file.save_json(str(path), {"number": 1})
@@ -241,6 +245,6 @@ def test_its_own_bug_breaks_it(
     number: int, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FILE_BUGS[number](monkeypatch)
-    story = globals()[f"test_rmq_{number}"]
+    story = story_of(number, globals())
     with pytest.raises(FAILURES):
         story(lab, tmp_path) if number in WITH_FOLDER else story(lab)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from aerobee.broker.store.results import PutStatus
-from store.rmq_bugs import FAILURES, LOG_BUGS
+from store.rmq_bugs import FAILURES, LOG_BUGS, story_of
 from store.rmq_lab import Lab, bodies, checkpoint, dispatch, message, numbered, put, settle
 
 
@@ -18,7 +18,7 @@ def lab() -> Lab:
     return Lab()
 
 
-def test_rmq_467(lab: Lab) -> None:
+def test_rmq_467_the_tail_that_was_not_dispatched_is_dispatched_at_the_next_start(lab: Lab) -> None:
     """The tail that was not dispatched when the broker went is dispatched at the next start."""
     store = lab.open()
     put(store, *numbered(0, 3))
@@ -30,7 +30,7 @@ def test_rmq_467(lab: Lab) -> None:
     assert bodies(lab.open()) == numbered(0, 6)
 
 
-def test_rmq_405(lab: Lab) -> None:
+def test_rmq_405_a_clean_stop_with_part_of_the_log_dispatched_is_made_up_for(lab: Lab) -> None:
     """A stop that calls itself clean with 60 of 100 messages dispatched: the 40 are made up for."""
     store = lab.open()
     put(store, *numbered(0, 60))
@@ -44,7 +44,7 @@ def test_rmq_405(lab: Lab) -> None:
     assert bodies(lab.open()) == numbered(0, 100)
 
 
-def test_rmq_1434(lab: Lab) -> None:
+def test_rmq_1434_messages_on_both_sides_of_a_file_boundary_are_dispatched(lab: Lab) -> None:
     """The last messages of one file and the first of the next were not dispatched: all are."""
     store = lab.open()
     put(store, *numbered(0, 3, 1000))
@@ -57,7 +57,9 @@ def test_rmq_1434(lab: Lab) -> None:
     assert bodies(lab.open()) == numbered(0, 9, 1000)
 
 
-def test_rmq_495(lab: Lab) -> None:
+def test_rmq_495_what_was_cut_off_a_queue_does_not_come_back(
+    lab: Lab,
+) -> None:
     """Two crashes: what the first one cut off a queue does not come back with the second."""
     store = lab.open()
     put(store, *numbered(0, 5))
@@ -78,7 +80,7 @@ def test_rmq_495(lab: Lab) -> None:
     assert put(store, b"next")[0].queue_offset == 7
 
 
-def test_rmq_10666(lab: Lab) -> None:
+def test_rmq_10666_a_sound_record_behind_the_recovered_end_is_not_found_later(lab: Lab) -> None:
     """A sound record behind the end that recovery found is not there for a later recovery."""
     store = lab.open()
     put(store, *numbered(0, 1, 1000))
@@ -96,7 +98,7 @@ def test_rmq_10666(lab: Lab) -> None:
     assert bodies(lab.open()) == numbered(0, 1, 1000) + numbered(7, 8, 1000)
 
 
-def test_rmq_10017(lab: Lab) -> None:
+def test_rmq_10017_a_sound_record_from_another_place_is_not_of_this_log(lab: Lab) -> None:
     """A whole old record with a sound checksum, but from another place: not of this log."""
     store = lab.open()
     (result,) = put(store, b"once")
@@ -110,7 +112,7 @@ def test_rmq_10017(lab: Lab) -> None:
     assert bodies(store) == [b"once"]
 
 
-def test_rmq_7437(lab: Lab) -> None:
+def test_rmq_7437_a_record_with_torn_properties_does_not_count(lab: Lab) -> None:
     """The body is whole, a property is not: the record does not count."""
     store = lab.open()
     first, second = put(store, b"first", b"second")
@@ -124,7 +126,7 @@ def test_rmq_7437(lab: Lab) -> None:
     assert bodies(store) == [b"first"]
 
 
-def test_rmq_9121(lab: Lab) -> None:
+def test_rmq_9121_a_checksum_of_zero_is_a_checksum_like_any_other(lab: Lab) -> None:
     """A checksum whose value is 0 is a checksum like any other."""
     body = bytes.fromhex("9d0ad96d")  # its CRC-32 is 0
     store = lab.open(enabled_append_prop_crc=False)
@@ -141,7 +143,7 @@ def test_rmq_9121(lab: Lab) -> None:
     assert lab.open(enabled_append_prop_crc=False).max_physical_offset == result.end_offset
 
 
-def test_rmq_678(lab: Lab) -> None:
+def test_rmq_678_a_power_cut_during_a_checkpoint_never_promises_too_much(lab: Lab) -> None:
     """The power fails at any moment of a checkpoint: it never says more than is on disk."""
     store = lab.open()
     put(store, *numbered(0, 5))
@@ -167,7 +169,7 @@ def test_rmq_678(lab: Lab) -> None:
     assert found == numbered(0, 12)
 
 
-def test_rmq_10073(lab: Lab) -> None:
+def test_rmq_10073_the_checkpoint_is_never_ahead_of_the_log_on_disk(lab: Lab) -> None:
     """Queues may be ahead of the log on disk; the checkpoint must not say that the log is too."""
     store = lab.open()
     put(store, *numbered(0, 5))
@@ -182,7 +184,7 @@ def test_rmq_10073(lab: Lab) -> None:
     assert put(store, b"next")[0].queue_offset == 5
 
 
-def test_rmq_7233(lab: Lab) -> None:
+def test_rmq_7233_the_checkpoint_moves_on_when_nobody_waits_for_a_flush(lab: Lab) -> None:
     """Nobody waits for the flush of these messages: the checkpoint's times move on all the same."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     for number in range(3):
@@ -197,7 +199,7 @@ def test_rmq_7233(lab: Lab) -> None:
     assert min(point.physic_msg_timestamp, point.logics_msg_timestamp) == lab.clock.ms
 
 
-def test_rmq_2706(lab: Lab) -> None:
+def test_rmq_2706_a_failed_sync_confirms_nothing_and_takes_nothing_more(lab: Lab) -> None:
     """A sync that failed: no message is confirmed, and none is taken before a restart."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     (result,) = put(store, b"lost")
@@ -210,7 +212,7 @@ def test_rmq_2706(lab: Lab) -> None:
     assert not refused.ok and "could not be synced" in refused.reason
 
 
-def test_rmq_3408(lab: Lab) -> None:
+def test_rmq_3408_one_flush_confirms_those_who_wait_in_two_files(lab: Lab) -> None:
     """Some wait for the end of one file, some for the next: one flush confirms all."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     told: list[PutStatus] = []
@@ -221,7 +223,7 @@ def test_rmq_3408(lab: Lab) -> None:
     assert told == [PutStatus.PUT_OK] * 10
 
 
-def test_rmq_8239(lab: Lab) -> None:
+def test_rmq_8239_sync_flush_shows_nothing_that_a_power_cut_would_take_back(lab: Lab) -> None:
     """In SYNC_FLUSH nobody is shown a message that a power cut would take back."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     put(store, b"one")
@@ -236,4 +238,4 @@ def test_rmq_8239(lab: Lab) -> None:
 def test_its_own_bug_breaks_it(number: int, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     LOG_BUGS[number](monkeypatch)
     with pytest.raises(FAILURES):
-        globals()[f"test_rmq_{number}"](lab)
+        story_of(number, globals())(lab)

@@ -108,21 +108,18 @@ class Reader:
         file: MappedFile | None = None
         view = _NO_BYTES
         file_start = file_end = 0  # the readable range of `file`
-        run_start = run_end = -1  # neighbours that are not yet a view
+        runs: list[tuple[MappedFile, int]] = []  # where neighbours begin
+        ends: list[int] = []  # where the run before each of them ends
+        run_end = -1
         next_offset = result.next_offset
         count = total = 0
         gone = False
-        add_view, add_span = result.views.append, result.spans.append
         for offset, size, code in ENTRY.iter_unpack(entries):
             if size == BLANK_ENTRY_SIZE or (matches is not None and not matches(code)):
                 next_offset += 1
                 continue
             end = offset + size
             if not file_start <= offset < end <= file_end:
-                if file is not None and run_end > run_start:
-                    add_view(view[run_start - file_start : run_end - file_start])
-                    add_span((file, run_start - file_start, run_end - run_start))
-                run_start = run_end = -1
                 file = self._log.find_readable(offset)
                 if (
                     file is None
@@ -141,18 +138,19 @@ class Reader:
             ):
                 next_offset += 1
                 continue
-            if offset != run_end:
-                if file is not None and run_end > run_start:
-                    add_view(view[run_start - file_start : run_end - file_start])
-                    add_span((file, run_start - file_start, run_end - run_start))
-                run_start = offset
+            if offset != run_end or offset == file_start:
+                assert file is not None
+                runs.append((file, offset))
+                ends.append(run_end)
             run_end = end
             next_offset += 1
             count += 1
             total += size
-        if file is not None and run_end > run_start:
-            add_view(view[run_start - file_start : run_end - file_start])
-            add_span((file, run_start - file_start, run_end - run_start))
+        ends.append(run_end)
+        for (file, start), end in zip(runs, ends[1:], strict=True):
+            position, size = start - file.start, end - start
+            result.views.append(file.view[position : position + size])
+            result.spans.append((file, position, size))
         self._finish(result, next_offset, count, total, gone)
 
     def _hold(self, result: ReadResult, file: MappedFile) -> bool:
