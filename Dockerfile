@@ -9,15 +9,16 @@ RUN python3 -m venv /opt/aerobee \
  && /opt/aerobee/bin/pip install --no-cache-dir -c constraints.txt .
 
 FROM docker.io/library/python:3.12-slim
-RUN useradd --system --uid 10001 --home-dir /var/lib/aerobee --create-home aerobee
+RUN useradd --system --uid 10001 --home-dir /var/lib/aerobee --create-home aerobee \
+ && install -d -o 10001 -m 700 /var/lib/aerobee/secret
 COPY --from=build /opt/aerobee /opt/aerobee
-# Inside a container "beyond this machine" is the container's own network: who may reach the ports is
-# said by -p. docs/security.md tells how to add users.
+COPY container/start.sh /usr/local/bin/start-aerobee
+# Clients need a user: start.sh makes one. docs/security.md tells how to add others.
 ENV PATH=/opt/aerobee/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     AEROBEE_BINDADDRESS=0.0.0.0 \
-    AEROBEE_ALLOWANONYMOUS=true \
+    AEROBEE_CREDENTIALS_FILE=/var/lib/aerobee/secret/root.json \
     AEROBEE_METRICSPROMEXPORTERHOST=0.0.0.0 \
     AEROBEE_STOREPATHROOTDIR=/var/lib/aerobee/store
 USER 10001
@@ -30,5 +31,5 @@ HEALTHCHECK --interval=10s --timeout=8s CMD \
     python3 -c "import urllib.request as u; u.urlopen('http://127.0.0.1:5557/healthz', timeout=2)" 2>/dev/null && exit 0; \
     for port in 10911 9876; do for url in mq://127.0.0.1:$port "mqs://127.0.0.1:$port?verify=none"; do \
     aerobee ping --direct --count 1 --timeout 1 --url "$url" && exit 0; done; done; exit 1
-ENTRYPOINT ["aerobee"]
+ENTRYPOINT ["start-aerobee"]
 CMD ["broker"]

@@ -23,6 +23,7 @@ log = structlog.get_logger("aerobee.console")
 
 MODULE: Final = "aerobee.client.cli.console"
 VARIABLE: Final = "AEROBEE_CONSOLE_CHILD"
+_OURS: Final = "AEROBEE_CREDENTIALS_FILE"
 PATH: Final = "/console"
 _LOOPBACK: Final = ("", "127.0.0.1", "localhost", "::1")
 _END_S: Final = 5.0
@@ -96,12 +97,14 @@ class ConsoleChild:
             "channel": theirs.fileno(),
             "idle": settings.console_idle_seconds,
         }
+        # Whoever looks is nobody until logged in, also where the SDK here would sign by itself.
+        env = {name: value for name, value in os.environ.items() if name != _OURS}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MODULE],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=os.environ | {VARIABLE: json.dumps(told)},
+                env=env | {VARIABLE: json.dumps(told)},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the broker, which then closes the channel
             )

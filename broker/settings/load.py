@@ -21,7 +21,10 @@ from aerobee.broker.settings.typed import (
 
 PREFIX = "AEROBEE_"
 # Of clients, shells and the choice of the hot path.
-NO_SETTINGS = {"AEROBEE_URL", "AEROBEE_NAMESRV", "AEROBEE_COMPLETE", "AEROBEE_PURE"}
+NO_SETTINGS = {
+    *("AEROBEE_URL", "AEROBEE_NAMESRV", "AEROBEE_CREDENTIALS_FILE"),
+    *("AEROBEE_COMPLETE", "AEROBEE_PURE"),
+}
 
 # Old keys that named single places of the store: right where they name what the layout has anyway.
 _OLD_PLACES = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
@@ -14,12 +16,14 @@ from aerobee.protocol.wire.signing import Credentials
 SCHEME: Final = "mq://"
 TLS_SCHEME: Final = "mqs://"
 DEFAULT_PORT: Final = 9876
+CREDENTIALS_FILE: Final = "AEROBEE_CREDENTIALS_FILE"
 # An error repeats no more of an address than this, or a host: the rest may hold the secret.
 _OTHER_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def parse_url(url: str | None) -> tuple[list[str], Credentials | None]:
-    """The name servers and the credentials; None reads AEROBEE_URL or takes this machine."""
+    """The name servers and the credentials; None reads AEROBEE_URL or takes this machine. What an
+    address does not say about credentials is in the file of AEROBEE_CREDENTIALS_FILE, if any."""
     text = given_url(url)
     if text.startswith(TLS_SCHEME):
         text = text.removeprefix(TLS_SCHEME).partition("?")[0]
@@ -27,12 +31,13 @@ def parse_url(url: str | None) -> tuple[list[str], Credentials | None]:
     if other := _OTHER_SCHEME.match(rest):
         raise Misuse(f"addresses begin with {SCHEME}, as in mq://localhost:9876, not {other[0]}")
     login, at, hosts = rest.rpartition("@")
-    credentials = None
     if at:
         key, colon, secret = login.partition(":")
         if not (key and colon and secret):
             raise Misuse("credentials are given as mq://accessKey:secretKey@host:port")
-        credentials = Credentials(unquote(key), unquote(secret))
+        credentials: Credentials | None = Credentials(unquote(key), unquote(secret))
+    else:
+        credentials = _credentials_of_file(os.environ.get(CREDENTIALS_FILE, ""))
     servers = [_address(host.strip()) for host in hosts.replace(";", ",").split(",")]
     return servers, credentials
 
@@ -53,6 +58,20 @@ def parse_tls(url: str | None) -> TlsOptions | None:
 def given_url(url: str | None) -> str:
     """The address itself, or AEROBEE_URL, or this machine."""
     return url or os.environ.get("AEROBEE_URL") or f"{SCHEME}127.0.0.1:{DEFAULT_PORT}"
+
+
+def _credentials_of_file(path: str) -> Credentials | None:
+    """As innerClientAuthenticationCredentials writes them, so that one file serves both."""
+    if not path:
+        return None
+    try:
+        found = json.loads(Path(path).read_text())
+        return Credentials(str(found["accessKey"]), str(found["secretKey"]))
+    except OSError as error:
+        wrong = error.strerror or "it cannot be read"
+    except (ValueError, KeyError, TypeError):  # whose texts would quote the file
+        wrong = 'it has to hold {"accessKey":"...","secretKey":"..."}'
+    raise Misuse(f"{CREDENTIALS_FILE} names {path}: {wrong}")
 
 
 def _address(host: str) -> str:

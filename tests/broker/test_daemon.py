@@ -481,7 +481,7 @@ def test_the_image_serves_metrics_where_it_exposes_them(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "Dockerfile").read_text()
     given = dict(re.findall(r"(AEROBEE_[A-Z]+)=(\S+)", text))
     assert "5557" in re.search(r"^EXPOSE (.*)$", text, re.M)[1].split()
-    given |= {"AEROBEE_STOREPATHROOTDIR": str(tmp_path / "store")}
+    given |= {"AEROBEE_STOREPATHROOTDIR": str(tmp_path / "store"), "AEROBEE_ALLOWANONYMOUS": "true"}
     port = free_port()
     with Daemon(tmp_path, env=given, metricsPromExporterPort=str(port)) as daemon:
         daemon.ready()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 SMALL = {
@@ -20,13 +21,14 @@ SMALL = {
 
 
 class Daemon:
-    """`python -m aerobee.broker` with its store in `folder`."""
+    """`python -m aerobee.broker`, or another program, with its store in `folder`."""
 
     def __init__(
         self,
         folder: Path,
         *args: str,
         env: dict[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "aerobee.broker"),
         **settings: str,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +37,7 @@ class Daemon:
         sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "aerobee.broker", *args, *sets],
+                [*program, *args, *sets],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -73,6 +73,22 @@ def test_the_environment_names_the_default(monkeypatch):
     assert parse_url(None)[0] == ["127.0.0.1:9876"]
 
 
+def test_credentials_of_a_file_are_taken_where_the_address_has_none(monkeypatch, tmp_path):
+    file = tmp_path / "root.json"
+    file.write_text('{"accessKey":"root","secretKey":"planted"}')
+    monkeypatch.setenv("AEROBEE_CREDENTIALS_FILE", str(file))
+    assert parse_url("mq://a:1")[1] == Credentials("root", "planted")
+    assert parse_url("mq://key:secret@a:1")[1] == Credentials("key", "secret")
+    for wrong in ("planted", '["planted"]', '{"accessKey":"planted"}'):
+        file.write_text(wrong)
+        with pytest.raises(Misuse, match="secretKey") as caught:
+            parse_url("mq://a:1")
+        assert "planted" not in str(caught.value)
+    file.unlink()
+    with pytest.raises(Misuse, match=r"AEROBEE_CREDENTIALS_FILE names .*No such file"):
+        parse_url("mq://a:1")
+
+
 def test_credentials_sign_as_rocketmq_does():
     _, credentials = parse_url("mq://RocketMQ:12345678@a:1")
     assert credentials == Credentials("RocketMQ", "12345678")

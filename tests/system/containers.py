@@ -78,8 +78,10 @@ class Composed:
 
     def __init__(self, file: Path, images: dict[str, str]) -> None:
         """`images`: what to take for those that the file names."""
-        self._services = yaml.safe_load(file.read_text())["services"]
+        self._file = yaml.safe_load(file.read_text())
+        self._services = self._file["services"]
         self._images = images
+        self._volumes = [f"{self.network}-{name}" for name in self._file["volumes"]]
         hosts = {name: f"{self.subnet}.{n}" for n, name in enumerate(self._services, 10)}
         self._addresses = hosts
         self._hosts = [word for n, a in hosts.items() for word in ("--add-host", f"{n}:{a}")]
@@ -95,6 +97,7 @@ class Composed:
     def remove(self) -> None:
         for name in self._services:
             podman("rm", "-f", "-v", "-t", "1", name, check=False)
+        podman("volume", "rm", "-f", *self._volumes, check=False)
         podman("network", "rm", "-f", self.network, check=False)
 
     def up(self, *names: str) -> None:
@@ -114,6 +117,8 @@ class Composed:
         options = ["--network", self.network, "--ip", self._addresses[name], *self._hosts]
         options += [f"--cap-drop={cap}" for cap in service.get("cap_drop", [])]
         options += ["--read-only"] if service.get("read_only") else []
+        for volume in service.get("volumes", []):
+            options += ["-v", f"{self.network}-{volume}"]
         for key, value in service.get("environment", {}).items():
             options += ["-e", f"{key}={value}"]
         return options

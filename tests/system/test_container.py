@@ -21,10 +21,12 @@ from system.containers import (
     use_config,
     wait_log,
 )
+from system.tools import run
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(900)]
 
-NETWORK = "aerobee-test"
+SECRET = "/var/lib/aerobee/secret/root.json"
+BROKERS = ("cluster", "brokers", "--json")
 HARDENED = ("--read-only", "--cap-drop=ALL")
 
 
@@ -37,7 +39,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     build_image(folder)
     yield IMAGE
     podman("rm", "-fa", "-t", "1", check=False)
-    podman("network", "rm", "-f", NETWORK, check=False)
 
 
 def start(name: str, image: str, *words: str, options: tuple[str, ...] = ()) -> None:
@@ -60,31 +61,51 @@ def test_it_runs_hardened_answers_its_healthcheck_and_stops_by_sigterm(image: st
     assert podman("inspect", "one", "--format", "{{.State.ExitCode}}") == "0"
 
 
-def test_two_masters_and_a_name_service_serve_clients_in_their_network(image: str) -> None:
-    podman("network", "rm", "-f", NETWORK, check=False)
-    podman("network", "create", NETWORK)
-    options = ("--network", NETWORK)
-    start("namesrv", image, "namesrv", options=options)
-    wait_log("namesrv", "ready")
-    ip = podman(
-        "inspect",
-        "namesrv",
-        "--format",
-        f'{{{{(index .NetworkSettings.Networks "{NETWORK}").IPAddress}}}}',
+def test_who_has_not_the_secret_of_the_first_start_is_refused(image: str) -> None:
+    start("locked", image)
+    wait_log("locked", "ready broker=")
+    assert podman("exec", "locked", "stat", "-c", "%a %u", SECRET) == "600 10001"
+    secret = json.loads(podman("exec", "locked", "cat", SECRET))["secretKey"]
+    told = run("sh", "-c", "podman logs locked 2>&1")
+    assert SECRET in told and secret not in told
+    unsigned = ("exec", "-e", "AEROBEE_CREDENTIALS_FILE=", "locked", "aerobee", "topic", "list")
+    with pytest.raises(AssertionError, match="is not signed"):
+        podman(*unsigned)
+    podman("restart", "-t", "20", "locked")
+    wait_for(
+        lambda: podman("logs", "locked").count("ready broker=") == 2,
+        timeout=60,
+        what="it is back",
     )
-    for name in ("broker-a", "broker-b"):
-        settings = (f"brokerName={name}", f"namesrvAddr={ip}:9876", "namesrvListenPort=-1")
-        sets = [word for setting in settings for word in ("--set", setting)]
-        start(name, image, "broker", *sets, options=options)
-        wait_log(name, "ready broker=")
-    client = ("run", "--rm", *options, "-e", f"AEROBEE_URL=mq://{ip}:9876", image)
-    brokers = json.loads(podman(*client, "cluster", "brokers", "--json"))
-    assert {row["broker"] for row in brokers} == {"broker-a", "broker-b"}
-    for number in range(8):
-        podman(*client, "send", "Orders", f"order-{number}")
-    found = podman(*client, "consume", "Orders", "--group=g", "--count=8", "--json")
-    bodies = {json.loads(line)["body"] for line in found.splitlines() if line.startswith("{")}
-    assert bodies == {f"order-{number}" for number in range(8)}
+    assert json.loads(podman("exec", "locked", "cat", SECRET))["secretKey"] == secret
+    podman("exec", "locked", "aerobee", "topic", "list")
+
+
+def test_two_masters_of_the_compose_file_serve_clients_with_one_secret(image: str) -> None:
+    """The commands at the top of compose.yaml. All three start at once and find one secret."""
+    with Composed(ROOT / "compose.yaml", {"aerobee": image}) as composed:
+        composed.up("namesrv", "broker-a", "broker-b")
+        wait_for(
+            lambda: brokers(composed) == {"broker-a", "broker-b"},
+            timeout=120,
+            what="both brokers are registered",
+        )
+        for number in range(8):
+            composed.run("client", "send", "Greetings", f"hello-{number}")
+        words = ("consume", "Greetings", "--group", "demo", "--count", "8", "--json")
+        found = composed.run("client", *words)
+        bodies = {json.loads(line)["body"] for line in found.splitlines() if line.startswith("{")}
+        assert bodies == {f"hello-{number}" for number in range(8)}
+        secrets = {podman("exec", name, "cat", SECRET) for name in ("namesrv", "broker-b")}
+        assert len(secrets) == 1
+        podman("healthcheck", "run", "namesrv")
+
+
+def brokers(composed: Composed) -> set[str]:
+    try:
+        return {row["broker"] for row in json.loads(composed.run("client", *BROKERS))}
+    except (AssertionError, ValueError):  # nobody is there yet
+        return set()
 
 
 def roles(composed: Composed) -> set[tuple[int, str]]:
@@ -128,7 +149,9 @@ def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:
         ports = ("-p", "20911:10911", "-p", "29876:9876")
         start("mapped", image, "broker", "--set", advertised, options=ports)
         wait_log("mapped", "ready broker=")
-        url = ("--url", f"mq://{outside.host_address}:29876")
+        user = json.loads(podman("exec", "mapped", "cat", SECRET))
+        login = f"{user['accessKey']}:{user['secretKey']}"
+        url = ("--url", f"mq://{login}@{outside.host_address}:29876")
         outside.run(aerobee, "send", "Mapped", "through the wall", *url)
         found = outside.run(aerobee, "consume", "Mapped", "--group=g", "--count=1", "--json", *url)
         assert "through the wall" in found
