@@ -446,6 +446,7 @@ cdef class Cursor:
         cdef Run run
         cdef Frames frames = self._frames
         cdef int codec, code, run_codec = -1, run_code = 0
+        cdef Py_ssize_t dropped
         if len(born_host) != 8 or len(store_host) != 8 or self._next >= frames._count:
             return None
         run = Run.__new__(Run)
@@ -453,6 +454,8 @@ cdef class Cursor:
             frames._data, frames._count - self._next, plain, rules, born_host, store_host, waits
         )
         run._signer = signer
+        if signer is not None:
+            signer.forget()  # what an exception has left
         while self._next < frames._count:
             codec = frames._bounds[self._next].codec
             code = frames.code_of(self._next)
@@ -462,6 +465,11 @@ cdef class Cursor:
             if not run.take(frames._bounds + self._next, code):
                 break
             self._next += 1
+            if signer is not None and signer.is_full() and (dropped := run.drop_forged()):
+                self._next -= dropped
+                break
+        if signer is not None:
+            self._next -= run.drop_forged()
         if not run._count:
             return None
         run.codec, run.code = run_codec, run_code
@@ -600,13 +608,21 @@ cdef class Run:
         if not is_utf8(text, entry.text_size):
             return False
         # The last look; the text is still as it came, but for what is added behind it.
-        if self._signer is not None and not self._signer.admits(
-            &reader, &send, text, reader.data + bounds.body, bounds.end - bounds.body
+        if self._signer is not None and not self._signer.takes(
+            self._count, &reader, &send, text, reader.data + bounds.body, bounds.end - bounds.body
         ):
             return False
         space.size += entry.text_size
         self._count += 1
         return True
+
+    cdef Py_ssize_t drop_forged(self) noexcept:
+        """Give up the first send whose signature is wrong, and what is behind it; how many."""
+        cdef Py_ssize_t count = self._count, first = self._signer.first_forged()
+        if first < 0:
+            return 0
+        self._count = first
+        return count - first
 
     cdef bint _is_plain(self, Send* send, int code) noexcept:
         cdef uint32_t required = REQUIRED if code == 310 else REQUIRED_LONG

@@ -9,6 +9,7 @@
 
 #define SHA1_BLOCK 64
 #define SHA1_SIZE 20
+#define SHA1_END_MAX (SHA1_BLOCK + 8)
 
 typedef struct {
     uint32_t state[5];
@@ -125,6 +126,16 @@ static void sha1_blocks(uint32_t *state, const uint8_t *data, size_t blocks) {
     sha1_plain_blocks(state, data, blocks);
 }
 
+/* Of two messages at a time: a block of one is worked on while the next step of the other one waits
+ * for its predecessor, which takes a third less than one after the other. */
+static void sha1_blocks_of_two(uint32_t *state, const uint8_t *data, uint32_t *other_state,
+                               const uint8_t *other_data, size_t blocks) {
+    for (; blocks; blocks--, data += SHA1_BLOCK, other_data += SHA1_BLOCK) {
+        sha1_blocks(state, data, 1);
+        sha1_blocks(other_state, other_data, 1);
+    }
+}
+
 static void sha1_begin(Sha1 *sha) {
     static const uint32_t first[5] = {0x67452301u, 0xEFCDAB89u, 0x98BADCFEu, 0x10325476u, 0xC3D2E1F0u};
     memcpy(sha->state, first, sizeof(first));
@@ -146,13 +157,23 @@ static void sha1_add(Sha1 *sha, const uint8_t *data, size_t size) {
     if (size % SHA1_BLOCK) memcpy(sha->buffer, data + blocks * SHA1_BLOCK, size % SHA1_BLOCK);
 }
 
+/* What comes behind a message of so many bytes, to the end of a block: at most SHA1_END_MAX. */
+static size_t sha1_pad(uint8_t *end, uint64_t total) {
+    size_t filled = total % SHA1_BLOCK, zeros = (filled < 56 ? 56 : 120) - filled;
+    memset(end, 0, zeros);
+    end[0] = 0x80;
+    for (int k = 0; k < 8; k++) end[zeros + k] = (uint8_t)(total * 8 >> (56 - 8 * k));
+    return zeros + 8;
+}
+
+static void sha1_digest(const uint32_t *state, uint8_t *digest) {
+    for (int k = 0; k < SHA1_SIZE; k++) digest[k] = (uint8_t)(state[k / 4] >> (24 - 8 * (k % 4)));
+}
+
 static void sha1_end(Sha1 *sha, uint8_t *digest) {
-    uint64_t bits = sha->total * 8;
-    uint8_t tail[SHA1_BLOCK + 8] = {0x80};
-    size_t filled = sha->total % SHA1_BLOCK, padding = (filled < 56 ? 56 : 120) - filled;
-    for (int k = 0; k < 8; k++) tail[padding + k] = (uint8_t)(bits >> (56 - 8 * k));
-    sha1_add(sha, tail, padding + 8);
-    for (int k = 0; k < SHA1_SIZE; k++) digest[k] = (uint8_t)(sha->state[k / 4] >> (24 - 8 * (k % 4)));
+    uint8_t tail[SHA1_END_MAX];
+    sha1_add(sha, tail, sha1_pad(tail, sha->total));
+    sha1_digest(sha->state, digest);
 }
 
 #endif

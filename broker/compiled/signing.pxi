@@ -3,13 +3,19 @@
 
 cdef extern from "sha1.h":
     ctypedef struct Sha1:
-        pass
+        uint32_t state[5]
     void sha1_begin_module(int may_be_built_in) nogil
     void sha1_begin(Sha1* sha) nogil
     void sha1_add(Sha1* sha, const uint8_t* data, size_t size) nogil
     void sha1_end(Sha1* sha, uint8_t* digest) nogil
+    size_t sha1_pad(uint8_t* end, uint64_t total) nogil
+    void sha1_digest(const uint32_t* state, uint8_t* digest) nogil
+    void sha1_blocks(uint32_t* state, const uint8_t* data, size_t blocks) nogil
+    void sha1_blocks_of_two(uint32_t* state, const uint8_t* data, uint32_t* other_state,
+                            const uint8_t* other_data, size_t blocks) nogil
 
 cdef enum:
+    SHA1_END_MAX = 72
     SECRETS_MAX = 4
     SHA1_BLOCK = 64
     SHA1_SIZE = 20
@@ -33,8 +39,20 @@ def sha1(const uint8_t[::1] data, *, bint plainly=False):
 
 
 cdef struct Secret:
-    Sha1 inner  # that has taken in the key
-    Sha1 outer
+    uint32_t inner[5]  # the states once they have taken in the key
+    uint32_t outer[5]
+
+
+cdef struct Claim:  # a send and the signature that it came with, still to be looked at
+    Py_ssize_t number  # in its run
+    uint8_t* message  # what was signed, in whole blocks
+    size_t room
+    size_t blocks
+    const uint8_t* signature
+
+
+# Hashing two at a time is faster. Nothing else runs while some wait: they are of one call.
+cdef Claim claims[2]
 
 
 @cython.auto_pickle(False)
@@ -45,11 +63,13 @@ cdef class Signer:
     cdef bytes _topic
     cdef Secret _secrets[SECRETS_MAX]
     cdef int _count
+    cdef int _waiting  # of the claims
 
     def __init__(self, bytes name, bytes topic, secrets):
         cdef uint8_t block[SHA1_BLOCK]
         cdef bytes key
         cdef int k
+        cdef Sha1 sha
         if not 0 < len(secrets) <= SECRETS_MAX:
             raise ValueError("no signature can be checked with these")
         self._name, self._topic = name, topic
@@ -61,68 +81,141 @@ cdef class Signer:
             memcpy(block, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
             for k in range(SHA1_BLOCK):
                 block[k] ^= 0x36
-            sha1_begin(&self._secrets[self._count].inner)
-            sha1_add(&self._secrets[self._count].inner, block, SHA1_BLOCK)
+            sha1_begin(&sha)
+            sha1_blocks(sha.state, block, 1)
+            self._secrets[self._count].inner = sha.state
             for k in range(SHA1_BLOCK):
                 block[k] ^= 0x36 ^ 0x5C
-            sha1_begin(&self._secrets[self._count].outer)
-            sha1_add(&self._secrets[self._count].outer, block, SHA1_BLOCK)
+            sha1_begin(&sha)
+            sha1_blocks(sha.state, block, 1)
+            self._secrets[self._count].outer = sha.state
             self._count += 1
 
-    cdef bint admits(self, Reader* reader, Send* send, const uint8_t* text, const uint8_t* body,
-                     Py_ssize_t body_size) noexcept:
-        """Whether the send is this user's, to this topic, and signed with one of the secrets."""
-        cdef Pair ordered[EXT_FIELDS_MAX]
+    cdef void forget(self) noexcept:
+        self._waiting = 0
+
+    cdef bint takes(self, Py_ssize_t number, Reader* reader, Send* send, const uint8_t* text,
+                    const uint8_t* body, Py_ssize_t body_size) except -1:
+        """Whether the send is this user's, to this topic, and signed. By whom, `first_forged`
+        says: once there are two, and at the end of a run."""
+        cdef Pair* ordered[EXT_FIELDS_MAX]
+        cdef Pair* pair
         cdef Pair* name = NULL
         cdef Pair* signature = NULL
         cdef int k, count = send.pair_count
+        cdef size_t size = body_size
+        cdef Claim* claim = claims + self._waiting
+        cdef uint8_t* to
         if not in_order(send.pairs, count, ordered, reader.data):
             return False
         for k in range(count):
-            if is_named(ordered + k, reader.data, b"AccessKey", 9):
-                name = ordered + k
-            elif is_named(ordered + k, reader.data, b"Signature", 9):
-                signature = ordered + k
+            pair = ordered[k]
+            if is_named(pair, reader.data, b"AccessKey", 9):
+                name = pair
+            elif is_named(pair, reader.data, b"Signature", 9):
+                signature = pair
+            size += pair.size
         if name == NULL or signature == NULL or signature.size != SIGNATURE_SIZE:
             return False
         if not is_text(self._name, reader.data + name.at, name.size):
             return False
         if not is_text(self._topic, reader.data + send.topic_at, send.topic_size):
             return False
+        make_room(claim, size + SHA1_END_MAX)
+        to = claim.message
+        for k in range(count):
+            pair = ordered[k]
+            if pair != signature:
+                memcpy(to, (text if pair.is_text else reader.data) + pair.at, pair.size)
+                to += pair.size
+        memcpy(to, body, body_size)
+        to += body_size
+        to += sha1_pad(to, SHA1_BLOCK + (to - claim.message))
+        claim.blocks = (to - claim.message) // SHA1_BLOCK
+        claim.number, claim.signature = number, reader.data + signature.at
+        self._waiting += 1
+        return True
+
+    cdef bint is_full(self) noexcept:
+        return self._waiting == 2
+
+    cdef Py_ssize_t first_forged(self) noexcept:
+        """The first of those that wait that is signed with none of the secrets; -1: all are good.
+        None waits then."""
+        cdef int k, waiting = self._waiting
+        cdef bint good[2]
+        self._waiting = 0
+        good[0] = good[1] = False
+        if waiting == 2:
+            are_made_by(self._secrets, claims, claims + 1, good)
+        for k in range(waiting):
+            if not good[k] and not self._is_made_by_any(claims + k):
+                return claims[k].number
+        return -1
+
+    cdef bint _is_made_by_any(self, Claim* claim) noexcept nogil:
+        cdef uint32_t state[5]
+        cdef uint8_t block[SHA1_BLOCK]
+        cdef int k
         for k in range(self._count):
-            if self._is_made_by(
-                self._secrets + k, ordered, count, signature, reader.data, text, body, body_size
-            ):
+            state = self._secrets[k].inner
+            sha1_blocks(state, claim.message, claim.blocks)
+            begin_outer(state, block)
+            state = self._secrets[k].outer
+            sha1_blocks(state, block, 1)
+            if is_signature(state, claim.signature):
                 return True
         return False
 
-    cdef bint _is_made_by(self, Secret* secret, Pair* ordered, int count, Pair* signature,
-                          const uint8_t* data, const uint8_t* text, const uint8_t* body,
-                          Py_ssize_t body_size) noexcept nogil:
-        cdef Sha1 inner = secret.inner
-        cdef Sha1 outer = secret.outer
-        cdef uint8_t digest[SHA1_SIZE + 1]
-        cdef uint8_t different = 0
-        cdef const uint8_t* given = data + signature.at
-        cdef uint32_t bits
-        cdef int k
-        for k in range(count):
-            if ordered + k != signature and ordered[k].size:
-                sha1_add(&inner, (text if ordered[k].is_text else data) + ordered[k].at,
-                         ordered[k].size)
-        if body_size:
-            sha1_add(&inner, body, body_size)
-        sha1_end(&inner, digest)
-        sha1_add(&outer, digest, SHA1_SIZE)
-        sha1_end(&outer, digest)
-        digest[SHA1_SIZE] = 0
-        for k in range(7):  # each four characters; how many are right is not to be told by the time
-            bits = <uint32_t>digest[3 * k] << 16 | <uint32_t>digest[3 * k + 1] << 8 | digest[3 * k + 2]
-            different |= given[4 * k] ^ <uint8_t>BASE64[bits >> 18]
-            different |= given[4 * k + 1] ^ <uint8_t>BASE64[bits >> 12 & 63]
-            different |= given[4 * k + 2] ^ <uint8_t>BASE64[bits >> 6 & 63]
-            different |= given[4 * k + 3] ^ <uint8_t>(c'=' if k == 6 else BASE64[bits & 63])
-        return different == 0
+
+cdef void are_made_by(Secret* secret, Claim* one, Claim* other, bint* good) noexcept nogil:
+    cdef uint32_t states[2][5]
+    cdef uint8_t blocks[2][SHA1_BLOCK]
+    cdef size_t both = min(one.blocks, other.blocks)
+    states[0] = secret.inner
+    states[1] = secret.inner
+    sha1_blocks_of_two(states[0], one.message, states[1], other.message, both)
+    sha1_blocks(states[0], one.message + both * SHA1_BLOCK, one.blocks - both)
+    sha1_blocks(states[1], other.message + both * SHA1_BLOCK, other.blocks - both)
+    begin_outer(states[0], blocks[0])
+    begin_outer(states[1], blocks[1])
+    states[0] = secret.outer
+    states[1] = secret.outer
+    sha1_blocks_of_two(states[0], blocks[0], states[1], blocks[1], 1)
+    good[0] = is_signature(states[0], one.signature)
+    good[1] = is_signature(states[1], other.signature)
+
+
+cdef void begin_outer(const uint32_t* inner, uint8_t* block) noexcept nogil:
+    """What the outer hash of an HMAC takes in behind the key."""
+    sha1_digest(inner, block)
+    sha1_pad(block + SHA1_SIZE, SHA1_BLOCK + SHA1_SIZE)
+
+
+cdef bint is_signature(const uint32_t* state, const uint8_t* given) noexcept nogil:
+    cdef uint8_t digest[SHA1_SIZE + 1]
+    cdef uint8_t different = 0
+    cdef uint32_t bits
+    cdef int k
+    sha1_digest(state, digest)
+    digest[SHA1_SIZE] = 0
+    for k in range(7):  # each four characters; how many are right is not to be told by the time
+        bits = <uint32_t>digest[3 * k] << 16 | <uint32_t>digest[3 * k + 1] << 8 | digest[3 * k + 2]
+        different |= given[4 * k] ^ <uint8_t>BASE64[bits >> 18]
+        different |= given[4 * k + 1] ^ <uint8_t>BASE64[bits >> 12 & 63]
+        different |= given[4 * k + 2] ^ <uint8_t>BASE64[bits >> 6 & 63]
+        different |= given[4 * k + 3] ^ <uint8_t>(c'=' if k == 6 else BASE64[bits & 63])
+    return different == 0
+
+
+cdef int make_room(Claim* claim, size_t size) except -1:
+    cdef uint8_t* message
+    if size > claim.room:
+        message = <uint8_t*>realloc(claim.message, size)
+        if message == NULL:
+            raise MemoryError
+        claim.message, claim.room = message, size
+    return 0
 
 
 cdef bint is_text(bytes wanted, const uint8_t* text, Py_ssize_t size) noexcept:
@@ -135,22 +228,29 @@ cdef inline bint is_named(
     return pair.name_size == size and memcmp(data + pair.name_at, name, size) == 0
 
 
-cdef bint in_order(Pair* pairs, int count, Pair* ordered, const uint8_t* data) noexcept nogil:
+cdef bint in_order(Pair* pairs, int count, Pair** ordered, const uint8_t* data) noexcept nogil:
     """Sort by name; False: one is there twice. Clients write them nearly in order."""
     cdef int k, at, which
-    cdef Py_ssize_t size
     for k in range(count):
         at = k
         while at:
-            size = min(pairs[k].name_size, ordered[at - 1].name_size)
-            which = memcmp(data + ordered[at - 1].name_at, data + pairs[k].name_at, size)
+            which = compared(ordered[at - 1], pairs + k, data)
             if which == 0:
-                if ordered[at - 1].name_size == pairs[k].name_size:
-                    return False
-                which = 1 if ordered[at - 1].name_size > size else -1
+                return False
             if which < 0:
                 break
             ordered[at] = ordered[at - 1]
             at -= 1
-        ordered[at] = pairs[k]
+        ordered[at] = pairs + k
     return True
+
+
+cdef inline int compared(Pair* one, Pair* other, const uint8_t* data) noexcept nogil:
+    """Their names, as bytes; most differ in the first one."""
+    cdef int which = <int>data[one.name_at] - <int>data[other.name_at]
+    if which and one.name_size and other.name_size:
+        return which
+    which = memcmp(
+        data + one.name_at, data + other.name_at, <uint32_t>min(one.name_size, other.name_size)
+    )
+    return which if which else <int>(one.name_size - other.name_size)

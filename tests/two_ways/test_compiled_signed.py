@@ -118,6 +118,36 @@ async def test_only_what_the_user_has_signed_for_the_topic_is_taken(
     way.broker.store.close()
 
 
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("secrets", [("the-secret-of-root",), ("new", "the-secret-of-root")])
+async def test_a_run_ends_before_the_first_send_that_is_forged(
+    tmp_path: Path, codec: int, secrets: tuple[str, ...]
+) -> None:
+    """Signatures are looked at two by two, of messages of any two sizes."""
+    assert hot is not None
+    way = Fed(tmp_path, CompiledPath)
+    for _ in range(2):
+        way.said(encode_frame(send(codec)))
+    draw = random.Random(1)
+    signer = hot.Signer(b"root", b"Known", secrets)
+    for count in range(1, 6):
+        for forged in range(count + 1):  # the last time none is
+            frames = []
+            for number in range(count):
+                command = send(codec)
+                command.body = draw.randbytes(draw.choice([0, 1, 40, 200, 1024, 5000]))
+                wrong = Credentials("root", draw.choice(["another", ROOT.secret_key + "s"]))
+                (wrong if number == forged else ROOT).sign(command)
+                frames.append(encode_frame(command))
+            cursor = iter(hot.Frames(b"".join(frames), 1 << 20))
+            words = (way.feed._sends.plain, rules(way.feed._sends.added), bytes(8), bytes(8))
+            run = cursor.sends(*words, False, signer)
+            assert (0 if run is None else len(run)) == forged
+            left = sum(1 for _ in cursor)
+            assert left == count - forged
+    way.broker.store.close()
+
+
 @pytest.mark.parametrize("plainly", [False, True])
 def test_the_hash_is_sha_1(plainly: bool) -> None:
     assert hot is not None
