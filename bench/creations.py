@@ -164,12 +164,13 @@ def quantile(took: list[float], share: float) -> float:
 
 
 class Broker:
-    def __init__(self, slow_s: float) -> None:
+    def __init__(self, slow_s: float, **more: object) -> None:
+        """`more`: settings that are not as here."""
         self._folder = tempfile.TemporaryDirectory(prefix="aerobee-bench-")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        settings = {
+        settings: dict[str, object] = {
             "storePathRootDir": self._folder.name,
             "listenPort": self.port,
             "namesrvListenPort": -1,
@@ -178,7 +179,7 @@ class Broker:
             "mappedFileSizeConsumeQueue": 20 * 3000,
             "maxTopics": 10**6,
             "maxGroups": 10**6,
-        }
+        } | more
         sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         environment = os.environ | {"SLOW_SYNC_S": str(slow_s)}
         with (Path(self._folder.name) / "log").open("wb") as log:

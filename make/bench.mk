@@ -26,6 +26,10 @@ bench-quick: $(OK) ## CPU per message beside the recorded figures; fails when a 
 bench-creations: $(OK) ## sends beside a client that makes topics, on a disk with slow syncs; 20,000 topics, groups, keys
 	$(V)/bin/python -m bench.creations $(ARGS)
 
+.PHONY: bench-viewers
+bench-viewers: $(OK) ## sends beside five who look at the console, and beside none, in turns; fails above x1.10
+	$(V)/bin/python -m bench.viewers $(ARGS)
+
 .PHONY: bench-growth
 bench-growth: $(BENCH_OK) ## CPU per message as queues, connections, groups, timers, bodies grow (cc; ARGS="--with apache-4.9")
 	$(V)/bin/python -m bench.growth $(ARGS)

@@ -4,7 +4,11 @@ import json
 import re
 import urllib.request
 from pathlib import Path
+from typing import Any
 
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from peers.daemon import Daemon
 from peers.tools import free_port
 
@@ -28,6 +32,32 @@ def served(folder: Path) -> dict[str, set[str]]:
         assert daemon.stop() == 0
     buckets = {f"{name}_bucket" for name, kind in types.items() if kind == "histogram"}
     return {"all": {*types} | buckets, "counters": {n for n, k in types.items() if k == "counter"}}
+
+
+def lost(ours: Any, read: Any, at: str = "") -> list[str]:
+    """Where what Grafana's model has read is not what we wrote."""
+    if isinstance(ours, dict) and isinstance(read, dict):
+        missing = [f"{at}.{key}" for key in ours.keys() - read.keys()]
+        kept = [(ours[key], read[key], f"{at}.{key}") for key in ours.keys() & read.keys()]
+    elif isinstance(ours, list) and isinstance(read, list) and len(ours) == len(read):
+        missing = []
+        kept = [
+            (one, other, f"{at}[{n}]")
+            for n, (one, other) in enumerate(zip(ours, read, strict=True))
+        ]
+    else:
+        return [] if ours == read else [at]
+    return missing + [place for each in kept for place in lost(*each)]
+
+
+def test_grafana_reads_all_that_is_written_in_it() -> None:
+    """By Grafana's own model of a dashboard, its panels and its Prometheus queries."""
+    register_default_plugins()
+    read = Dashboard.from_json(json.loads(json.dumps(DASHBOARD)))
+    assert lost(DASHBOARD, json.loads(JSONEncoder().encode(read))) == []
+    unknown = DASHBOARD | {"panels": [DASHBOARD["panels"][1] | {"tilte": "a slip"}]}
+    read = Dashboard.from_json(json.loads(json.dumps(unknown)))
+    assert lost(unknown, json.loads(JSONEncoder().encode(read))) == [".panels[0].tilte"]
 
 
 def test_every_panel_is_whole_and_none_lies_over_another() -> None:
