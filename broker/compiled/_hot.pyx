@@ -50,7 +50,7 @@ cdef enum:
     NAME_END = 1
     PAIR_END = 2
     KEY_MAX = 256
-    BATCH_PART_MIN = 22
+    BATCH_ROOM = 64  # messages; it grows
     JSON = 0
     ROCKETMQ = 1
     MSGPACK = 2
@@ -415,29 +415,32 @@ cdef class Cursor:
             return 1
         return 2 if self._frames.is_batch(self._next) else 0
 
-    def skip(self):
-        """The next frame was taken."""
-        if self._next < self._frames._count:
-            self._next += 1
+    def skip(self, Py_ssize_t count):
+        """So many of the next frames were taken."""
+        if not 0 <= count <= self._frames._count - self._next:
+            raise ValueError("there are not so many")
+        self._next += count
 
-    def batch(self, dict plain, Rules rules, bytes born_host, bytes store_host,
-              Py_ssize_t body_size_max):
-        """The next frame as a batch of plain messages, which stays the next one. None: it is none,
+    def batches(self, dict plain, Rules rules, bytes born_host, bytes store_host,
+                Py_ssize_t body_size_max, is_unusual, Py_ssize_t most):
+        """The next frames, `most` at most, as batches of plain messages to one topic; they stay the
+        next ones. `is_unusual` looks at the properties of a request. None: the next frame is none,
         or unusual."""
         cdef Run run
         cdef Bounds* bounds
         cdef Frames frames = self._frames
-        if self._next >= frames._count or not frames.is_batch(self._next):
-            return None
-        bounds = frames._bounds + self._next
-        if len(born_host) != 8 or len(store_host) != 8 or bounds.end - bounds.body > body_size_max:
+        cdef Py_ssize_t number
+        if len(born_host) != 8 or len(store_host) != 8:
             return None
         run = Run.__new__(Run)
-        run.begin(
-            frames._data, (bounds.end - bounds.body) // BATCH_PART_MIN + 1, plain, rules, born_host,
-            store_host, True,
-        )
-        return run if run.take_batch_frame(bounds) else None
+        run.begin(frames._data, BATCH_ROOM, plain, rules, born_host, store_host, True)
+        for number in range(self._next, min(frames._count, self._next + most)):
+            bounds = frames._bounds + number
+            if not frames.is_batch(number) or bounds.end - bounds.body > body_size_max:
+                break
+            if not run.take_batch_frame(bounds, is_unusual):
+                break
+        return run if run._requests else None
 
     def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits,
               Signer signer=None):
@@ -515,15 +518,12 @@ cdef class Run:
     cdef dict _topic_queues
     cdef readonly int codec
     cdef readonly int code
-    # Of a batch: its request's opaque, flag and properties.
-    cdef readonly int64_t opaque
-    cdef readonly int64_t flag
-    cdef readonly str text
+    cdef list _requests  # of batches: codec, opaque, flag, properties, first message, end
 
     @property
-    def queue(self):
+    def topic(self):
         """That of the first message."""
-        return self._queues[0]
+        return self._queues[0].topic
 
     def __dealloc__(self):
         free(self._entries)
@@ -540,6 +540,7 @@ cdef class Run:
         self._space = Space.__new__(Space)
         self._space.grow(0)  # a text may be empty, but has a place
         self._queues = []
+        self._requests = []
         self._entries = <Entry*>malloc(most * sizeof(Entry))
         if self._entries == NULL:
             raise MemoryError
@@ -635,15 +636,21 @@ cdef class Run:
             and not send.numbers[BATCH]
         )
 
+    cdef bint _is_topic(self, Reader* reader, Send* send) noexcept:
+        """Whether it goes to the topic of the one before."""
+        return (
+            self._topic is not None
+            and PyBytes_GET_SIZE(self._topic) == send.topic_size
+            and memcmp(
+                PyBytes_AS_STRING(self._topic), reader.data + send.topic_at, send.topic_size
+            ) == 0
+        )
+
     cdef Py_ssize_t _queue(self, Reader* reader, Send* send) except -2:
         """Which of the run's queues it goes to; -1: to one that needs more checks."""
         cdef const char* topic = <const char*>reader.data + send.topic_at
         cdef Py_ssize_t number
-        if (
-            self._topic is None
-            or PyBytes_GET_SIZE(self._topic) != send.topic_size
-            or memcmp(PyBytes_AS_STRING(self._topic), topic, send.topic_size) != 0
-        ):
+        if not self._is_topic(reader, send):
             self._topic = PyBytes_FromStringAndSize(topic, send.topic_size)
             self._topic_queues = self._plain.get(self._topic.decode("ascii"))
         if self._topic_queues is None:
@@ -817,56 +824,76 @@ cdef class Run:
 
     # -- batches
 
-    cdef bint take_batch_frame(self, Bounds* bounds) except -1:
-        """Take in a request with a batch; False: it is unusual."""
+    cdef bint take_batch_frame(self, Bounds* bounds, is_unusual) except -1:
+        """Take in a request with a batch; False: it is unusual, or to another topic than those
+        before."""
+        cdef Py_ssize_t size = self._space.size, count = self._count
+        if self._take_batch_frame(bounds, is_unusual):
+            return True
+        self._space.size, self._count = size, count
+        return False
+
+    cdef bint _take_batch_frame(self, Bounds* bounds, is_unusual) except -1:
         cdef Reader reader
         cdef Send send
         cdef Space space = self._space
-        cdef Py_ssize_t start = bounds.body, end = bounds.end
+        cdef uint8_t* text
+        cdef Py_ssize_t first = self._count, queue
         cdef bint known
+        cdef str words
         space.grow(bounds.body - bounds.header)
+        text = space.data + space.size  # not kept there
         memset(&send, 0, sizeof(send))
         reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
         reader.at, reader.end = bounds.header, bounds.body
         if bounds.codec == JSON:
             reader.at += 12
-            known = json_send(&reader, &send, False, space.data)
+            known = json_send(&reader, &send, False, text)
         elif bounds.codec == ROCKETMQ:
             reader.at += 2
-            known = binary_send(&reader, &send, space.data)
+            known = binary_send(&reader, &send, text)
         else:
             reader.at += 4
-            known = packed_send(&reader, &send, space.data)
+            known = packed_send(&reader, &send, text)
         if not known or not send.numbers[BATCH] or send.seen & REQUIRED != REQUIRED:
             return False
         if send.numbers[SYS_FLAG] & self._rules._sys_flags or send.numbers[QUEUE_ID] < 0:
             return False
-        if send.numbers[FRAME_FLAG] & RESPONSE_FLAG or not is_utf8(space.data, send.text_size):
+        if send.numbers[FRAME_FLAG] & RESPONSE_FLAG or not is_utf8(text, send.text_size):
             return False
-        if self._queue(&reader, &send) != 0:
+        words = PyUnicode_DecodeUTF8(<char*>text, send.text_size, NULL)
+        if is_unusual(words):
             return False
-        self.text = PyUnicode_DecodeUTF8(<char*>space.data, send.text_size, NULL)
-        self.codec = bounds.codec
-        self.opaque, self.flag = send.numbers[OPAQUE], send.numbers[FRAME_FLAG]
-        return self.take_batch(
-            start, end, self._queues[0], send.numbers[SYS_FLAG], send.numbers[BORN],
+        if self._requests and not self._is_topic(&reader, &send):
+            return False
+        queue = self._queue(&reader, &send)
+        if queue < 0 or not self.take_batch(
+            bounds.body, bounds.end, queue, send.numbers[SYS_FLAG], send.numbers[BORN],
             send.numbers[RECONSUMED],
+        ):
+            return False
+        self._requests.append(
+            (bounds.codec, send.numbers[OPAQUE], send.numbers[FRAME_FLAG], words, first, self._count)
         )
+        return True
 
-    cdef bint take_batch(self, Py_ssize_t begin, Py_ssize_t end, queue, int64_t sys_flag,
+    cdef bint take_batch(self, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t queue, int64_t sys_flag,
                          int64_t born, int64_t times) except -1:
-        """Take in all messages of a batch; False: one of them, or the batch, is unusual."""
+        """Take in all messages of a batch to one of the run's queues; False: one of them, or the
+        batch, is unusual."""
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self._data)
         cdef Reader reader
         cdef Entry* entry
         cdef Space space = self._space
         cdef int64_t size, number = 0, flag = 0, body_size = 0, text_size = 0
-        cdef int64_t queue_id = queue.queue_id
-        cdef Py_ssize_t start
+        cdef int64_t queue_id = self._queues[queue].queue_id
+        cdef Py_ssize_t start, before = self._count
         reader.data, reader.at, reader.end = data, begin, end
         while reader.at < reader.end:
             start = reader.at
-            if self._count >= self._room or not big_endian(&reader, 4, &number):
+            if self._count >= self._room:
+                self._make_room()
+            if not big_endian(&reader, 4, &number):
                 return False
             size = number
             if not big_endian(&reader, 8, &number) or not big_endian(&reader, 4, &flag):
@@ -891,13 +918,21 @@ cdef class Run:
             entry.open_pair = text_size > 0 and data[reader.at + text_size - 1] != PAIR_END
             space.add(data + reader.at, text_size)
             reader.at += text_size
+            entry.queue = queue
             entry.numbers[FLAG] = flag
             entry.numbers[QUEUE_ID] = queue_id
             entry.numbers[SYS_FLAG] = sys_flag
             entry.numbers[BORN] = born
             entry.numbers[RECONSUMED] = times
             self._count += 1
-        return self._count > 0
+        return self._count > before
+
+    cdef int _make_room(self) except -1:
+        cdef Entry* moved = <Entry*>realloc(self._entries, 2 * self._room * sizeof(Entry))
+        if moved == NULL:
+            raise MemoryError
+        self._entries, self._room = moved, 2 * self._room
+        return 0
 
     def size_bound(self, Py_ssize_t each):
         """More than its records take, if one of an empty message takes less than `each`."""
@@ -910,14 +945,35 @@ cdef class Run:
 
     def message_ids(self, bytes id_head):
         """Of the encoded messages, as the answer to a batch has them."""
+        return self._ids(id_head, 0, self.encoded).decode("ascii")
+
+    cdef bytes _ids(self, bytes id_head, Py_ssize_t first, Py_ssize_t end):
         cdef Space out = Space.__new__(Space)
         cdef Py_ssize_t number
-        for number in range(self.encoded):
-            if number:
+        out.grow((end - first) * (PyBytes_GET_SIZE(id_head) + 17))
+        for number in range(first, end):
+            if number > first:
                 out.add(b",", 1)
             out.add_bytes(id_head)
             out.add_hexadecimal(self._entries[number].offset)
-        return PyBytes_FromStringAndSize(<char*>out.data, out.size).decode("ascii")
+        return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+
+    def requests(self, bytes id_head):
+        """Of each batch what its answer needs: codec, opaque, flag, properties, queue, queue
+        offset, its messages' ids, how many there are and their records' bytes."""
+        cdef Py_ssize_t first, end, number, size
+        cdef Entry* entry
+        told = []
+        for codec, opaque, flag, words, first, end in self._requests:
+            entry = self._entries + first
+            size = 0
+            for number in range(first, end):
+                size += self._entries[number].size
+            told.append(
+                (codec, opaque, flag, words, self._queues[entry.queue], entry.queue_offset,
+                 self._ids(id_head, first, end), end - first, size)
+            )
+        return told
 
     # -- answers
 
@@ -944,9 +1000,9 @@ def batch(bytes body, queue, Rules rules, int64_t sys_flag, int64_t born, int64_
     cdef Run run = Run.__new__(Run)
     if len(born_host) != 8 or len(store_host) != 8 or sys_flag & rules._sys_flags:
         return None
-    run.begin(body, len(body) // BATCH_PART_MIN + 1, None, rules, born_host, store_host, True)
+    run.begin(body, BATCH_ROOM, None, rules, born_host, store_host, True)
     run._queues.append(queue)
-    return run if run.take_batch(0, len(body), queue, sys_flag, born, times) else None
+    return run if run.take_batch(0, len(body), 0, sys_flag, born, times) else None
 
 
 cdef Py_ssize_t _shift_size = -1

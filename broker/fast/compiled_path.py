@@ -26,13 +26,15 @@ from aerobee.broker.store.log.facts import Facts
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.properties import CRC32, NAME_END
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
-from aerobee.protocol.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from aerobee.protocol.wire.frame import FrameDecoder, RawFrame, encode_frame
+from aerobee.protocol.wire.command import ONEWAY_FLAG
+from aerobee.protocol.wire.frame import FrameDecoder, RawFrame
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
 _SEND, _BATCH = 1, 2  # kinds of frames
+_BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+BATCHES_MAX: Final = 1024  # in one put
 SECRETS_MAX: Final = 4  # of a user whose signatures are checked in C
 _UNIQUE: Final = f"{properties.UNIQ_KEY}{NAME_END}".encode()
 _NO_WAIT: Final = f"{properties.WAIT}{NAME_END}false".encode()
@@ -133,7 +135,7 @@ class CompiledPath(HotPath):
         while True:
             kind = remaining.next_kind()
             if kind != _SEND:
-                if kind == _BATCH and takes and self._put_batch(remaining, out):
+                if kind == _BATCH and takes and self._put_batches(remaining, out):
                     continue
                 return next(remaining, None)
             started = perf_counter()
@@ -172,45 +174,50 @@ class CompiledPath(HotPath):
             self._signed_by = sender, signer
         return signer
 
-    def _put_batch(self, remaining: _hot.Cursor, out: list[Part]) -> bool:
-        """Put the batch that comes next, and answer it. False: there is none, or it is for the
-        general way, as is one whose answer has to wait."""
-        if self._store.puts_wait or self._turns.is_over():
+    def _put_batches(
+        self, remaining: _hot.Cursor, out: list[Part], most: int = BATCHES_MAX
+    ) -> bool:
+        """Put the batches that come next and answer them, as sends are: whatever the turn has
+        taken, for what is put off is read in Python. False: there is none, or the next one is for
+        the general way, as are those whose answers have to wait."""
+        if self._store.puts_wait:
             return False
         sends = self._sends
         started = perf_counter()
-        rows = remaining.batch(
+        rows = remaining.batches(
             sends.plain,
             batch_rules(),
             self._born_host,
             self._store_host,
             sends.broker.settings.max_message_size,
+            is_unusual_batch,
+            most,
         )
-        if rows is None or is_unusual_batch(rows.text):
+        if rows is None:
             return False
-        queue, code = rows.queue, int(RequestCode.SEND_BATCH_MESSAGE)
+        failure = ""
         try:
-            stored = sends.put_rows_of_batch(rows, queue.topic, self._id_head)
+            if not self._store.put_whole(rows, rows.topic):  # one of them may still fit the file
+                return most > 1 and self._put_batches(remaining, out, most=1)
         except Exception as error:
-            mark = rows.opaque, queue.queue_id, rows.flag, False, ""
-            text = failure_text(code, self.connection, error)
-            remaining.skip()
-            self._refuse(
-                (rows.codec, code, started), mark, ResponseCode.SYSTEM_ERROR, {}, text, out
-            )
-            return True
-        if stored is None:
-            return False
-        remaining.skip()
-        if not rows.flag & ONEWAY_FLAG:
-            result, ids = stored
-            unique_key = properties.get(rows.text, properties.UNIQ_KEY)
-            queue_id, queue_offset = str(queue.queue_id), str(result.queue_offset)
-            ext = sends.answers.fields(ids, queue_id, queue_offset, unique_key)
-            answer = Command(ResponseCode.SUCCESS, ext, b"", rows.opaque, RESPONSE_FLAG)
-            answer.codec = rows.codec
-            out.append(encode_frame(answer))
-        self._latencies[code].add(perf_counter() - started)
+            failure = failure_text(_BATCH_CODE, self.connection, error)
+        requests = rows.requests(self._id_head)
+        remaining.skip(len(requests))
+        for codec, opaque, flag, text, queue, queue_offset, ids, count, size in requests:
+            if failure:
+                mark = opaque, queue.queue_id, flag, False, ""
+                run = codec, _BATCH_CODE, started
+                self._refuse(run, mark, ResponseCode.SYSTEM_ERROR, {}, failure, out)
+                continue
+            self._stats.add_put(queue.topic, count, size)
+            if not flag & ONEWAY_FLAG:
+                key = properties.get(text, properties.UNIQ_KEY) if text else None
+                out.append(
+                    sends.answers.stored_batch(
+                        codec, opaque, ids, queue.queue_id, queue_offset, key
+                    )
+                )
+        self._latencies[_BATCH_CODE].add_many(perf_counter() - started, len(requests))
         return True
 
     def _answer_rows(

@@ -55,6 +55,7 @@ class SendAnswers:
             properties.TRACE_ON: "true" if trace_on else "false",
         }
         self._templates: dict[bytes, bytes] = {}  # for JSON, by the head of the message id
+        self._batch_template = b""  # for JSON, without a unique key
         # For the other codecs, by what decides the lengths inside: the least queue offset that the
         # template is for, the first that is too long for it, and the template.
         self._forms: dict[tuple[int, bytes, int, int, int], tuple[int, int, bytes]] = {}
@@ -78,16 +79,18 @@ class SendAnswers:
         queue offset, unique key as JSON, opaque."""
         template = self._templates.get(id_head)
         if template is None:
-            marks = "\ue000\ue001\ue002\ue003"  # for private use: no setting holds them
-            command = Command(ResponseCode.SUCCESS, self.fields(*marks), flag=RESPONSE_FLAG)
-            template = encode_frame(command)[8:].replace(b"%", b"%%")
-            for mark, form in zip(
-                marks, (b'"%b%%016X"' % id_head, b'"%d"', b'"%d"', b"%b"), strict=True
-            ):
-                template = template.replace(to_json(mark), form)
-            template = template.replace(b'"opaque":0,', b'"opaque":%d,')
-            self._templates[id_head] = template
+            template = self._templates[id_head] = self._json(b'"%b%%016X"' % id_head, b"%b")
         return template
+
+    def _json(self, message_id: bytes, key: bytes | None) -> bytes:
+        """The header with these forms; None: without a key."""
+        marks = "\ue000\ue001\ue002\ue003"  # for private use: no setting holds them
+        fields = self.fields(marks[0], marks[1], marks[2], marks[3] if key else None)
+        command = Command(ResponseCode.SUCCESS, fields, flag=RESPONSE_FLAG)
+        template = encode_frame(command)[8:].replace(b"%", b"%%")
+        for mark, form in zip(marks, (message_id, b'"%d"', b'"%d"', key or b""), strict=True):
+            template = template.replace(to_json(mark), form)
+        return template.replace(b'"opaque":0,', b'"opaque":%d,')
 
     def stored(
         self,
@@ -117,6 +120,28 @@ class SendAnswers:
                 self._forms.clear()
             self._forms[form] = low, high, template
         return template % (number, physical_offset, queue_offset, key)
+
+    def stored_batch(
+        self,
+        codec: int,
+        opaque: int,
+        message_ids: bytes,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str | None,
+    ) -> bytes:
+        """The answer to a batch that is stored as asked, and waits for nothing."""
+        if codec == JSON and unique_key is None:
+            if not self._batch_template:
+                self._batch_template = self._json(b'"%b"', None)
+            header = self._batch_template % (message_ids, queue_id, queue_offset, opaque)
+            return frame_lengths(JSON, len(header), 0) + header
+        fields = self.fields(
+            message_ids.decode("ascii"), str(queue_id), str(queue_offset), unique_key
+        )
+        answer = Command(ResponseCode.SUCCESS, fields, opaque=opaque, flag=RESPONSE_FLAG)
+        answer.codec = codec
+        return encode_frame(answer)
 
     def form(
         self, id_head: bytes, codec: int, opaque: int, queue_id: int, queue_offset: int, key: int

@@ -85,6 +85,7 @@ class MessageStore:
         self.put_rows = writer.put_rows
         self.put_batch = writer.put_batch
         self.put_plain_batch = writer.put_plain_batch
+        self.put_whole = writer.put_whole
         self.append_copy = writer.append_copy
         self._writer = writer
 
@@ -122,8 +123,8 @@ class MessageStore:
         """Let go of the directory as a killed process does: nothing is flushed, `abort` stays."""
         self._life.opening.let_go()
 
-    # -- writing: `put`, `put_accepted`, `put_again`, `put_rows`, `put_batch` and `put_plain_batch`
-    # are the writer's
+    # -- writing: `put`, `put_accepted`, `put_again`, `put_rows`, `put_batch`,
+    # `put_plain_batch` and `put_whole` are the writer's
 
     def when_durable(self, end_offset: int, callback: DurableCallback) -> None:
         """Call back when the log is as safe up to here as the settings ask for: on disk

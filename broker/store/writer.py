@@ -118,23 +118,29 @@ class Writer:
     def put_plain_batch(self, rows: EncodedRows, topic: str) -> BatchPut | None:
         """The same for plain messages to one queue, cheaply. None: `put_batch` has to look at
         them, and knows the reason."""
-        lock = self._put_message_lock
-        if self._refusals.current is not None or not lock.acquire(False):
-            return None
-        started = self._clock.monotonic()
-        try:
-            facts = self._log.append_plain_batch(rows, topic, self._clock.now_ms())
-            self._facts.offer(facts)
-        except LogFull:
-            return None
-        finally:
-            lock.release()
+        facts = self.put_whole(rows, topic)
         if not facts:
             return None
-        self._note_put(started, facts, len(facts))
         _, queue_offset, begin, _, time_ms, _, _ = facts[0]
         offsets = [fact[2] for fact in facts] if isinstance(facts, list) else facts.offsets()
         return BatchPut(offsets, end_of_all(facts) - begin, queue_offset, time_ms)
+
+    def put_whole(self, rows: EncodedRows, topic: str) -> Facts:
+        """Append plain messages to one topic, all in one file and one piece; no facts: none is."""
+        lock = self._put_message_lock
+        if self._refusals.current is not None or not lock.acquire(False):
+            return []
+        started = self._clock.monotonic()
+        try:
+            facts = self._log.append_whole(rows, topic, self._clock.now_ms())
+            self._facts.offer(facts)
+        except LogFull:
+            return []
+        finally:
+            lock.release()
+        if facts:
+            self._note_put(started, facts, len(facts))
+        return facts
 
     def append_copy(self, offset: int, data: memoryview) -> None:
         """A slave: append whole records of one file as its master wrote them. LogFull when the

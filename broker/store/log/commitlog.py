@@ -143,8 +143,8 @@ class CommitLog:
 
     # -- appending
 
-    def append_plain_batch(self, rows: EncodedRows, topic: str, now_ms: int) -> Facts:
-        """Append plain messages of one batch, all in the file that is open, or none: then
+    def append_whole(self, rows: EncodedRows, topic: str, now_ms: int) -> Facts:
+        """Append plain messages to one topic, all in the file that is open, or none: then
         `append_batch` has to look at them."""
         file = self.files.last
         if file is None or now_ms < self.last_store_timestamp:
