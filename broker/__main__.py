@@ -3,7 +3,10 @@
 import argparse
 import sys
 
-from aerobee.broker.daemon.app import main_broker, main_namesrv
+from aerobee.broker.base.lean_import import lean_import
+
+with lean_import():
+    from aerobee.broker.daemon.app import main_broker, main_namesrv
 
 
 def main() -> int:

@@ -42,7 +42,10 @@ def broker(config: str | None, sets: tuple[str, ...]) -> int:
 
     Prints one line when it is ready. `aerobee config` lists the settings.
     """
-    from aerobee.broker.daemon.app import main_broker
+    from aerobee.broker.base.lean_import import lean_import
+
+    with lean_import():
+        from aerobee.broker.daemon.app import main_broker
 
     return main_broker(config, list(sets))
 
@@ -51,7 +54,10 @@ def broker(config: str | None, sets: tuple[str, ...]) -> int:
 @_daemon_options
 def namesrv(config: str | None, sets: tuple[str, ...]) -> int:
     """Run a name server alone in the foreground until SIGTERM or Ctrl-C."""
-    from aerobee.broker.daemon.app import main_namesrv
+    from aerobee.broker.base.lean_import import lean_import
+
+    with lean_import():
+        from aerobee.broker.daemon.app import main_namesrv
 
     return main_namesrv(config, list(sets))
 
