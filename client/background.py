@@ -1,4 +1,4 @@
-"""Work that goes on in the background for as long as its owner lives."""
+"""Background work that runs as long as its owner lives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = logging.getLogger("aerobee.client")
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Do the work again and again; a failure is told and does not end it."""
+    """Repeat the work; a failure is logged and does not end it."""
     while True:
         await asyncio.sleep(seconds)
         try:

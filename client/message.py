@@ -175,7 +175,7 @@ def _time(ms: int) -> datetime:
 
 
 class DeliveringQueue(Protocol):
-    """The queue of a consumer that a message came by, which is told what becomes of it."""
+    """The consumer's queue that a message came from; it is notified of ack, retry and reject."""
 
     revoked: bool
 

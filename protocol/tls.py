@@ -1,6 +1,6 @@
 """What our clients, Spark's links and brokers that ask others believe of a TLS server: one context.
 
-A context is a value; whoever has a socket uses it."""
+A context is a value; the code that owns a socket uses it."""
 
 import ssl
 

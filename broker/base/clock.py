@@ -1,4 +1,4 @@
-"""The one clock that store and services read and wait by, and its virtual twin for tests."""
+"""The clock that store and services read and wait by, and a virtual clock for tests."""
 
 import asyncio
 import heapq
@@ -72,7 +72,7 @@ class VirtualClock(Clock):
                 timer.cancel()
 
     async def advance(self, seconds: float) -> None:
-        """Move time on, waking each sleeper at its own moment, in order."""
+        """Advance time, waking each sleeper at its deadline, in order."""
         if seconds < 0:
             raise ValueError(f"time goes forward only, not by {seconds} s")
         target = self.monotonic() + seconds
@@ -92,7 +92,7 @@ class VirtualClock(Clock):
         await self._settle()
 
     async def _settle(self) -> None:
-        """Let happen what the last wake-up has caused, also what a thread does for it."""
+        """Run the loop until the work of the last wake-up is done, in threads too."""
         await self._turn_loop()
         until = time.monotonic() + self._THREADS_S
         while self.is_thread_busy() and time.monotonic() < until:

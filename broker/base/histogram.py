@@ -1,4 +1,4 @@
-"""How often something took how long, counted by powers of two of a microsecond."""
+"""A latency histogram with buckets of powers of two of a microsecond."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,7 +7,7 @@ BITS_MAX: Final = 40  # over twelve days
 
 
 class Histogram:
-    """Adding costs a list access; sums over buckets are made when somebody asks."""
+    """Adding costs a list access; sums over buckets are computed on read."""
 
     __slots__ = ("counts", "total")
 

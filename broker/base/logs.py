@@ -35,7 +35,7 @@ class _Output:
 
 
 class _Logger:
-    """What structlog calls at the end of its chain; it has the name of the part that speaks."""
+    """What structlog calls at the end of its chain; it knows the name of the logger."""
 
     def __init__(self, name: str = "aerobee") -> None:
         self.name = name
@@ -60,7 +60,7 @@ def configure_logs(level: str = "info", style: str = "auto", stream: TextIO | No
 
 
 def configure_logs_of_guest() -> None:
-    """For a broker inside somebody's process: warnings on stderr, unless that process has
+    """For a broker embedded in another process: warnings on stderr, unless that process has
     configured structlog already."""
     if not structlog.is_configured():
         _install()

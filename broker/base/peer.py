@@ -1,4 +1,4 @@
-"""A client that is connected, as services know it: whom to tell, and when it goes."""
+"""A connected client as services see it: requests to it, and a callback when it disconnects."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A request that cannot be done: the code that a client understands, and a sentence."""
+"""A refused request: the response code for the client, and a sentence."""
 
 
 class Refused(Exception):

@@ -1,10 +1,10 @@
-"""What the disk refuses, told once per cause and minute: a full disk would fill the log as well.
+"""Disk errors, logged once per cause and minute: a full disk would fill the log as well.
 
 Each line says what was tried (`call`) on which file (`path`), why it failed (`errno`, `reason`) and
 what happens next (`then`). Lines that were left out are counted in the next one of their cause.
 
-Here it is also known whether the device has failed lately: then nothing is read through a map,
-where a page that cannot be read ends the process.
+It also knows whether the device has failed lately. Then nothing is read through a map: a page that
+cannot be read would kill the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reports:
         self._device_failed_at = 0.0
 
     def note_error(self, error: BaseException) -> None:
-        """An error that is told elsewhere."""
+        """An error that is logged elsewhere."""
         if isinstance(error, OSError) and error.errno in _DEVICE:
             self.device_failed = True
             self._device_failed_at = self._clock.monotonic()
@@ -78,7 +78,7 @@ class Reports:
     def failed(
         self, event: str, error: Exception, *, then: str, call: str = "write", **fields: Any
     ) -> None:
-        """Work that is tried again has failed: by the disk, or by a mistake of ours."""
+        """Work that is retried has failed: a disk error, or a bug."""
         if isinstance(error, OSError):
             self.disk_error(event, error, call=call, then=then, **fields)
         else:

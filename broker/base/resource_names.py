@@ -53,7 +53,7 @@ def is_safe_as_folder(name: str) -> bool:
 
 
 def may_be_sent_to(topic: str) -> bool:
-    """Whether clients may: all but the topics that the broker keeps for itself."""
+    """Whether clients may: all but the system topics."""
     if topic.startswith(SYSTEM_TOPIC_PREFIX):
         return topic.startswith(TRACE_DATA_PREFIX)
     return topic not in NO_SENDING_TOPICS

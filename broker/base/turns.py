@@ -1,8 +1,8 @@
-"""Which share of a turn of the event loop goes to work that can wait.
+"""How much of an event-loop turn deferrable work may use.
 
 Thousands of clients may ask for something in the same moment: they start together, or a switch
 between them and us comes back. Each request is short, all of them are not, and the loop would
-answer nobody else meanwhile. So what can wait gets a slice of each turn; the rest goes on in the
+answer nobody else meanwhile. So deferrable work gets a slice of each turn; the rest resumes in the
 next ones, in order, and reads and writes of other connections come in between.
 """
 
@@ -84,7 +84,7 @@ class Turns:
             before = now
             try:
                 waiting.popleft()()
-            except Exception:  # one client's trouble: the others' work goes on
+            except Exception:  # one client's failure: the others' work continues
                 log.exception("work that was put off failed")
             now = perf_counter()
             if now + (now - before) >= self._until:  # another like it would not fit
@@ -102,16 +102,16 @@ class InOrder:
         """Begin at once, unless other work is under way."""
         self._waiting.append((turns, work))
         if len(self._waiting) == 1:
-            self._go_on()
+            self._run_pending()
 
-    def _go_on(self) -> None:
+    def _run_pending(self) -> None:
         while self._waiting:
             turns, work = self._waiting[0]
             try:
                 for _ in work:
                     if turns.is_over():
-                        turns.later(self._go_on)
+                        turns.later(self._run_pending)
                         return
-            except Exception:  # what waits behind it goes on
+            except Exception:  # the work queued behind it continues
                 log.exception("work in slices failed")
             self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""A wake-up call for one coroutine: cheap to give many times, kept when nobody waits yet."""
+"""A wake-up for one coroutine: cheap to set repeatedly, and remembered until it is awaited."""
 
 from __future__ import annotations
 

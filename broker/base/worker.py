@@ -22,7 +22,7 @@ class Worker:
         self._calls: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    under_way: ClassVar[int] = 0  # calls of all workers whose result nobody has got yet
+    under_way: ClassVar[int] = 0  # calls of all workers whose result is not delivered yet
 
     async def run(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
         loop = asyncio.get_running_loop()
@@ -57,9 +57,9 @@ class Worker:
             result = failure = None
             try:
                 result = call(argument)
-            except BaseException as error:  # handed to the one who waits
+            except BaseException as error:  # passed to the waiter
                 failure = error
-            if not loop.is_closed():  # else nobody waits any more
+            if not loop.is_closed():  # else the waiter was cancelled
                 loop.call_soon_threadsafe(_answer, future, result, failure)
 
     def stop(self) -> None:

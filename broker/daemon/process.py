@@ -88,9 +88,9 @@ async def _live(
         if not stop.is_set():
             garbage = Garbage()
             garbage.begin()
-            _say_ready(daemon.ready_line())
+            _print_ready(daemon.ready_line())
             notifier.ready(daemon.status())
-            status = asyncio.ensure_future(_tell_status(notifier, daemon, garbage))
+            status = asyncio.ensure_future(_report_status(notifier, daemon, garbage))
             await stop.wait()
             status.cancel()
             garbage.end()
@@ -102,8 +102,8 @@ async def _live(
         watchdog.cancel()
 
 
-def _say_ready(line: str) -> None:
-    """On stdout. Whoever started us may not read it: that is no reason to stop."""
+def _print_ready(line: str) -> None:
+    """On stdout. Our parent may not read it: that is no reason to stop."""
     try:
         print(line, flush=True)
     except OSError as error:
@@ -134,7 +134,7 @@ async def _feed_watchdog(notifier: Notifier) -> None:
         await asyncio.sleep(notifier.watchdog_seconds / 3)
 
 
-async def _tell_status(notifier: Notifier, daemon: Daemon, garbage: Garbage) -> None:
+async def _report_status(notifier: Notifier, daemon: Daemon, garbage: Garbage) -> None:
     while True:
         notifier.status(daemon.status())
         garbage.look()

@@ -40,7 +40,7 @@ class Broker:
     settings: Settings
     clock: Clock
     turns: Turns
-    addresses: Addresses  # ours, as each client is told it
+    addresses: Addresses  # of this broker, as each client sees it
     store: MessageStore
     topics: Topics
     groups: Groups

@@ -1,4 +1,4 @@
-"""RECALL_MESSAGE: take back a timer; and LIST_TIMERS, a request of ours: which ones wait."""
+"""RECALL_MESSAGE: take back a timer; and LIST_TIMERS, an Aerobee extension: which are pending."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Which address of ours a client is told, in routes and as the store host of its messages.
+"""Which of our addresses a client gets, in routes and as the store host of its messages.
 
     brokerIP1 set                              brokerIP1:listenPort, for clients from inside
     advertisedAddr set, client from outside    advertisedAddr
@@ -71,7 +71,7 @@ class Addresses:
         self.ha_port = -1  # of replication; -1: none
 
     def for_client(self, peer: Endpoint, local: Endpoint) -> Endpoint:
-        """Host and port that a client with these two ends of its connection is told."""
+        """Host and port for a client with these two ends of its connection."""
         settings = self._settings
         if settings.advertised_addr and self._is_outside(peer, local):
             host, _, port = settings.advertised_addr.rpartition(":")
@@ -114,7 +114,7 @@ class Addresses:
             return self._fixed
         now = self._clock.monotonic()
         if self._looked is None or now - self._looked[0] > _LOOK_AGAIN_S:
-            self._looked = (now, look_around(self._settings.internal_networks))
+            self._looked = (now, detect_networks(self._settings.internal_networks))
         return self._looked[1]
 
     def _resolve(self, host: str) -> str | None:
@@ -144,7 +144,7 @@ class Addresses:
             log.warning("our own name cannot be resolved", host=name, reason=str(error))
 
 
-def look_around(internal_networks: str = "") -> Surroundings:
+def detect_networks(internal_networks: str = "") -> Surroundings:
     """The networks of this machine; where the system does not tell, all private ones."""
     networks, gateways = _from_proc()
     if internal_networks:

@@ -31,7 +31,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one connection may take of us."""
+    """Limits of one connection."""
 
     frame_size_max: int = FRAME_SIZE_MAX
     write_buffer_max: int = 1 << 20  # unsent bytes at which we stop reading
@@ -42,7 +42,7 @@ class Limits:
 
 
 class Feed(Protocol):
-    """What makes answers of bytes: the hot path in Python, or a compiled twin of it."""
+    """Turns bytes into answers: the hot path in Python, or its compiled counterpart."""
 
     error: ProtocolError | None  # set once the bytes are no frames; nothing more is answered
     completed: int  # frames that were whole, so far
@@ -51,8 +51,8 @@ class Feed(Protocol):
         """The answers that can be given at once to the requests that `data` completes."""
 
     def resume(self) -> Sequence[Part]:
-        """Answers to requests that were kept back, because the answers before were too large or
-        the loop had others to serve."""
+        """Answers to deferred requests: earlier answers were too large, or other clients had
+        their turn."""
 
     @property
     def kept_back(self) -> Sequence[object]:
@@ -75,10 +75,10 @@ class Owner(Protocol):
     turns: Turns
 
     def opened(self, connection: "Connection") -> bool:
-        """Take the connection in; False refuses it."""
+        """Accept the connection; False refuses it."""
 
     def refusal(self, connection: "Connection") -> Feed | None:
-        """What tells a client why its connection is not taken in; None: nothing does."""
+        """A feed that tells the client why its connection is refused; None: it is just closed."""
 
     def lost(self, connection: "Connection") -> None: ...
 
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self.version = 0
         self.on_close: list[Callable[[Connection], None]] = []
         self.is_closed = False
-        self.active_at = 0.0  # the loop's time of the last read or write
+        self.active_at = 0.0  # loop time of the last read or write
         self.frame_begun_at = 0.0  # of the frame that is not whole yet; 0.0: none
         self.refusal_said_at = float("-inf")  # kept by `dispatch`, which logs so many a second
         self.refusals_unsaid = 0
@@ -107,16 +107,16 @@ class Connection(asyncio.Protocol):
         self.waiting = 0  # requests whose answers wait for the disk
         self.fetching = 0  # bytes of answers that are being read from it
         self.outbox = Outbox()
-        self.questions = Questions(self)  # requests of ours to the client
+        self.questions = Questions(self)  # requests from the broker to the client
         self.turns = owner.turns
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._feed: Feed | None = None
-        self._unread: list[bytes] = []  # reads that the feed gets in a later turn
+        self._unread: list[bytes] = []  # reads deferred to a later turn
         self._write_paused = False
         self._read_paused = False
-        self._going_on = False
+        self._resume_scheduled = False
         self._stopping = False
         self._ended = False  # no more requests come; it closes once the answers due are written
         self._frames_seen = 0
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
             return
         if self._unread or (len(data) >= READ_LARGE and self.turns.is_over(READS_S)):
             self._unread.append(data)
-            self._go_on_soon()
+            self._schedule_resume()
         else:
             self._take(feed, data)
 
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
             self.write(answers)
             self._owner.busy_poll.touch()
         if feed.kept_back:
-            self._go_on_soon()
+            self._schedule_resume()
         if not feed.partial:
             self.frame_begun_at = 0.0
         elif not self.frame_begun_at or feed.completed != self._frames_seen:
@@ -177,15 +177,15 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._go_on_soon()
+        self._schedule_resume()
 
     def eof_received(self) -> bool:
-        """The client has closed its side: ours stays open for requests that were kept back and
+        """The client has closed its side (half-close): ours stays open for deferred requests and
         for answers that wait for the disk."""
         self._ended = True
         if self.waiting or self._has_more:
             return True
-        if self.turns.is_over():  # thousands may go at once
+        if self.turns.is_over():  # thousands may disconnect together
             self.turns.later(self.close)
             return True
         self.turns.charge(CLOSE_S)
@@ -242,15 +242,15 @@ class Connection(asyncio.Protocol):
         self.waiting -= count
         self.fetching -= size
         if self._read_paused:
-            self._go_on_soon()
+            self._schedule_resume()
         if self._ended and not self.waiting:
             self._loop.call_soon(self._close_when_answered)  # which is written next
 
-    # --- requests of ours
+    # --- requests to the client
 
     def send_oneway(self, command: Command) -> None:
-        """Send a request of ours that wants no answer."""
-        self.questions.tell(command)
+        """Send a oneway request."""
+        self.questions.send_oneway(command)
 
     def request(self, command: Command, timeout: float) -> "asyncio.Future[Command]":
         """Ask the client and await its answer; TimeoutError or ConnectionClosed when none comes."""
@@ -315,16 +315,16 @@ class Connection(asyncio.Protocol):
         self._unread.clear()
         self._take(feed, data)
 
-    def _go_on_soon(self) -> None:
-        """Answer what was kept back as long as the client takes it, share by share: other clients
-        come in between."""
+    def _schedule_resume(self) -> None:
+        """Answer deferred requests while the client reads, a share per turn: other clients are
+        served in between."""
         self._update_reading()
-        if not self._going_on and not self.is_full:
-            self._going_on = True
-            self.turns.later(self._go_on)
+        if not self._resume_scheduled and not self.is_full:
+            self._resume_scheduled = True
+            self.turns.later(self._resume)
 
-    def _go_on(self) -> None:
-        self._going_on = False
+    def _resume(self) -> None:
+        self._resume_scheduled = False
         feed = self._feed
         if feed is None or self.is_closed:
             return
@@ -335,7 +335,7 @@ class Connection(asyncio.Protocol):
         elif self._unread and not self.is_full:
             self._take_unread(feed)
         if self._has_more and not self.is_full:
-            self._go_on_soon()
+            self._schedule_resume()
         else:
             self._update_reading()
             if feed.error is not None and not self._has_more and not self._ended:
@@ -365,7 +365,7 @@ class Connection(asyncio.Protocol):
             else:
                 transport.resume_reading()
                 if self.frame_begun_at:
-                    self.frame_begun_at = self._loop.time()  # the delay was ours
+                    self.frame_begun_at = self._loop.time()  # we caused the delay
 
     def _refuse(self, error: ProtocolError) -> None:
         log.warning("bytes that are no frame: connection closed", peer=self.name, reason=str(error))

@@ -1,4 +1,4 @@
-"""Bytes of one connection in, answers out, the general way.
+"""The general path of a connection: bytes in, answers out.
 
 Each frame is decoded in full and handed to the dispatcher. That is all that a name server needs,
 and what the hot path does with the frames that it does not take itself. Frames of both ways pass
@@ -22,7 +22,7 @@ ANSWERS_MAX: Final = 128 << 10  # bytes of answers that are made before other cl
 # What requests may claim of a turn of the loop whose slice is used up.
 NOTHING: Final = 0
 A_MESSAGE: Final = 1  # a client's first request, if messages go by it
-ANYTHING: Final = 2  # what was kept back has waited for its turn already
+ANYTHING: Final = 2  # deferred requests have waited for their turn already
 PUT_OFF: Final = -1  # "the frame has to wait", in place of a size
 
 # By these messages are sent and received; everything else can wait for some milliseconds.
@@ -44,7 +44,7 @@ _JSON_CODE: Final = re.compile(rb'"code"\s*:\s*"?(\d{1,10})')  # int() refuses t
 
 
 def carries_messages(frame: RawFrame) -> bool:
-    """By a look at the request's code: whoever has to wait shall not cost much before."""
+    """Reads the request's code only: a frame that is deferred must be cheap until then."""
     codec, header, _ = frame
     if codec == JSON:
         found = _JSON_CODE.search(header)
@@ -55,7 +55,7 @@ def carries_messages(frame: RawFrame) -> bool:
 
 
 def is_message_request(frame: RawFrame) -> bool:
-    """By the code that the request will be handled by: a header can hide it from a quick look."""
+    """By the code of the decoded request: a header can hide it from the quick look."""
     try:
         return decode_command(*frame).code in _MESSAGES
     except ProtocolError:

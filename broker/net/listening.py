@@ -22,7 +22,7 @@ class StartError(Exception):
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What one connection may take of us."""
+    """Limits of one connection."""
     defaults = Limits()
     return Limits(
         frame_size_max=settings.frame_max_length,
@@ -136,7 +136,7 @@ def _set_buffers(sock: socket.socket, settings: Settings) -> None:
 
 
 def raise_open_files_limit() -> None:
-    """Take what the system allows, and say how much that is: every connection is an open file."""
+    """Raise the limit of open files to what the system allows; returns it. A connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # macOS refuses an infinite soft limit

@@ -1,4 +1,4 @@
-"""What is on its way to one client, and what must be kept until it has left."""
+"""Outgoing bytes of one client, and what must be kept until they are sent."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ class Outbox:
         self._descriptor = sock.fileno() if is_direct else -1
 
     def close(self) -> None:
-        """The client has gone: nothing that was written is needed any more."""
+        """The client has disconnected: release everything that was written."""
         self._transport = None
         for release in (*(each for _, each in self._releases), *self._releases_unwritten):
             release()

@@ -1,4 +1,4 @@
-"""Requests of ours to a client, and its answers."""
+"""Requests from the broker to a client, and the answers to them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from aerobee.protocol.wire.conversation import Conversation
 
 
 class ConnectionClosed(ConnectionError):
-    """The client went before it answered."""
+    """The client disconnected before it answered."""
 
 
 class Line(Protocol):
@@ -25,7 +25,7 @@ class Line(Protocol):
 
 
 class Questions:
-    """What we have asked one client and it has not answered yet."""
+    """Requests to one client that are not answered yet."""
 
     __slots__ = ("_conversation", "_line")
 
@@ -34,7 +34,7 @@ class Questions:
         # Made with the first question: most clients are never asked anything.
         self._conversation: Conversation[asyncio.Future[Command]] | None = None
 
-    def tell(self, command: Command) -> None:
+    def send_oneway(self, command: Command) -> None:
         """Send a request that wants no answer."""
         self._line.write(self._begun().oneway(command))
 
@@ -51,15 +51,15 @@ class Questions:
         return future
 
     def answered(self, answer: Command) -> None:
-        """The client's answer to a request of ours; one that nobody waits for is dropped."""
+        """The client's answer to one of our requests; one that is no longer awaited is dropped."""
         if self._conversation is not None:
             self._conversation.answered(answer)
 
     def close(self) -> None:
-        """The client has gone."""
+        """The client has disconnected."""
         for pending in self._conversation.end() if self._conversation is not None else ():
             pending.waiter.set_exception(self._gone())
-            pending.waiter.exception()  # whoever waits sees it; nobody waiting is no mistake
+            pending.waiter.exception()  # marks it as retrieved: an unawaited failure is no bug
 
     def _begun(self) -> Conversation[asyncio.Future[Command]]:
         if self._conversation is None:

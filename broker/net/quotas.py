@@ -159,7 +159,7 @@ class Quota:
         connection.on_close.append(self._closed)
 
     def gate(self, frames: Sequence[RawFrame]) -> tuple[Sequence[Part], Sequence[RawFrame]]:
-        """Answers to those that may not be, and the others."""
+        """Answers to the requests over a limit, and the other requests."""
         reason = self._why_over(frames)
         room = 0.0
         if not reason:
@@ -181,7 +181,7 @@ class Quota:
         if self._user is not None:
             self._user.admit(admitted)
         if refused:
-            self._say(reason)
+            self._log_refusal(reason)
         return refusals(refused, reason), others
 
     def _why_over(self, frames: Sequence[RawFrame]) -> str:
@@ -197,14 +197,14 @@ class Quota:
                 _close_soon(connection, reason)
         return reason
 
-    def _say(self, reason: str) -> None:
+    def _log_refusal(self, reason: str) -> None:
         connection = self._connection
         if connection.active_at - self._logged_at >= LOG_EVERY_S:
             self._logged_at = connection.active_at
             log.warning("over a limit: requests refused", peer=connection.name, reason=reason)
 
     def _settle(self) -> None:
-        """What was answered since the last requests counts, also if these are refused."""
+        """Count what was answered since the last requests, even if these are refused."""
         written = self._connection.outbox.written
         answered, self._written = written - self._written, written
         self._follow_user()
@@ -230,7 +230,7 @@ class Quota:
 
 
 class RefusingFeed(GeneralFeed):
-    """Of a connection that is one too many: whatever it asks, it is told so."""
+    """Of a connection over the limit: every request is answered with the reason."""
 
     def __init__(self, connection: Connection, frame_size_max: int, reason: str) -> None:
         super().__init__(connection, Dispatcher({}), frame_size_max)

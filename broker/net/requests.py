@@ -1,4 +1,4 @@
-"""From a request's code to its handler, and from whatever happens there to one answer.
+"""Routes a request to its handler by code, and turns the outcome into one answer.
 
 A handler is a plain function: it returns its answer, or None when it will answer later through
 `Request.reply`. A oneway request is never answered, whatever its handler says.
@@ -28,7 +28,7 @@ ERROR_TEXT_MAX: Final = 512
 CLIENT_TOLD: Final = "the client is told; it may try again"
 REFUSALS_EVERY_S: Final = 1.0  # a line for each client; more would drown the rest
 
-# What no sound client asks for. Other refusals (no such topic yet, no permission) are daily life.
+# What no correct client asks for. Other refusals (no such topic yet, no permission) are normal.
 _BAD_INPUT: Final = frozenset(
     {
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -144,7 +144,7 @@ def failed(request: Request, error: Exception) -> Command:
 
 
 def failure_text(code: int, connection: "Connection", error: Exception) -> str:
-    """One request's failure is its own: log it, tell the client, go on."""
+    """One request's failure is its own: log it, answer the client, continue."""
     if isinstance(error, OSError):
         _reports.disk_error(f"a request of code {code} failed", error, call="", then=CLIENT_TOLD)
     else:

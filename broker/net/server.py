@@ -23,7 +23,7 @@ SWEEP_AT_ONCE: Final = 8  # before the clock is read
 FILES_RESERVED: Final = 256  # open files that connections leave to the store, at least;
 FILES_RESERVED_SHARE: Final = 0.2  # many queues are many files
 REFUSALS_LOGGED_EVERY: Final = 5.0
-REFUSING_MAX: Final = 64  # connections that are not taken in, and wait to be told why
+REFUSING_MAX: Final = 64  # refused connections that wait for the reason
 REFUSING_S: Final = 5.0  # for their first request
 
 
@@ -49,7 +49,7 @@ class Server:
         self.connections_max = connections_max or _connections_allowed()
         self.per_address_max = per_address_max or self.connections_max
         self._by_address: Counter[str] = Counter()
-        self._refusing: set[Connection] = set()  # not taken in, to be told why
+        self._refusing: set[Connection] = set()  # refused; they get the reason
         self.on_open: list[Callable[[Connection], None]] = []
         self._listeners: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -89,7 +89,7 @@ class Server:
         return True
 
     def refusal(self, connection: Connection) -> Feed | None:
-        """A few clients that are too many are told so; more would be as many as those taken in."""
+        """A few refused clients get the reason; telling all would take as much as serving them."""
         if self._stopping or len(self._refusing) >= REFUSING_MAX:
             return None
         address = connection.peer[0]
@@ -150,7 +150,7 @@ class Server:
                     await asyncio.wait_for(self._emptied.wait(), 1.0)
 
     def _sweep(self) -> None:
-        """Look at the connections: is one silent, or slow with a frame? Thousands may be."""
+        """Close connections that are idle or slow with a frame; there may be thousands."""
         self._to_sweep = list(self.connections)
         self._sweep_on()
 

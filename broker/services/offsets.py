@@ -92,7 +92,7 @@ class Offsets:
 
     @property
     def resets_wait(self) -> bool:
-        """Whether a group is to be told of a reset by its next pull."""
+        """Whether a group's next pull is to be answered with a reset."""
         return bool(self._resets)
 
     def take_reset(self, group: str, topic: str, queue_id: int, pulled_at: int) -> int | None:

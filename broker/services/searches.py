@@ -30,19 +30,19 @@ class Searches:
         takes no longer than a moment. Given up when nobody wants it any more."""
         self._waiting.append((search, done, is_wanted))
         if len(self._waiting) == 1:
-            self._go_on()
+            self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         search, done, is_wanted = self._waiting[0]
         outcome: QueryResult | Exception | None = None
         if is_wanted():
             outcome = _piece(search)
             if outcome is None:
-                asyncio.get_running_loop().call_later(PIECE_S, self._go_on)
+                asyncio.get_running_loop().call_later(PIECE_S, self._resume)
                 return
         self._waiting.popleft()
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._resume)
         if outcome is not None:
             done(outcome)
 
@@ -56,6 +56,6 @@ def _piece(search: Search) -> QueryResult | Exception | None:
     except StopIteration as end:
         found: QueryResult = end.value
         return found
-    except Exception as error:  # whoever asked is told
+    except Exception as error:  # the caller gets it
         return error
     return None

@@ -30,7 +30,7 @@ class Opening:
         self._layout = parts.base.settings.layout
         self._lock: DiskLock | None = None
         self._owed: list[Callable[[], None]] = []  # parts of the start, for want of room
-        self.was_stopped = True  # the last life of the directory ended in order
+        self.was_stopped = True  # the last run on this directory was shut down cleanly
 
     def load(self, progress: Progress | None, cut_to: int | None = None) -> None:
         """StoreError when it cannot be opened. `cut_to`: let the log end here, at a record's end,

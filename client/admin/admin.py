@@ -28,7 +28,7 @@ from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.replica_codes import PROMOTE
 
-LIST_TIMERS: Final = 20110  # a request of ours
+LIST_TIMERS: Final = 20110  # an Aerobee extension
 Moment = Literal["first", "last"] | datetime | float
 
 

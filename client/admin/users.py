@@ -10,7 +10,7 @@ from aerobee.protocol.wire.codes import RequestCode
 
 
 class Users:
-    """Who may do what. Brokers of ours answer without secrets."""
+    """Users and their rights. Aerobee brokers answer without secrets."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

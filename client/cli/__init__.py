@@ -66,7 +66,7 @@ class _Lazy(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader of our output has gone: no error of ours
+        except BrokenPipeError:  # the reader of our output has exited: not an error
             drop_output()
             raise click.exceptions.Exit(0) from None
         except ModuleNotFoundError as error:

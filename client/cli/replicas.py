@@ -30,14 +30,14 @@ async def replicas(asked: Asked, mq: Client, name: str | None) -> None:
     brokers = [row for row in await mq.admin.brokers() if name in (None, row.name)]
     if not brokers and name is not None:
         raise NotFound(f"no broker {name!r} is known to the name servers")
-    told = {row.address: await _told(mq, row.address) for row in brokers}
+    told = {row.address: await _replica_status(mq, row.address) for row in brokers}
     rows = [
         _row(row, told, [other for other in brokers if other.name == row.name]) for row in brokers
     ]
     print_rows(rows, as_json=asked.json, empty="the name servers know no broker")
 
 
-async def _told(mq: Client, address: str) -> dict[str, Any]:
+async def _replica_status(mq: Client, address: str) -> dict[str, Any]:
     """What a broker says of itself; `error` when it does not."""
     try:
         status = await mq.admin.replication(address)

@@ -56,13 +56,13 @@ def _line(event: LifeEvent) -> str:
     place = f"{event.topic}/{broker}"
     if queue is not None:
         place += f"/{queue} @ {offset}"
-    told = [text for name, value in facts.items() if (text := _told(name, value))]
+    told = [text for name, value in facts.items() if (text := _describe_fact(name, value))]
     return f"{moment}  {event.event.replace('_', ' '):10}  {place}" + "".join(
         f", {text}" for text in told
     )
 
 
-def _told(name: str, value: object) -> str:
+def _describe_fact(name: str, value: object) -> str:
     """One fact of an event; nothing when it says nothing."""
     if name in ("on_disk", "visible"):
         return ("" if value else "not ") + name.replace("_", " ") if value is not None else ""

@@ -152,7 +152,7 @@ class Assignment:
             for process_queue in self._queues.values():
                 process_queue.revoked = True
             self._queues.clear()
-            self._tell_change(before)
+            self._notify_rebalance(before)
             await self._core.presence.leave_consumer(self._consumer.group)
 
     def describe(self) -> dict[str, Any]:
@@ -220,9 +220,9 @@ class Assignment:
             except Exception:
                 self._incomplete = True
                 log.exception("group %s, topic %s", self._consumer.group, topic)
-        self._tell_change(before)
+        self._notify_rebalance(before)
 
-    def _tell_change(self, before: list[MessageQueue]) -> None:
+    def _notify_rebalance(self, before: list[MessageQueue]) -> None:
         tell, now = self._consumer.options.on_rebalance, self.queues
         if tell is None or before == now:
             return
@@ -320,7 +320,7 @@ class Assignment:
             offset = await self._first_offset(queue)
         process_queue = ProcessQueue(self._consumer, queue, offset)
         self._begin(process_queue)
-        if fresh:  # so that whoever takes the queue next goes on from here
+        if fresh:  # so that the next owner of the queue resumes here
             await self._commit([process_queue], confirm=False)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
@@ -364,9 +364,9 @@ class Assignment:
         elif process_queue.in_hand:  # the next owner would begin with the same message
             self._incomplete = True
         else:
-            await self._give_up(process_queue)
+            await self._release(process_queue)
 
-    async def _give_up(self, process_queue: ProcessQueue) -> None:
+    async def _release(self, process_queue: ProcessQueue) -> None:
         await self._commit([process_queue], confirm=True)  # before the next owner asks for it
         self._end(process_queue)
         if self._consumer.locks_queues:

@@ -316,19 +316,19 @@ class Consumer:
         )
         process_queue.finish(message)
         if is_last:
-            self._say_dead(message, f"after {tries} retries", reason)
+            self._log_dead_letter(message, f"after {tries} retries", reason)
 
     async def reject(self, process_queue: ProcessQueue, message: Message, reason: str) -> None:
         self._check_redelivers()
         await redelivery.reject(self.core, self.group, message, reason)
         process_queue.finish(message)
-        self._say_dead(message, "it was rejected", reason)
+        self._log_dead_letter(message, "it was rejected", reason)
 
     def _check_redelivers(self) -> None:
         if self.broadcast:
             raise Misuse("broadcast messages are not redelivered: ack, or handle the failure here")
 
-    def _say_dead(self, message: Message, why: str, reason: str) -> None:
+    def _log_dead_letter(self, message: Message, why: str, reason: str) -> None:
         log.warning(
             "%r goes to the dead letters of group %s, %s%s",
             *(message, self.group, why, f": {reason}" if reason else ""),

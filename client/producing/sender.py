@@ -196,7 +196,7 @@ class Sender:
         )
 
     async def send_oneway(self, message: Outgoing) -> None:
-        """Send without an answer: the message may be lost and nobody is told."""
+        """Send without an answer: the message may be lost without an error."""
         route = await self._routes.for_sending(message.topic)
         queue = self._choose(route, message.order_key, set())
         connection = await self._remoting.connection(self._routes.address(queue.broker_name))

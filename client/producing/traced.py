@@ -30,7 +30,7 @@ class TracedSender(Sender):
 
     async def store(self, message: Outgoing, timeout: float) -> Stored:
         kind = DELAY if isinstance(message, Delayed) else FIFO if message.order_key else NORMAL
-        with self._telemetry.sending(*_told(message), kind):
+        with self._telemetry.sending(*_trace_fields(message), kind):
             message.properties = self._telemetry.with_context(message.properties)
             return await super().store(message, timeout)
 
@@ -45,15 +45,15 @@ class TracedSender(Sender):
             return await super().send_batch(topic, batch, timeout)
 
     async def send_half(self, message: Outgoing, group: str, timeout: float) -> Stored:
-        with self._telemetry.sending(*_told(message), TRANSACTION):
+        with self._telemetry.sending(*_trace_fields(message), TRANSACTION):
             message.properties = self._telemetry.with_context(message.properties)
             return await super().send_half(message, group, timeout)
 
     async def send_oneway(self, message: Outgoing) -> None:
-        with self._telemetry.sending(*_told(message), NORMAL):
+        with self._telemetry.sending(*_trace_fields(message), NORMAL):
             message.properties = self._telemetry.with_context(message.properties)
             await super().send_oneway(message)
 
 
-def _told(message: Outgoing) -> tuple[str, list[str], int]:
+def _trace_fields(message: Outgoing) -> tuple[str, list[str], int]:
     return message.topic, [message.properties], len(message.body)

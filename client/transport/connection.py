@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.address = address
         self.conversation = Conversation[asyncio.Future[Command]](credentials, upgrade=True)
-        self.flush_mode: str | None = None  # a broker of ours says it with its first answer
+        self.flush_mode: str | None = None  # an Aerobee broker sends it with its first answer
         self.closed: AerobeeError | None = None
         self.on_end: Callable[[Connection, AerobeeError], None] | None = None
         self._on_request = on_request

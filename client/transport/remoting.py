@@ -126,7 +126,7 @@ class Remoting:
                     raise
         except ConnectFailed as error:
             self._back_off(address, error)
-            self._say_lost(address, error, logging.WARNING)
+            self._log_lost(address, error, logging.WARNING)
             raise
         if connection.is_answered:
             self._backoffs.pop(address, None)
@@ -136,7 +136,7 @@ class Remoting:
         self._connections[address] = connection
         connection.on_end = self._ended
         if connection.is_answered:
-            self._say_back(address)
+            self._log_restored(address)
         elif address in self._lost or backoff is not None:
             loop.call_later(BACK_AFTER_S, self._believe, connection)
         return connection
@@ -151,7 +151,7 @@ class Remoting:
     def _believe(self, connection: Connection) -> None:
         if connection.closed is None and self._connections.get(connection.address) is connection:
             self._backoffs.pop(connection.address, None)
-            self._say_back(connection.address)
+            self._log_restored(connection.address)
 
     def _ended(self, connection: Connection, error: AerobeeError) -> None:
         address = connection.address
@@ -160,23 +160,23 @@ class Remoting:
             used = connection.conversation.in_flight > 0
             if used and not connection.is_answered:  # it will be so the next time, too
                 self._back_off(address, ConnectFailed(f"{address}: {error}"))
-            self._say_lost(address, error, logging.WARNING if used else logging.INFO)
+            self._log_lost(address, error, logging.WARNING if used else logging.INFO)
 
-    def _say_lost(self, address: str, error: AerobeeError, level: int) -> None:
-        """Once, until it is there again; others need not say so."""
+    def _log_lost(self, address: str, error: AerobeeError, level: int) -> None:
+        """Logged once, until the connection is restored."""
         if self.tells and not self._closed and address not in self._lost:
             self._lost[address] = asyncio.get_running_loop().time(), level
             log.log(level, "%s is lost: %s", address, error)
-            self._tell(ConnectionEvent(address, False, str(error)))
+            self._emit(ConnectionEvent(address, False, str(error)))
 
-    def _say_back(self, address: str) -> None:
+    def _log_restored(self, address: str) -> None:
         if address in self._lost:
             since, level = self._lost.pop(address)
             seconds = asyncio.get_running_loop().time() - since
             log.log(level, "%s is back after %.1f s", address, seconds)
-            self._tell(ConnectionEvent(address, True, ""))
+            self._emit(ConnectionEvent(address, True, ""))
 
-    def _tell(self, event: ConnectionEvent) -> None:
+    def _emit(self, event: ConnectionEvent) -> None:
         if self._on_event is not None:
             try:
                 self._on_event(event)

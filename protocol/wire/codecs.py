@@ -123,7 +123,7 @@ def _binary_text(header: bytes, position: int) -> tuple[str, int]:
 
 
 def _binary_ext(header: bytes, position: int, end: int) -> dict[str, str]:
-    """The pairs of an ext block. A loop without calls of ours: each request has a dozen of them."""
+    """The pairs of an ext block. A loop without Python calls: each request has a dozen of them."""
     ext: dict[str, str] = {}
     name_length_at, value_length_at = _SHORT.unpack_from, _INT.unpack_from
     size = len(header)

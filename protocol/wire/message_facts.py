@@ -1,7 +1,7 @@
-"""EXPLAIN_MESSAGE, a request of ours: what one broker knows of a message and of those who read it.
+"""EXPLAIN_MESSAGE, an Aerobee extension: what one broker knows of a message and its consumers.
 
-The broker tells facts, in JSON; whoever asks judges. `None` is "not known" throughout: a broker of
-RocketMQ tells less, and its facts are gathered by other requests into the same structs.
+The broker returns facts as JSON; the client derives the verdict. `None` is "not known" throughout:
+RocketMQ's brokers know less, and other requests gather their facts into the same structs.
 """
 
 from typing import Final

@@ -9,7 +9,7 @@ import pytest
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.net.addresses import Addresses, Surroundings, look_around
+from aerobee.broker.net.addresses import Addresses, Surroundings, detect_networks
 from aerobee.broker.settings import load_settings
 from aerobee.protocol.files.ids import encode_host
 
@@ -101,7 +101,7 @@ def test_what_name_servers_are_told(settings: dict[str, str], expected: str) -> 
 
 
 def test_the_machine_knows_networks_that_it_is_in() -> None:
-    surroundings = look_around()
+    surroundings = detect_networks()
     assert surroundings.networks
     assert not surroundings.is_outside(ip_address("127.0.0.1"), ip_address("127.0.0.1"))
     assert surroundings.is_outside(ip_address("198.51.100.77"), ip_address("127.0.0.1"))

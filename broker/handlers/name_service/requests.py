@@ -30,7 +30,7 @@ CRC_MASK = 0x7FFFFFFF
 
 
 class Host(Protocol):
-    """Whoever has a name service: the broker, or `aerobee namesrv` alone."""
+    """The process with the name service: the broker, or `aerobee namesrv` alone."""
 
     name_service: NameService
 

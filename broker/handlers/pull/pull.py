@@ -380,7 +380,7 @@ class Pulls:
         in_thread(pull.connection, result.size, work, answer, failed)
 
     def _failed(self, pull: Pull, error: Exception) -> Sequence[Part]:
-        """A thread could not read: the client is told, others go on."""
+        """A thread could not read: this client gets an error, others are served."""
         if isinstance(error, OSError):
             return self._disk_failed(pull, error)
         log.error("a pull failed", topic=pull.topic, queue_id=pull.queue_id, exc_info=error)

@@ -24,7 +24,7 @@ from aerobee.protocol.wire.message_facts import DONE, WAITING, Copy
 COPIES_MAX: Final = 64  # in one topic: a half message is stored anew with each check
 TAIL_MAX: Final = 4096  # records that are not dispatched yet and are looked at
 _TIME_MAX: Final = 2**63 - 1
-# Not a producer's own properties: whoever asks may not be allowed to read the message.
+# Not a producer's own properties: the caller may not be allowed to read the message.
 _SHOWN: Final = (
     *(props.TAGS, props.KEYS, props.UNIQ_KEY, props.DELAY, props.PGROUP, props.MAX_RECONSUME_TIMES),
     *(props.REAL_TOPIC, props.REAL_QID, props.RETRY_TOPIC, props.ORIGIN_MESSAGE_ID),

@@ -1,4 +1,4 @@
-"""EXPLAIN_MESSAGE, a request of ours: all that this broker knows of a message, as facts."""
+"""EXPLAIN_MESSAGE, an Aerobee extension: all that this broker knows of a message, as facts."""
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound

@@ -58,7 +58,7 @@ class Clients:
         self._producers: dict[str, dict[Peer, Member]] = {}
         # client id -> its connections, the newest last -> in how many groups it produces by it
         self._producing: dict[str, dict[Peer, int]] = {}
-        self._to_notify: set[str] = set()  # large groups that are told a moment later
+        self._to_notify: set[str] = set()  # large groups, notified a moment later
         self._turn: dict[str, int] = {}  # which producer of a group was asked last
         self._registered: dict[Peer, tuple[set[str], set[str]]] = {}  # consumers, producers
 
@@ -76,7 +76,7 @@ class Clients:
         return list(known.members.values()) if known else []
 
     def client_ids(self, group: str) -> list[str]:
-        """Each member's client id once, in an order that all members are told alike."""
+        """Each member's client id once, in the same order for every member."""
         known = self._consumers.get(group)
         if known is None:
             return []
@@ -142,7 +142,7 @@ class Clients:
         return joined or subscribed
 
     def unregister_consumer(self, connection: Peer, group_name: str, client_id: str = "") -> None:
-        """Take a member out; its group is told, or forgotten when nobody is left."""
+        """Remove a member; its group is notified, or removed when it was the last."""
         if self._returning.settle(group_name, client_id):
             self.notify(group_name)
         group = self._consumers.get(group_name)
@@ -186,23 +186,23 @@ class Clients:
             self._to_notify.add(group)
             asyncio.get_running_loop().call_later(_NOTICE_DELAY_S, self._notify_late, group)
         else:
-            self._tell(group, list(known.members))
+            self._notify_members(group, list(known.members))
 
     def _notify_late(self, group: str) -> None:
         self._to_notify.discard(group)
         known = self._consumers.get(group)
         if known is not None:
-            self._tell(group, list(known.members))
+            self._notify_members(group, list(known.members))
 
-    def _tell(self, group: str, connections: list[Peer]) -> None:
-        """So many at once; the rest in the next turns of the loop."""
+    def _notify_members(self, group: str, connections: list[Peer]) -> None:
+        """A bounded number at once; the rest in the next turns of the loop."""
         for connection in connections[-_MEMBERS_TOLD_AT_ONCE:]:
             connection.send_oneway(
                 Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
             )
         del connections[-_MEMBERS_TOLD_AT_ONCE:]
         if connections:
-            self._turns.later(partial(self._tell, group, connections))
+            self._turns.later(partial(self._notify_members, group, connections))
 
     # --- producers
 
@@ -308,18 +308,18 @@ class Clients:
             if member.seen_at < limit
         ]
         for name, member in consumers:
-            self._say_silent(name, member)
+            self._log_expired(name, member)
             self.unregister_consumer(member.connection, name)
             yield
         for name, member in producers:
-            self._say_silent(name, member)
+            self._log_expired(name, member)
             self.unregister_producer(member.connection, name)
             yield
         for connection in {member.connection for _, member in (*consumers, *producers)}:
             if not any(self._groups_by(connection)):
                 connection.close("no heartbeat")
 
-    def _say_silent(self, group: str, member: Member) -> None:
+    def _log_expired(self, group: str, member: Member) -> None:
         log.warning(
             "a client sent no heartbeat and is forgotten",
             group=group,

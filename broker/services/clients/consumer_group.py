@@ -99,7 +99,7 @@ class ConsumerGroup:
         return member
 
     def client_ids(self) -> list[str]:
-        """Each member's client id once, in an order that all members are told alike."""
+        """Each member's client id once, in the same order for every member."""
         return list(dict.fromkeys(self._client_ids))
 
     def list_body(self) -> bytes:

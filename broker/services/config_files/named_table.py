@@ -47,14 +47,14 @@ class NamedTable(Generic[Config]):
     def _changed(self, name: str, *paths: Path) -> None:
         """A new version of the table has these entries, which are of one name."""
         self.next_version(*paths)
-        self._tell([name])
+        self._notify([name])
 
     def next_version(self, *paths: Path) -> None:
-        """What others are told has changed: these entries, or something that is not in the file."""
+        """Notify listeners of a change: these entries, or something that is not in the file."""
         self.data_version.next(self._clock.now_ms())
         self.file.changed(*(paths or ((VERSION,),)))
 
-    def _tell(self, names: Iterable[str]) -> None:
+    def _notify(self, names: Iterable[str]) -> None:
         for name in names:
             for callback in self.on_change:
                 callback(name)

@@ -1,8 +1,8 @@
 """A table under config/ that may be large: changes go to a journal, the JSON file follows.
 
-Whoever changes an entry says so (`changed`, `changed_lazily`); an answer that promises the change
-waits for it (`when_saved`). A thread saves: all that is changed by the time it begins is saved
-together, in the journal beside the JSON file (`store.journal_file`). So what a save costs depends
+A change of an entry is reported by `changed` or `changed_lazily`; an answer that promises the
+change waits for it (`when_saved`). A thread saves: all that is changed by the time it begins is
+saved together, in the journal beside the JSON file (`journal_file`). So what a save costs depends
 on what has changed, not on the size of the table. The JSON file, which other brokers and people
 read, is written `QUIET_S` later, or later still, so that writing it takes 1 / `WHOLE_SHARE` of the
 time at most; and by a stop, which leaves no journal. Its text is made on the loop in slices of
@@ -320,7 +320,7 @@ class TableFile:
         return self.is_saved
 
     def _save_in_place(self) -> None:
-        with suppress(OSError):  # it is logged, and those who wait are told
+        with suppress(OSError):  # it is logged, and the waiters get it
             self.save()
 
     def stop(self) -> None:

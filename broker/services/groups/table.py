@@ -145,7 +145,7 @@ class Groups(NamedTable[GroupConfig]):
             *((_TABLE, name) for name in changed),
             *((_FORBIDDEN, name) for name in barred),
         )
-        self._tell(changed)
+        self._notify(changed)
 
     # --- the file
 

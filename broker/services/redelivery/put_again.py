@@ -134,7 +134,7 @@ def delivered(stored: StoredMessage) -> Message | None:
 
 
 def log_failure(reports: Reports, event: str, error: Exception) -> None:
-    """A round of deliveries failed and is tried again: by the disk, or by a mistake of ours."""
+    """A round of deliveries failed and is retried: a disk error, or a bug."""
     reports.failed(event, error, then="tried again every second")
 
 

@@ -152,7 +152,7 @@ class Checkpoints:
                 self.note_refused(error)
 
     def note_refused(self, error: OSError) -> None:
-        """The disk refuses the timers' files: say so and try again by and by."""
+        """The disk refuses the timers' files: log it and retry later."""
         self._store.reports.disk_error(
             "timers cannot be written to disk",
             error,

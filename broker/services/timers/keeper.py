@@ -127,7 +127,7 @@ class TimerKeeper:
     def carry(self, end: int, may_put: bool) -> Standing:
         self.is_held_up = False
         if self._settling is not None:
-            return self._go_on_settling()
+            return self._continue_settling()
         if end != self._end:
             self._end = end
             self._scan_again()
@@ -136,7 +136,7 @@ class TimerKeeper:
         more = self._scan_at < self._log.end or bool(self._todo)
         if self._moves and (not more or len(self._moves) >= MOVES_MAX):
             self._settling = self._settle()
-            return self._go_on_settling()
+            return self._continue_settling()
         if not more and not self._firing:
             return Standing.CLEAR
         if not more:
@@ -207,7 +207,7 @@ class TimerKeeper:
         self._firing = self._firing or firing
         return firing
 
-    def _go_on_settling(self) -> Standing:
+    def _continue_settling(self) -> Standing:
         assert self._settling is not None
         self._checkpoints.dirty.set()  # it waits for one
         if next(self._settling, _ENDED) is _ENDED:

@@ -123,8 +123,8 @@ def fired(
         made.properties = props.put(text, props.DELAY, level)
         return made
     made.properties = _not_carried(made.properties)
-    made.properties = _told(made.properties, props.TIMER_ENQUEUE_MS, written_ms)
-    made.properties = _told(made.properties, props.TIMER_DEQUEUE_MS, now_ms)
+    made.properties = _with_note(made.properties, props.TIMER_ENQUEUE_MS, written_ms)
+    made.properties = _with_note(made.properties, props.TIMER_DEQUEUE_MS, now_ms)
     return made
 
 
@@ -132,7 +132,7 @@ def rolled(message: StoredMessage) -> Message:
     """The message for the timer topic again, with one roll more."""
     text = _not_carried(put_again.own_properties(message))
     times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
-    text = _told(text, props.TIMER_ROLL_TIMES, times + 1)
+    text = _with_note(text, props.TIMER_ROLL_TIMES, times + 1)
     made = put_again.again(message, TIMER_TOPIC, 0, text)
     made.prepared_transaction_offset = origin_field(message.physical_offset)
     return made
@@ -172,7 +172,7 @@ def _not_carried(properties: str) -> str:
     return props.remove(properties, props.TIMER_CARRIED_FROM)
 
 
-def _told(properties: str, name: str, value: int) -> str:
+def _with_note(properties: str, name: str, value: int) -> str:
     """With a property that only tells something: left out where it would make the message too long
     to be put_again, which was taken once."""
     longer = props.put(properties, name, str(value))

@@ -215,7 +215,7 @@ class Timers:
         return record.queue_offset + 1 if record and record.topic == TIMER_TOPIC else 0
 
     def _save_point(self) -> None:
-        """Write the checkpoint now; when the disk refuses, by and by."""
+        """Write the checkpoint now; when the disk refuses, retry later."""
         try:
             self.checkpoints.step()
         except OSError as error:
@@ -329,7 +329,7 @@ class Timers:
             return now_ms
         if not self._far.waits:
             return due_ms
-        self.checkpoints.dirty.set()  # the old clock goes on
+        self.checkpoints.dirty.set()  # the old clock continues
         far_ms = self._far.due_ms(now_ms)
         return far_ms if due_ms is None else min(due_ms, far_ms)
 

@@ -261,7 +261,7 @@ class Topics(NamedTable[TopicConfig]):
         ]
         self.data_version = version
         self.file.changed((VERSION,), *((_TABLE, name) for name in changed))
-        self._tell(changed)
+        self._notify(changed)
         return gone
 
     # --- the file

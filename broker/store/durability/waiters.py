@@ -20,7 +20,7 @@ class Waiters:
     def __init__(
         self, clock: Clock, timeout_s: float, late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT
     ) -> None:
-        """`late`: what those are told that have waited longer than `timeout_s`."""
+        """`late`: the status for waiters that have waited longer than `timeout_s`."""
         self._clock = clock
         self._timeout_s = timeout_s
         self._late = late
@@ -39,19 +39,19 @@ class Waiters:
         """The log is durable up to here."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= end:
-            _tell(waiting.popleft()[2], PutStatus.PUT_OK)
+            _notify(waiting.popleft()[2], PutStatus.PUT_OK)
 
     def fail(self) -> None:
         """Nothing more will become durable."""
         waiting, self._waiting = self._waiting, deque()
         for _, _, callback in waiting:
-            _tell(callback, PutStatus.UNKNOWN_ERROR)
+            _notify(callback, PutStatus.UNKNOWN_ERROR)
 
     def expire(self) -> float:
         """Answer those who have waited too long; seconds until the next may have to be."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0][1] <= now:
-            _tell(self._waiting.popleft()[2], self._late)
+            _notify(self._waiting.popleft()[2], self._late)
         return self._waiting[0][1] - now if self._waiting else 0.0
 
     async def run_expiry(self) -> None:
@@ -75,8 +75,8 @@ def join_outcomes(callback: DurableCallback) -> tuple[DurableCallback, DurableCa
     return partial(note, 0), partial(note, 1)
 
 
-def _tell(callback: DurableCallback, status: PutStatus) -> None:
-    """One answer that fails must not keep the others from theirs."""
+def _notify(callback: DurableCallback, status: PutStatus) -> None:
+    """One failing callback must not keep the others from running."""
     try:
         callback(status)
     except Exception:

@@ -1,7 +1,7 @@
 """Finding records by key through the index.
 
 A search is a generator: millions of records may share a key or its hash, so it pauses now and then
-and whoever runs it decides when it goes on. What it returns at its end is the result.
+and its caller decides when it resumes. Its return value is the result.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def select(
     store: RestStore, wanted: Wanted, tell: Tell, bad: Callable[[Problem], None]
 ) -> Iterator[StoredMessage]:
     """The messages wanted: through the index by key and topic, through the queues by queue, else
-    in the log's order. What damage keeps from being read is told to `bad`."""
+    in the log's order. What cannot be read because of damage goes to `bad`."""
     if wanted.topic is not None and wanted.key is not None and store.index:
         places = _by_key(store, wanted.topic, wanted.key, bad)
     elif wanted.topic is not None and wanted.queue_id is not None:

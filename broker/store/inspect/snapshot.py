@@ -101,7 +101,7 @@ class _Copying:
         self._source = source
         self._target = target
         self._made = made
-        self._tell = tell
+        self._report_progress = tell
 
     def run(self) -> Snapshot:
         source, target, made = self._source, self._target, self._made
@@ -203,7 +203,7 @@ class _Copying:
         try:
             os.link(file.path, target)  # it does not change any more
             self._made.linked += 1
-            self._tell(file.size)
+            self._report_progress(file.size)
         except FileNotFoundError:
             raise
         except OSError:  # another file system, or one without links
@@ -280,7 +280,7 @@ class _Copying:
                 os.pwrite(copy, piece, position)
                 position += len(piece)
                 self._made.copied_bytes += len(piece)
-                self._tell(len(piece))
+                self._report_progress(len(piece))
 
 
 def _has_data(file: RestFile) -> bool:

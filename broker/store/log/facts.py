@@ -37,7 +37,7 @@ def end_of_all(facts: Facts) -> int:
 
 
 def are_listened(facts: Facts) -> bool:
-    """Whether somebody is told of arrivals in a queue of theirs."""
+    """Whether a queue has listeners for new messages."""
     if isinstance(facts, list):
         return any([fact[0].listened for fact in facts])
     return facts.is_listened()

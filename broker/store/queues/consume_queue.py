@@ -79,7 +79,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.is_schedule = is_schedule
         self.is_timed = topic in TIMED_TOPICS
-        self.listened = listened  # whether somebody is told of arrivals: the table keeps it true
+        self.listened = listened  # whether it has listeners: the table keeps it up to date
         self.ext = ext
         self.ext_writable = ext_writable
         self.plain_tags = not is_schedule and not ext_writable  # the code is simply that of TAGS
@@ -342,7 +342,7 @@ class ConsumeQueue:
         self.flushed_bytes = max(self.flushed_bytes, min(end, self.max_offset * ENTRY_SIZE))
 
     def destroy(self) -> None:
-        """Remove the files; whoever calls syncs the folders."""
+        """Remove the files; the caller syncs the folders."""
         self.first_files.discard(self.files.folder)
         self.files.remove_all()
         if self.ext is not None:

@@ -55,7 +55,7 @@ class FirstFiles:
         begun = self._begun.get(folder)
         if begun is not None:
             waited = asyncio.wrap_future(begun)
-            waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # is told
+            waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # logged
             await asyncio.wait((waited,))
 
     def take(self, folder: str, start: int) -> DiskFile | None:
@@ -104,7 +104,7 @@ class FirstFiles:
             raise
 
     def _make_at(self, folder: str) -> DiskFile:
-        self._disk.makedirs(folder)  # whoever takes the file notes that the names are to be synced
+        self._disk.makedirs(folder)  # the taker of the file notes that the folder is to be synced
         file = self._disk.create(os.path.join(folder, offset_name(0)), self._size)
         try:
             file.allocate(0, self.allocated)

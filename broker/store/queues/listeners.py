@@ -1,4 +1,4 @@
-"""Who is told of arrivals, and of those in which queues."""
+"""Listeners for new messages, each for all queues or for some."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class ArrivalListeners:
         self._wants: list[Wants | None] = []
 
     def add(self, callback: ArrivalListener, wants: Wants | None) -> None:
-        """`wants`: for which queues it is told; None: for all."""
+        """`wants`: selects the queues; None: all."""
         self._callbacks.append(callback)
         self._wants.append(wants)
 
     def want(self, topic: str, queue_id: int) -> bool:
-        """Whether anybody wants to be told of this queue."""
+        """Whether this queue has a listener."""
         return any(wants is None or wants(topic, queue_id) for wants in self._wants)
 
     def tell(self, arrivals: list[Arrival]) -> None:

@@ -2,7 +2,7 @@
 
 Records that stand side by side become one view. What is out of the ordinary (a blank slot, records
 in two files, one that is gone) is not handled here: the answer is then None, and the reader goes
-entry by entry. The compiled part has a twin of `take`, which copies records without making views.
+entry by entry. The compiled part has its own `take`, which copies records without making views.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Reader:
     ) -> PlainRead | None:
         """What most pulls want: every record of a range. None when there is none, when it is far
         behind the log's end or when something else is out of the ordinary: `read_queue` then finds
-        out. Whoever keeps a view holds the file meanwhile."""
+        out. The caller holds the file while it keeps a view."""
         if queue_offset < queue.min_offset or max_count < 1 or self.check_records:
             return None
         entries = queue.entries(queue_offset, max_count)

@@ -40,7 +40,7 @@ class LogScan:
         self._log = commit_log
         self._dispatcher = dispatcher
         self._dispatch_from = dispatch_from
-        self._tell = tell
+        self._report_progress = tell
         self.no_space: OSError | None = None  # the disk took no more queue entries or keys ...
         self.stalled_at = FOREVER  # ... of the records from here on
 
@@ -60,7 +60,7 @@ class LogScan:
                 self._dispatch_block(file, block.cut(first))
             if len(block) < BLOCK_RECORDS:
                 position = self._scan_one_by_one(file, position)
-            self._tell(file.start + position)
+            self._report_progress(file.start + position)
 
     def _dispatch_block(self, file: MappedFile, block: Block) -> None:
         if not len(block):

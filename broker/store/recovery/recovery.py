@@ -77,7 +77,7 @@ def rebuild_derived(
     checkpoint: CheckpointFile,
 ) -> Iterator[None]:
     """Make queues and index anew from the checkpoint on, while the store runs: some records between
-    one yield and the next. Readers of entries that are not there again are told to wait. OSError
+    one yield and the next. Readers of entries that are not rebuilt yet are told to wait. OSError
     when the disk refuses: it can be done again."""
     facts = gather_facts(settings, commit_log, index, checkpoint.value, clean=False)
     return Recovery(settings, commit_log, index, reput, None).rebuild(facts)
@@ -252,7 +252,7 @@ class Recovery:
             self._log,
             self._dispatcher,
             plan.dispatch_from if plan.dispatch_from >= 0 else last.end,
-            lambda offset: self._tell(offset - plan.scan_from, total),
+            lambda offset: self._report_progress(offset - plan.scan_from, total),
         )
         while (file := self._log.files.find(end)) is not None:
             try:
@@ -270,10 +270,10 @@ class Recovery:
                         physical_offset=error.position,
                         reason=error.reason,
                     )
-                self._tell(total, total)
+                self._report_progress(total, total)
                 end = error.position
                 break
-            self._tell(end - plan.scan_from, total)
+            self._report_progress(end - plan.scan_from, total)
         self._note_no_space(scan.no_space)
         self._stalled_at = scan.stalled_at
         return end
@@ -292,7 +292,7 @@ class Recovery:
             unchecked_to=durable_to,
         )
 
-    def _tell(self, done: int, total: int) -> None:
+    def _report_progress(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(done, total)
 
@@ -321,11 +321,11 @@ class Recovery:
             self._reput.start_at(min(self._stalled_at, end))
         try:
             while self._step_past_damage(end):
-                self._tell(self._dispatcher.dispatched_offset, end)
+                self._report_progress(self._dispatcher.dispatched_offset, end)
         except OSError as error:
             if not is_no_space(error):
                 raise
-            self._note_no_space(error)  # reput goes on with it once there is room
+            self._note_no_space(error)  # reput resumes there once there is room
         self._dispatcher.dispatched_timestamp = self._log.last_store_timestamp
 
     def _step_past_damage(self, end: int) -> bool:

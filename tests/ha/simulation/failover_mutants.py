@@ -6,11 +6,12 @@ numbers, Kafka's by KIP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from crash.planted import Mutants
 
 from aerobee.broker.daemon.failover import Failover
 from aerobee.broker.ha import electable
@@ -21,13 +22,8 @@ from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import DurableCallback, PutStatus
 from ha.simulation.failover_node import Node
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: dict[str, Plant] = {}
-
-
-def mutant(plant: Plant) -> Plant:
-    MUTANTS[plant.__name__] = plant
-    return plant
+MUTANTS = Mutants()
+mutant = MUTANTS.add
 
 
 @mutant

@@ -6,10 +6,10 @@ by their numbers (RocketMQ's #, Kafka's KIP).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from crash.planted import Mutants
 
 from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.ha import follower, rejoin, sender
@@ -26,13 +26,8 @@ from aerobee.broker.store.results import LogTail
 from aerobee.protocol.files.epoch_file import Epoch
 from ha.simulation import pipe
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: dict[str, Plant] = {}
-
-
-def mutant(plant: Plant) -> Plant:
-    MUTANTS[plant.__name__] = plant
-    return plant
+MUTANTS = Mutants()
+mutant = MUTANTS.add
 
 
 @mutant
