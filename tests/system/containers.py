@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
+from peers.tools import need
 from system.tools import need_root_and, run
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE_IMAGE = "docker.io/library/python:3.12-slim"
 IMAGE = "localhost/aerobee:test"
+ETCD = "quay.io/coreos/etcd:v3.5.21"
+ETCD_STAND_IN = "localhost/aerobee-etcd:test"
 
 _CONFIG = """\
 [containers]
@@ -67,6 +73,22 @@ def build_image(folder: Path) -> None:
     run("git", "clone", "-q", ROOT, source)
     options = ("--pull=never", "--network=host", "--format", "docker")
     podman("build", "-q", *options, "-t", IMAGE, source, timeout=600)
+
+
+@contextmanager
+def etcd_image() -> Iterator[None]:
+    """This machine's etcd on the base image: it stands in for etcd's own."""
+    found = shutil.which("etcd")
+    need(found is not None, "etcd not found on PATH; apt-get install etcd-server")
+    assert found is not None
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(found, Path(folder) / "etcd")
+        (Path(folder) / "Dockerfile").write_text(
+            f"FROM {BASE_IMAGE}\nCOPY etcd /usr/local/bin/etcd\n"
+        )
+        podman("build", "-q", "--pull=never", "-t", ETCD_STAND_IN, folder)
+    yield
+    podman("rmi", "-f", ETCD_STAND_IN, check=False)
 
 
 class Composed:

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from peers.tools import wait_for
 from system.containers import (
+    ETCD,
+    ETCD_STAND_IN,
     IMAGE,
     ROOT,
     Composed,
     OutsideHost,
     build_image,
+    etcd_image,
     make_base_image,
     need_podman,
     podman,
@@ -140,6 +143,45 @@ def test_a_replica_of_the_compose_file_takes_over_from_a_killed_master(image: st
         found = composed.run("client", *words)
         assert json.loads(found.splitlines()[-1])["body"] == "hello"
         composed.run("client", "send", "Greetings", "again")
+
+
+def test_replicas_of_the_compose_file_with_etcd_take_over_by_themselves(image: str) -> None:
+    """The commands at the top of compose.failover.yaml."""
+    file = ROOT / "compose.failover.yaml"
+    with etcd_image(), Composed(file, {"aerobee": image, ETCD: ETCD_STAND_IN}) as composed:
+        composed.up("etcd", "namesrv")
+        wait_log("namesrv", "ready")
+        composed.up("orders-1")  # so that it is the first master
+        wait_for(lambda: leader(composed) == 1, timeout=120, what="there is a master")
+        composed.up("orders-2", "orders-3")
+        wait_for(lambda: in_set(composed) == {1, 2, 3}, timeout=120, what="all are in sync")
+        composed.run("client", "send", "Greetings", "hello")
+        podman("kill", "orders-1")
+        composed.run("client", "send", "Greetings", "again", "--timeout", "60")
+        assert leader(composed) in (2, 3)
+        podman("start", "orders-1")
+        wait_for(lambda: in_set(composed) == {1, 2, 3}, timeout=120, what="all are in sync again")
+        words = ("consume", "Greetings", "--group", "demo", "--count", "2", "--json")
+        found = [json.loads(line)["body"] for line in composed.run("client", *words).splitlines()]
+        assert sorted(found) == ["again", "hello"]
+
+
+def rows_of(composed: Composed) -> list[dict[str, object]]:
+    try:
+        rows: list[dict[str, object]] = json.loads(composed.run("client", "replicas", "--json"))
+    except (AssertionError, ValueError):  # nobody is there yet
+        return []
+    return rows
+
+
+def leader(composed: Composed) -> object:
+    """Its brokerId; a master's row has that where etcd has chosen it."""
+    leading = [row for row in rows_of(composed) if row["role"] not in (None, "SLAVE")]
+    return leading[0]["id"] if leading else None
+
+
+def in_set(composed: Composed) -> set[object]:
+    return {row["id"] for row in rows_of(composed) if row.get("in_set") == "yes"}
 
 
 def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:

@@ -77,3 +77,26 @@ def test_stop_is_clean_and_leaves_no_abort_file(machine: Machine) -> None:
     assert property_of(machine, "ActiveState") == "inactive"
     assert property_of(machine, "Result") == "success"
     assert machine.shell("ls /var/lib/private/aerobee/store").split().count("abort") == 0
+
+
+def test_a_replica_by_the_example_follows_its_master(machine: Machine) -> None:
+    """conf/replica.conf with addresses and sizes of here; the master is a process beside it."""
+    size = "mappedFileSizeCommitLog=16777216"
+    edits = ("s/^namesrvAddr=.*/namesrvAddr=127.0.0.1:9876/", f"s/^mappedFileSize.*/{size}/")
+    words = " ".join(f"-e '{edit}'" for edit in edits)
+    machine.shell(
+        f"systemctl stop {SERVICE} && "
+        f"sed {words} /src/conf/replica.conf > /etc/aerobee/broker.conf && "
+        "echo namesrvListenPort=-1 >> /etc/aerobee/broker.conf && "
+        "rm -rf /var/lib/private/aerobee/store"
+    )
+    settings = ("listenPort=11911", "brokerName=orders", size, "storePathRootDir=/var/tmp/master")
+    words = " ".join(f"--set {setting}" for setting in settings)
+    machine.shell(f"systemd-run --unit=master {AEROBEE} broker {words}")
+    machine.wait(f"{AEROBEE} replicas --json", "ASYNC_MASTER", 60)
+    machine.shell(f"systemctl start {SERVICE}")
+    machine.shell(f"{AEROBEE} send Greetings hello")
+    rows = machine.wait(f"{AEROBEE} replicas --json", '"in_sync": "yes"', 60)
+    assert '"role": "SLAVE"' in rows
+    machine.shell(f"systemctl stop {SERVICE} master")
+    assert property_of(machine, "Result") == "success"
