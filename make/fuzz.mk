@@ -29,8 +29,8 @@ $(FUZZ_OK): $(OK)
 	@$(V)/bin/pip install -q --disable-pip-version-check 'atheris>=3.0'
 	@touch $@
 
-fuzz-coverage: $(FUZZ_OK) ## the decoders, guided by coverage (atheris; ARGS="-runs=100000000")
-	$(V)/bin/python tests/fuzz/fuzz_decoder.py --atheris -timeout=5 -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+fuzz-coverage: $(FUZZ_OK) ## the decoders, guided by coverage (atheris), FUZZ_SECONDS=3600; what is new joins tests/fuzz/corpus.txt
+	$(V)/bin/python tests/fuzz/corpus.py --seconds $(FUZZ_SECONDS) $(ARGS)
 
 .PHONY: flood
 flood: $(OK) ## clients that could stop the others, beside one that works (ARGS="cold join"; cold needs root)

@@ -9,7 +9,7 @@ NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _OPEN_FILES: Final = (
     "raise the limit of open files (ulimit -n; LimitNOFILE of systemd; nofile of Docker): every "
-    "file of a queue takes one"
+    "connection and every file of the log takes one"
 )
 _ROOM: Final = "free space on that disk: it goes on by itself then"
 _REMEDIES: Final = {

@@ -29,6 +29,8 @@ from peers.aerobee_broker import AerobeeBroker
 from peers.tools import need_tools, wait_for
 from peers.wire import Answer, Wire
 
+from aerobee.protocol.files.record import decode_records
+
 pytestmark = [
     pytest.mark.root,
     pytest.mark.timeout(600),
@@ -56,14 +58,14 @@ QUEUES = 8
 
 
 @contextmanager
-def mounted(folder: Path, kind: str) -> Iterator[Path]:
+def mounted(folder: Path, kind: str, options: str = "loop") -> Iterator[Path]:
     need_tools(MAKE_FS[kind][0])
     image, place = folder / "disk.img", folder / "disk"
     place.mkdir(parents=True)
     with image.open("wb") as file:
         file.truncate(320 << 20)
     subprocess.run([*MAKE_FS[kind], str(image)], check=True)
-    made = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True)
+    made = subprocess.run(["mount", "-o", options, str(image), str(place)], capture_output=True)
     if made.returncode:
         pytest.skip(f"no loop mounts of {kind} here: {made.stderr.decode().strip()}")
     try:
@@ -226,6 +228,70 @@ def one_cut(folder: Path, kind: str, flush: str, after_s: float) -> None:
             assert "EIO" in log or "Input/output error" in log, "the log does not say why"
             assert "Traceback" not in log, log[log.index("Traceback") - 2000 :][:4000]
     shutil.rmtree(folder)
+
+
+def turn_read_only(place: Path) -> None:
+    """What ext4 does by itself when it finds an error on its device."""
+    device = next(
+        line.split()[0].rpartition("/")[2]
+        for line in Path("/proc/mounts").read_text().splitlines()
+        if line.split()[1] == str(place)
+    )
+    trigger = Path(f"/sys/fs/ext4/{device}/trigger_fs_error")
+    if not trigger.exists():
+        pytest.skip("this kernel's ext4 cannot be told to find an error")
+    trigger.write_text("test")
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_file_system_that_turns_read_only_is_read_and_takes_sends_again_after_a_restart(
+    tmp_path: Path, flush: str
+) -> None:
+    for number in range(CUTS):
+        with mounted(tmp_path / str(number), "ext4", "loop,errors=remount-ro") as place:
+            one_turn(tmp_path / str(number), place, flush)
+
+
+def one_turn(folder: Path, place: Path, flush: str) -> None:
+    settings = {**SIZES, "flushDiskType": flush, "storePathRootDir": str(place / "store")}
+    with AerobeeBroker(folder / "run", **settings) as broker:
+        load = Load(broker.broker)
+        wait_for(lambda: load.sent > 200, timeout=60, what="messages are sent")
+        turn_read_only(place)
+        wait_for(lambda: load.refusals, timeout=30, what="sends are refused")
+        load.stop()
+        acknowledged = load.sent - len(load.refusals)  # the last ones may have no queue entry yet
+        with Wire(broker.broker, 10) as wire:
+            check_alive(broker, wire, load)
+            evict(broker.pid, place)
+            check_alive(broker, wire, load)
+            assert sum(map(len, read_bodies(wire))) > 100
+        assert "Read-only file system" in load.refusals[-1], load.refusals[-1]
+        log = broker.log()
+        assert "EROFS" in log or "Read-only file system" in log, "the log does not say why"
+        assert "Traceback" not in log, log[log.index("Traceback") - 2000 :][:4000]
+    subprocess.run(["umount", str(place)], check=True)
+    image = str(folder / "disk.img")
+    subprocess.run(["e2fsck", "-fy", image], capture_output=True, check=False)
+    subprocess.run(["mount", "-o", "loop", image, str(place)], check=True)
+    with AerobeeBroker(folder / "again", **settings) as broker, Wire(broker.broker, 10) as wire:
+        found = sum(map(len, read_bodies(wire)))
+        assert flush == "ASYNC_FLUSH" or found >= acknowledged
+        assert send(wire, 0).code == 0
+
+
+def read_bodies(wire: Wire) -> list[list[bytes]]:
+    """The messages of every queue, in order; each queue has no gap."""
+    found: list[list[bytes]] = []
+    for queue_id in range(QUEUES):
+        bodies: list[bytes] = []
+        while (answer := pull(wire, queue_id, len(bodies))).code == 0:
+            messages = list(decode_records(answer.body))
+            offsets = [message.queue_offset for message in messages]
+            assert offsets == list(range(len(bodies), len(bodies) + len(messages)))
+            bodies += [bytes(message.body) for message in messages]
+        found.append(bodies)
+    return found
 
 
 def check_alive(broker: AerobeeBroker, wire: Wire, load: Load) -> set[str]:

@@ -1,7 +1,7 @@
 """Fuzz of all that reads bytes without a socket.
 
-    python tests/fuzz/fuzz_decoder.py [--seconds 30] [--seed N]        by mutation, no extra library
-    python tests/fuzz/fuzz_decoder.py --atheris [-runs=100000000 ...]  by coverage, with atheris
+    python tests/fuzz/fuzz_decoder.py [--seconds 30] [--seed N]     by mutation, no extra library
+    python tests/fuzz/corpus.py [--seconds 600]                     by coverage, with atheris
 
 Beside not crashing it must hold that: slices do not matter, what is decoded encodes back to the
 same, and the hot path's decoders, in Python and compiled, never read a header otherwise than the
@@ -203,14 +203,6 @@ def by_mutation(seconds: float, seed: int) -> int:
 
 
 def main() -> None:
-    if "--atheris" in sys.argv:
-        import atheris
-
-        sys.argv.remove("--atheris")
-        atheris.instrument_all()
-        atheris.Setup(sys.argv, check)
-        atheris.Fuzz()
-        return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import random
 import resource
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,7 +17,9 @@ from typing import Any
 import pytest
 
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files import open_files
+from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.files.open_files import QUEUE_FILES, allowed
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.stat import stat
 from aerobee.broker.store.inspect.verify import verify
@@ -101,9 +106,71 @@ def test_a_start_that_may_open_no_more_files_names_the_limit(open_store: OpenSto
     store.put([message(queue_id=number) for number in range(50)])
     dispatch(store)
     store.close()
-    with few_more_files(20), pytest.raises(StoreError, match=r"ulimit -n"):
+    with no_more_files(), pytest.raises(StoreError, match=r"ulimit -n"):
         open_store()
     assert open_store().max_offset("T", 49) == 1
+
+
+def test_many_queues_work_with_few_open_files(open_store: OpenStore) -> None:
+    QUEUE_FILES.__init__()  # type: ignore[misc]  # other tests' files count, too
+    queues = 300
+    with few_more_files(60):
+        store = open_store()
+        for _ in range(2):
+            for body in (b"1", b"2", b"3"):
+                store.put([message(queue_id=number, body=body) for number in range(queues)])
+                dispatch(store)
+                store.flush.step()
+                store.queue_flush.step(thorough=True)
+            assert len(QUEUE_FILES) <= allowed() < 60
+            store.close()
+            store = open_store()
+        for number in range(queues):
+            assert [m.body for m in read_all(store, queue_id=number)] == [b"1", b"2", b"3"] * 2
+        store.close()
+
+
+def test_a_number_that_becomes_another_files_is_never_read_or_written_by_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads write to and read from more files than may be open: each finds its own bytes."""
+    monkeypatch.setattr(open_files, "allowed", lambda: 4)
+    disk, size = RealDisk(), 4096
+    files = [disk.create(str(tmp_path / f"{number}"), size) for number in range(24)]
+    for file in files:
+        file.use_randomly()
+    wrong: list[str] = []
+    done = threading.Event()
+
+    def work(own: list[RealFile], seed: int) -> None:
+        rng = random.Random(seed)
+        while not done.is_set():
+            file = rng.choice(own)
+            mark = file.path.encode().rjust(256)
+            file.write(0, mark)
+            if rng.random() < 0.01:
+                file.sync()
+            other = rng.choice(files)
+            found = other.read(0, 256)
+            if found.strip(b"\0") and found != other.path.encode().rjust(256):
+                wrong.append(other.path)
+
+    threads = [
+        threading.Thread(target=work, args=(files[part::3], part), daemon=True) for part in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    reopened = sum(file._closings for file in files)
+    deadline = time.monotonic() + 60
+    while sum(file._closings for file in files) < reopened + 3000 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert sum(file._closings for file in files) > reopened + 100
+    for file in files:
+        file.close()
 
 
 def test_a_start_that_may_map_no_more_files_names_the_limit(

@@ -74,13 +74,20 @@ class TransactionChecks:
         for root, queue_offset in transactions.open_halves():
             half = transactions.half_at(root, queue_offset)
             if half is not None:
-                self._look_at(root, half, now_ms)
+                self._try(root, half, now_ms)
                 looked_at_bytes += half.size
             looked_at += 1
             if looked_at >= _BREATH or looked_at_bytes >= put_again.BATCH_BYTES_MAX:
                 looked_at = looked_at_bytes = 0
                 yield
         transactions.commit_progress()
+
+    def _try(self, root: int, half: StoredMessage, now_ms: int) -> None:
+        """One that fails does not keep the others from their turn, nor the progress."""
+        try:
+            self._look_at(root, half, now_ms)
+        except Exception as error:
+            self._transactions.report_failed_round(error)
 
     def _look_at(self, root: int, half: StoredMessage, now_ms: int) -> None:
         settings = self._settings

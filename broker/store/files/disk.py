@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aerobee.broker.store.files import page_cache
+from aerobee.broker.store.files.open_files import QUEUE_FILES
 from aerobee.broker.store.files.system_calls import (
     allocate_blocks,
     data_sync,
@@ -57,7 +58,8 @@ class DiskFile(Protocol):
 
     def use_randomly(self) -> None:
         """Before the first `view`: touching a byte shall bring in its page alone. Without it the
-        kernel reads ahead, which makes the first store into a fresh file cost a millisecond."""
+        kernel reads ahead, which makes the first store into a fresh file cost a millisecond. There
+        may be many of such files: between two uses it may be closed (see `open_files`)."""
 
     def allocate(self, start: int, length: int) -> None:
         """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
@@ -152,10 +154,15 @@ def make_folder(disk: Disk, path: str) -> None:
 
 
 class RealFile:
-    """A file that is opened when it is first used: a store has more files than are ever read."""
+    """A file that is opened when it is first used: a store has more files than are ever read.
+
+    The descriptor of a `_random` one may be closed at any time, and its number be another file's a
+    moment later. So whoever uses it holds the lock; a read looks afterwards whether that happened.
+    """
 
     __slots__ = (
         "_closed",
+        "_closings",
         "_descriptor",
         "_lock",
         "_random",
@@ -175,6 +182,7 @@ class RealFile:
         self._random = False
         # Threads open, map and close it once, and never hold this while they wait for the disk.
         self._lock = threading.RLock()
+        self._closings = 0  # by `try_close`
         self._users = 0  # long calls under way: the last of them closes a file that was closed
         self._view: memoryview | None = None
 
@@ -186,10 +194,28 @@ class RealFile:
                 if self._descriptor < 0:
                     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
                     self._descriptor = os.open(self.path, flags)
+                    if self._random:
+                        QUEUE_FILES.add(self)
         return self._descriptor
 
     def use_randomly(self) -> None:
         self._random = True
+        if self._descriptor >= 0:
+            QUEUE_FILES.add(self)
+
+    def try_close(self) -> bool:
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._users:
+                return False
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                self._closings += 1
+                os.close(descriptor)
+            return True
+        finally:
+            self._lock.release()
 
     def view(self) -> memoryview:
         view = self._view
@@ -202,7 +228,8 @@ class RealFile:
 
     def allocate(self, start: int, length: int) -> None:
         if length > 0:
-            allocate_blocks(self._open(), start, length)
+            with self._lock:
+                allocate_blocks(self._open(), start, length)
 
     def prewrite(self, start: int, length: int) -> None:
         with self._in_use() as descriptor:
@@ -233,31 +260,52 @@ class RealFile:
 
     def truncate(self, length: int) -> None:
         self.prewritten = min(self.prewritten, length)
-        os.ftruncate(self._open(), length)
+        with self._lock:
+            os.ftruncate(self._open(), length)
 
     def extend(self, size: int) -> None:
         assert self._view is None or size == self.size, "the map is shorter than that"
-        os.ftruncate(self._open(), size)
+        with self._lock:
+            os.ftruncate(self._open(), size)
         self.size = size
 
     def is_empty_from(self, position: int) -> bool:
-        return is_empty_from(self._open(), position)
+        with self._lock:
+            return is_empty_from(self._open(), position)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        descriptor = self._descriptor
-        written = os.pwrite(self._open() if descriptor < 0 else descriptor, data, position)
-        while written < len(data):
-            written += os.pwrite(self._open(), data[written:], position + written)
+        is_shared = self._random
+        if is_shared:
+            self._lock.acquire()
+        try:
+            descriptor = self._descriptor
+            written = os.pwrite(self._open() if descriptor < 0 else descriptor, data, position)
+            while written < len(data):
+                written += os.pwrite(self._open(), data[written:], position + written)
+        finally:
+            if is_shared:
+                self._lock.release()
 
     def read(self, position: int, length: int) -> bytes:
-        descriptor = self._descriptor
-        return os.pread(self._open() if descriptor < 0 else descriptor, length, position)
+        closings, descriptor = self._closings, self._descriptor
+        try:
+            data = os.pread(self._open() if descriptor < 0 else descriptor, length, position)
+            if self._closings == closings:
+                return data
+        except OSError:
+            if self._closings == closings:
+                raise
+        with self._lock:
+            return os.pread(self._open(), length, position)
 
     def send_to(self, socket: int, position: int, length: int) -> int:
-        return os.sendfile(socket, self._open(), position, length)
+        return os.sendfile(socket, self._open(), position, length)  # of the log, which stays open
 
     def is_cached(self, position: int, length: int) -> bool:
-        return page_cache.is_cached(self._open(), position, length)
+        if not self._random:
+            return page_cache.is_cached(self._open(), position, length)
+        with self._lock:
+            return page_cache.is_cached(self._open(), position, length)
 
     def close(self) -> None:
         # Views that were handed out keep the memory mapped; the last of them unmaps it.

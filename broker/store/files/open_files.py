@@ -1,0 +1,49 @@
+"""Descriptors of files of which there are many and few are in use: the oldest are closed.
+
+A file that is used again is opened again. How many stay open is a share of what the process may
+open: the others are for connections and for the log.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections import deque
+from typing import Final, Protocol
+
+SHARE: Final = 8  # of the limit, one part in so many: connections leave a fifth of it
+LEAST: Final = 16
+UNLIMITED: Final = 65_536
+
+
+class Closable(Protocol):
+    def try_close(self) -> bool:
+        """Close the descriptor; False while it is in use."""
+
+
+class OpenFiles:
+    """In the order in which they were opened."""
+
+    def __init__(self) -> None:
+        self._files: deque[Closable] = deque()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def add(self, file: Closable) -> None:
+        """It was opened just now. From any thread, which must hold no other file's lock."""
+        with self._lock:
+            self._files.append(file)
+            for _ in range(len(self._files) - allowed()):
+                oldest = self._files.popleft()
+                if oldest is file or not oldest.try_close():
+                    self._files.append(oldest)
+
+
+def allowed() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else max(LEAST, soft // SHARE)
+
+
+QUEUE_FILES: Final = OpenFiles()

@@ -1,0 +1,192 @@
+"""Bugs of RocketMQ's services, by the number of their issue; each with the bug planted."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from services.services_world import START_MS, World
+from services.test_transactions import half
+
+from aerobee.broker.services.timers import delivery, recovery
+from aerobee.broker.services.timers.delivery import TimerDelivery
+from aerobee.broker.services.transactions.checks import TransactionChecks
+from aerobee.broker.store.results import PutResult, PutStatus
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import Message
+from aerobee.protocol.names import TRANSACTION_HALF_TOPIC
+
+Patch = pytest.MonkeyPatch
+
+
+class Producer:
+    """A connection of a producer: what it is asked."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.asked = 0
+        self._fails = fails
+
+    def send_oneway(self, _command: object) -> None:
+        if self._fails:
+            raise RuntimeError("the transport is closing")
+        self.asked += 1
+
+
+def connect(world: World, **producers: Producer) -> None:
+    world.clients.producer_channel = producers.get  # type: ignore[method-assign, assignment]
+
+
+def fire(world: World, seconds: int = 5) -> None:
+    for _ in range(seconds * 2):
+        world.advance(0.5)
+        world.run_timers()
+
+
+def test_rmq_6984(world: World) -> None:
+    """A put that is refused in the middle of a batch repeats none of those before it."""
+    for number in range(5):
+        world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(START_MS + 1500 + number))
+    real, refused = world.store.put_accepted, [0]
+
+    def put(messages: list[Message]) -> list[PutResult]:
+        if len(messages) < 2 or refused[0] == 3:
+            return real(messages)
+        refused[0] += 1
+        rest = [PutResult(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages[1:]]
+        return real(messages[:1]) + rest
+
+    world.store.put_accepted = put  # type: ignore[method-assign]
+    fire(world)
+    assert refused == [3]
+    assert world.bodies("T") == [b"%d" % number for number in range(5)]
+
+
+def repeat_the_batch(patch: Patch) -> None:
+    real = TimerDelivery._put_batch
+
+    def put_batch(self: TimerDelivery, batch: list[Any]) -> int:
+        done = real(self, batch)
+        return done if done == len(batch) else 0
+
+    patch.setattr(TimerDelivery, "_put_batch", put_batch)
+
+
+def test_rmq_9654(world: World) -> None:
+    """A timer of the largest size, which its own properties make larger still, blocks nobody."""
+    size = world.settings.max_message_size
+    world.send("T", bytes(size), KEYS="k" * 400, TIMER_DELIVER_MS=str(START_MS + 1000))
+    world.send("T", b"next", TIMER_DELIVER_MS=str(START_MS + 2000))
+    fire(world)
+    assert [len(body) for body in world.bodies("T")] == [size, 4]
+
+
+def a_buffer_of_100_bytes_more(patch: Patch) -> None:
+    real = delivery.message_of
+
+    def message_of(store: Any, unit: Any) -> Any:
+        found = real(store, unit)
+        return None if found is not None and found.size > (4 << 20) + 100 else found
+
+    patch.setattr(delivery, "message_of", message_of)
+
+
+def test_rmq_10668(world: World) -> None:
+    """Units of the timer log whose records a crash has taken do not deliver what stands there
+    since, and hold up nobody."""
+    world.send("T", b"stays", TIMER_DELIVER_MS=str(START_MS + 2000))
+    lost = world.send("T", b"lost!", TIMER_DELIVER_MS=str(START_MS + 2000))
+    world.run_timers()
+    world.kill()
+    with (world.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.truncate(lost.physical_offset)
+        file.truncate(8 << 20)
+    world.open()
+    assert world.store.max_physical_offset == lost.physical_offset
+    world.send("Other", b"other", TIMER_DELIVER_MS=str(START_MS + 4000))  # of the same size
+    fire(world)
+    assert (world.bodies("T"), world.bodies("Other")) == ([b"stays"], [b"other"])
+    assert world.timers.pending == 0
+
+
+def keep_units_of_lost_records(patch: Patch) -> None:
+    def scan(timer_log: Any, *_: object) -> Iterator[Any]:
+        yield from timer_log.scan()
+
+    patch.setattr(recovery, "_scan", scan)
+
+
+def test_rmq_10019(world: World) -> None:
+    """Recalled timers are not counted as waiting for ever."""
+    at_ms = str(START_MS + 1500)
+    for number in range(3):
+        unique = b"%d" % number
+        world.send("T", unique, TIMER_DELIVER_MS=at_ms, UNIQ_KEY=unique.hex())
+        recall = {"TIMER_DEL_UNIQKEY": f"T+{unique.hex()}", "TIMER_DELIVER_MS": at_ms}
+        world.send("T", b"", UNIQ_KEY=f"r{number}", **recall)
+    fire(world)
+    assert world.bodies("T") == [] and world.timers.pending == 0
+
+
+def count_what_is_delivered_alone(patch: Patch) -> None:
+    real = TimerDelivery._put_batch
+
+    def put_batch(self: TimerDelivery, batch: list[Any]) -> int:
+        return real(self, [each._replace(counts=each.made is not None) for each in batch])
+
+    patch.setattr(TimerDelivery, "_put_batch", put_batch)
+
+
+def test_rmq_8311(world: World) -> None:
+    """Rounds within the time in which nobody is to be asked are not counted as checks."""
+    producer = Producer()
+    connect(world, p=producer)
+    half(world, CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+    for _ in range(20):
+        world.checks.step(world.clock.now_ms())
+        world.dispatch()
+        world.advance(30)
+    assert producer.asked == 0
+    world.advance(1)
+    world.checks.step(world.clock.now_ms())
+    assert producer.asked == 1
+
+
+def count_every_round(patch: Patch) -> None:
+    def bring_up(self: TransactionChecks, root: int, half: Any, checks: int) -> None:
+        self._transactions.copy(root, half, checks + 1)
+
+    patch.setattr(TransactionChecks, "_bring_up", bring_up)
+
+
+def test_rmq_9500(world: World) -> None:
+    """A check that fails keeps neither the others of its round from theirs nor the progress."""
+    producer = Producer()
+    connect(world, bad=Producer(fails=True), p=producer)
+    half(world, b"first", PGROUP="bad")
+    half(world, b"second")
+    world.advance(60)
+    for _ in range(2):
+        world.checks.step(world.clock.now_ms())
+        world.dispatch()
+    assert producer.asked == 2
+    assert {m.property(props.PGROUP) for m in world.read(TRANSACTION_HALF_TOPIC)} == {"bad", "p"}
+
+
+def end_the_round(patch: Patch) -> None:
+    patch.setattr(TransactionChecks, "_try", TransactionChecks._look_at)
+
+
+BUGS: dict[int, Callable[[Patch], None]] = {
+    6984: repeat_the_batch,
+    9654: a_buffer_of_100_bytes_more,
+    10668: keep_units_of_lost_records,
+    10019: count_what_is_delivered_alone,
+    8311: count_every_round,
+    9500: end_the_round,
+}
+
+
+@pytest.mark.parametrize("number", BUGS)
+def test_its_own_bug_breaks_it(number: int, world: World, monkeypatch: Patch) -> None:
+    BUGS[number](monkeypatch)
+    with pytest.raises((AssertionError, RuntimeError)):
+        globals()[f"test_rmq_{number}"](world)
