@@ -141,7 +141,7 @@ def visible(text: str) -> str:
 
 
 def cell(value: Any) -> str:
-    if value is None:
+    if value is None or value == [] or value == ():
         return "-"
     if isinstance(value, datetime):
         return value.astimezone().isoformat(sep=" ", timespec="milliseconds")

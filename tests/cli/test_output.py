@@ -224,3 +224,10 @@ async def test_errors_speak_of_the_commands_own_options(aerobee_broker, words, c
         await mq.send("orders", b"x")
     told = (await aerobee(*words, url=aerobee_broker.url, code=code)).err
     assert said in told and unsaid not in told
+
+
+async def test_what_a_message_does_not_have_is_a_dash_in_a_table(aerobee_broker):
+    async with aerobee_broker.connect() as mq:
+        await mq.send("orders", b"body")
+    done = await aerobee("message", "time", "orders", url=aerobee_broker.url)
+    assert re.search(r"[0-9A-F]{32} +- +- +body", done.out), done.out
