@@ -15,7 +15,7 @@ QUICK := not apache and not browser and not cpp and not etcd and not go and not 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage check format clean
+.PHONY: help run test coverage check check-tests format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | \
@@ -47,6 +47,9 @@ check: $(OK) ## format, lint, imports between layers, and types
 	$(V)/bin/ruff check .
 	$(V)/bin/lint-imports --no-logo
 	$(V)/bin/mypy
+
+check-tests: $(OK) ## types of the tests, too
+	cd tests && "$(abspath $(V))/bin/mypy" --config-file mypy.ini
 
 format: $(OK) ## rewrite the code in the project's format
 	$(V)/bin/ruff format .
