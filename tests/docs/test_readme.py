@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from peers.aerobee_broker import AerobeeBroker
+from peers.apache import STORE_SIZES
+from peers.tools import free_port, wait_for
 
 from aerobee.broker.settings import load_settings, setting_rows
 from aerobee.sync import connect
@@ -67,6 +70,31 @@ def test_the_shell_commands(broker: AerobeeBroker) -> None:
     assert "one cake" in outputs[1]
     assert "one cake" in outputs[2]
     assert "orders" in outputs[3]
+
+
+def test_the_slave_of_the_first_cluster_follows(broker: AerobeeBroker, tmp_path: Path) -> None:
+    command = blocks("sh", "brokerRole=SLAVE").replace("\\\n", "").replace(NAMESRV, broker.namesrv)
+    command = command.replace("10931", str(free_port(-2, 1)))
+    words = command.replace("/tmp/aerobee-slave", str(tmp_path / "slave")).split()
+    assert words[0] == "aerobee"
+    words[0] = str(Path(sys.executable).with_name("aerobee"))
+    sizes = [word for key, size in STORE_SIZES.items() for word in ("--set", f"{key}={size}")]
+    run([words[0], "send", "copied", "x"], broker)
+    with subprocess.Popen([*words, *sizes], stdout=subprocess.PIPE, text=True) as slave:
+        try:
+            wait_for(
+                lambda: is_followed(run([words[0], "replicas", "--json"], broker)),
+                timeout=60,
+                what="the slave has its master's log",
+            )
+        finally:
+            slave.terminate()
+
+
+def is_followed(text: str) -> bool:
+    """Whether the slave has all that its master has."""
+    rows = json.loads(text)
+    return len(rows) == 2 and rows[0]["log_end"] == rows[1]["log_end"] > 0
 
 
 def test_the_test_with_the_fixture(tmp_path: Path) -> None:
