@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from aerobee.pipeline.commands.catalog import catalog_jar
-from aerobee.pipeline.commands.common import Job, session, spark_options
+from aerobee.pipeline.commands.common import Job, connection_options, session, spark_options
 from aerobee.pipeline.commands.replay import dead_letters, replay, reprocess
 from aerobee.pipeline.commands.schema import schema
 from aerobee.pipeline.commands.table import archive, table
@@ -54,6 +54,7 @@ def audit(
 @click.option("--topics", help="Topics, separated by commas; default: all.")
 @click.option("--png", type=click.Path(), help="Plot to this file.")
 @click.option("--json", "json_path", type=click.Path(), help="Write the figures there.")
+@connection_options
 @spark_options
 def stats(
     store: str | None,
@@ -61,6 +62,7 @@ def stats(
     topics: str | None,
     png: str | None,
     json_path: str | None,
+    options: dict[str, str],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -69,7 +71,7 @@ def stats(
 
     if bool(store) == bool(namesrv):
         raise click.UsageError("give --store or --namesrv")
-    wanted = job.Stats(str(Path(store).absolute()) if store else None, namesrv, topics)
+    wanted = job.Stats(str(Path(store).absolute()) if store else None, namesrv, topics, options)
     rows = job.hourly(session("stats", master, conf), wanted)
     lags = job.lag_of(wanted, rows)
     job.show(rows, lags, Console())
@@ -85,18 +87,22 @@ def ledger() -> None:
     """What brokers remember of the queries of the exactly-once sink."""
 
 
-def _cluster(namesrv: str) -> Cluster:
+def _cluster(namesrv: str, options: dict[str, str]) -> Cluster:
     from aerobee.pipeline.options import CONNECTION, Options
 
-    return Cluster(Access.of(Options(CONNECTION, {"namesrv": namesrv})).at_start())
+    return Cluster(Access.of(Options(CONNECTION, options | {"namesrv": namesrv})).at_start())
 
 
 @ledger.command("list", cls=Job)
 @click.option("--namesrv", required=True, metavar="HOST:PORT")
-def list_ledger(namesrv: str) -> None:
+@connection_options
+def list_ledger(namesrv: str, options: dict[str, str]) -> None:
     """Every query with its newest batch and the time of that commit."""
-    with _cluster(namesrv) as cluster:
-        for entry in entries(cluster):
+    with _cluster(namesrv, options) as cluster:
+        found = entries(cluster)
+        if not found:
+            click.echo("no broker remembers a query of the exactly-once sink", err=True)
+        for entry in found:
             at = "-" if entry.committed_at is None else f"{entry.committed_at:%Y-%m-%dT%H:%M:%SZ}"
             more = "  a commit has begun" if entry.is_committing else ""
             click.echo(f"{entry.query}  batch {entry.batch}  {at}  {entry.address}{more}")
@@ -106,12 +112,15 @@ def list_ledger(namesrv: str) -> None:
 @click.argument("queries", nargs=-1)
 @click.option("--namesrv", required=True, metavar="HOST:PORT")
 @click.option("--older-than", type=click.IntRange(min=1), metavar="DAYS", help="All so old.")
-def forget_ledger(queries: tuple[str, ...], namesrv: str, older_than: int | None) -> None:
+@connection_options
+def forget_ledger(
+    queries: tuple[str, ...], namesrv: str, older_than: int | None, options: dict[str, str]
+) -> None:
     """Remove QUERIES that will not run again: a batch that is run again is published again."""
     if not queries and older_than is None:
         raise click.UsageError("name queries, or give --older-than")
     age = None if older_than is None else timedelta(days=older_than)
-    with _cluster(namesrv) as cluster:
+    with _cluster(namesrv, options) as cluster:
         for entry in forget(cluster, queries, age):
             click.echo(f"{entry.query} forgotten by {entry.address}")
 

@@ -36,6 +36,19 @@ def parse_pairs(_ctx: Any, _parameter: Any, pairs: tuple[str, ...]) -> dict[str,
     return table
 
 
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a cluster with access control or TLS needs, as in a query."""
+    return click.option(
+        "--option",
+        "options",
+        multiple=True,
+        callback=parse_pairs,
+        metavar="NAME=VALUE",
+        help="An option of the Spark source or sink: accessKey, secretKey, useTLS, tlsCaFile, "
+        "timeout.broker; may be repeated.",
+    )(command)
+
+
 class Job(click.Command):
     """Turns the pipeline's own errors into a sentence and exit code 1."""
 

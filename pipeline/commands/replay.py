@@ -9,7 +9,7 @@ import click
 from aerobee.pipeline.commands.common import (
     FORMATS,
     Job,
-    parse_pairs,
+    connection_options,
     parse_time,
     session,
     spark_options,
@@ -33,14 +33,6 @@ _STATE = (
     click.option("--state", help="Where plans are kept; default: ~/.local/state/aerobee/replays."),
     click.option("--again", is_flag=True, help="Also what an earlier run has sent."),
 )
-_CONNECTION = click.option(
-    "--option",
-    "options",
-    multiple=True,
-    callback=parse_pairs,
-    metavar="NAME=VALUE",
-    help="An option of the Spark sink: accessKey, secretKey, useTLS, tlsCaFile, timeout.broker.",
-)
 
 
 def _with(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +53,7 @@ def _with(*options: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--exactly-once", is_flag=True, help="Run again, it goes on (Aerobee brokers only).")
 @click.option("--sql", help="Over the view `messages`: what it selects is sent.")
 @click.option("--format", "table_format", type=FORMATS, help="Not needed any more.", hidden=True)
-@_with(*_STATE, _CONNECTION)
+@_with(*_STATE, connection_options)
 @spark_options
 def replay(
     table_format: str | None, master: str, conf: tuple[str, ...], again: bool, **more: Any
@@ -93,7 +85,7 @@ def _tell(done: Any, *, dry_run: bool, changed: bool) -> None:
 @click.option("--format", "table_format", type=FORMATS, default="parquet", show_default=True)
 @click.option("--partition", multiple=True, metavar="COLUMN", help="Partition the table by it.")
 @click.option("--rate", type=click.IntRange(min=1), help="Messages per second into the topic.")
-@_with(*_STATE, _CONNECTION)
+@_with(*_STATE, connection_options)
 @spark_options
 def reprocess(
     source: str,
@@ -158,7 +150,7 @@ def reprocess(
 @click.option("--sql", help="Over the view `letters`: SELECT * FROM letters WHERE ...")
 @click.option("--again", is_flag=True, help="Also those that were sent back before.")
 @click.option("--dry-run", is_flag=True, help="Count what would be sent.")
-@_CONNECTION
+@connection_options
 @spark_options
 def dead_letters(master: str, conf: tuple[str, ...], **more: Any) -> None:
     """Send the dead letters of GROUP that a query chooses back to their topics, each once."""

@@ -14,8 +14,8 @@ from rich.console import Console
 from aerobee.pipeline.commands.common import (
     FORMATS,
     Job,
+    connection_options,
     parse_duration,
-    parse_pairs,
     session,
     spark_options,
 )
@@ -45,18 +45,8 @@ _UPKEEP = (
 )
 
 
-_SOURCE = click.option(
-    "--option",
-    "source_options",
-    multiple=True,
-    callback=parse_pairs,
-    metavar="NAME=VALUE",
-    help="An option of the Spark source: accessKey, secretKey, useTLS, tlsCaFile, timeout.broker.",
-)
-
-
 def common_options(command: Any) -> Any:
-    for option in (_SOURCE, *reversed(_UPKEEP)):
+    for option in (connection_options, *reversed(_UPKEEP)):
         command = option(command)
     return command
 
@@ -110,7 +100,7 @@ def table(
     small_files: int,
     keep: timedelta,
     clean_every: timedelta,
-    source_options: dict[str, str],
+    options: dict[str, str],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -133,7 +123,7 @@ def table(
         fail_on_data_loss=not allow_loss,
         upkeep=Upkeep(small_files, keep, clean_every.total_seconds()),
         schema=load_shape(schema) if schema else None,
-        options=source_options,
+        options=options,
     )
     spark = session("table", master, conf, retries=True)
     if retry_rejected:
@@ -170,7 +160,7 @@ def archive(
     small_files: int,
     keep: timedelta,
     clean_every: timedelta,
-    source_options: dict[str, str],
+    options: dict[str, str],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -195,7 +185,7 @@ def archive(
         group,
         not allow_loss,
         Upkeep(small_files, keep, clean_every.total_seconds()),
-        options=source_options,
+        options=options,
     )
     run_table(job, "archive", None, session("archive", master, conf, retries=True), "archived")
 

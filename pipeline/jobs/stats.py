@@ -1,7 +1,7 @@
 """stats: messages, sizes, rates and latency per topic and hour, and the groups' lag."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
 
@@ -26,6 +26,7 @@ class Stats:
     store: str | None = None
     namesrv: str | None = None
     topics: str | None = None
+    options: dict[str, str] = field(default_factory=dict)  # of the connection
 
 
 def hourly(spark: Any, job: Stats) -> list[Any]:
@@ -40,7 +41,7 @@ def hourly(spark: Any, job: Stats) -> list[Any]:
     if job.store:
         reader = reader.option("path", job.store)
     else:
-        reader = reader.option("namesrv", job.namesrv)
+        reader = reader.options(**job.options | {"namesrv": job.namesrv})
     if job.topics:
         reader = reader.option("subscribe", job.topics)
     elif not job.store:
@@ -92,10 +93,10 @@ def store_lag(store: str) -> list[tuple[str, str, int]]:
     return sorted(lags)
 
 
-def cluster_lag(namesrv: str, topics: list[str]) -> list[tuple[str, str, int]]:
+def cluster_lag(connection: dict[str, str], topics: list[str]) -> list[tuple[str, str, int]]:
     """(group, topic, messages behind) of a running cluster."""
     lags: dict[tuple[str, str], int] = {}
-    with Cluster(Access.of(Options(CONNECTION, {"namesrv": namesrv}))) as cluster:
+    with Cluster(Access.of(Options(CONNECTION, connection))) as cluster:
         for topic in topics:
             for share in cluster.route(topic) or ():
                 for group in _groups(cluster, share.address, topic):
@@ -129,7 +130,7 @@ def lag_of(job: Stats, rows: list[Any]) -> list[tuple[str, str, int]]:
     if job.store:
         return store_lag(job.store)
     topics = sorted({row["topic"] for row in rows})
-    return cluster_lag(job.namesrv or "", topics)
+    return cluster_lag(job.options | {"namesrv": job.namesrv or ""}, topics)
 
 
 def show(rows: list[Any], lags: list[tuple[str, str, int]], console: Console) -> None:

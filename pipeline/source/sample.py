@@ -14,9 +14,9 @@ from aerobee.pipeline.wire import Access, Cluster
 log: Final = logging.getLogger("aerobee.pipeline")
 
 
-def newest_values(namesrv: str, topic: str, count: int) -> Iterator[bytes]:
+def newest_values(connection: dict[str, str], topic: str, count: int) -> Iterator[bytes]:
     """The bodies of the newest messages of each queue, about so many together."""
-    options = source_options({"namesrv": namesrv, "subscribe": topic}, streaming=False)
+    options = source_options(connection | {"subscribe": topic}, streaming=False)
     with Cluster(Access.of(options).at_start()) as cluster:
         addresses = discover(cluster, options)
         first, end = edges(cluster, addresses)
