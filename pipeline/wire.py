@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from aerobee.pipeline.outage import Outage, Unreachable
 from aerobee.protocol.json import fastjson
+from aerobee.protocol.names import is_users_topic
 from aerobee.protocol.tls import client_context
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -277,18 +278,27 @@ class Cluster:
         )
 
     def topics(self) -> list[str]:
-        what, code = "listing the topics", RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        answer = self.ask_name_server(what, code, {})
-        body = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
-        return sorted(body.get("topicList") or ())
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        return sorted(self._told("listing the topics", code).get("topicList") or ())
+
+    def users_topics(self) -> list[str]:
+        """The topics that people are shown in a list."""
+        info = self._brokers()
+        servers = {*(info.get("brokerAddrTable") or ()), *(info.get("clusterAddrTable") or ())}
+        return [topic for topic in self.topics() if is_users_topic(topic, servers)]
 
     def masters(self) -> list[str]:
         """The addresses of all brokers that the name servers know."""
-        what, code = "listing the brokers", RequestCode.GET_BROKER_CLUSTER_INFO
-        answer = self.ask_name_server(what, code, {})
-        body = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
-        brokers = (body.get("brokerAddrTable") or {}).values()
+        brokers = (self._brokers().get("brokerAddrTable") or {}).values()
         return sorted(_first(broker["brokerAddrs"])[1] for broker in brokers)
+
+    def _brokers(self) -> dict[str, Any]:
+        return self._told("listing the brokers", RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    def _told(self, what: str, code: int) -> dict[str, Any]:
+        answer = checked(self.ask_name_server(what, code, {}), what, ";".join(self.access.namesrv))
+        told: dict[str, Any] = fastjson.loads(answer.body)
+        return told
 
 
 def _first(addresses: dict[Any, str]) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """The topics and groups that RocketMQ keeps for itself, and how names are built from a group's."""
 
+from collections.abc import Container
 from typing import Final
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -54,6 +55,17 @@ def is_system_topic(topic: str) -> bool:
         topic in SYSTEM_TOPICS
         or topic == REPLAYED_TOPIC
         or topic.startswith((SYSTEM_TOPIC_PREFIX, "RMQ_SYS_"))
+    )
+
+
+def is_users_topic(topic: str, servers: Container[str]) -> bool:
+    """Whether people are shown it in a list; `servers`: the names of brokers and clusters, for each
+    of which there is a topic."""
+    return (
+        topic not in servers
+        and not is_system_topic(topic)
+        and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        and not topic.endswith(REPLY_SUFFIX)
     )
 
 

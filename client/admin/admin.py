@@ -17,12 +17,9 @@ from aerobee.client.transport.routes import AUTO_CREATE_QUEUES, PERM_READ, PERM_
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.names import (
-    DLQ_PREFIX,
-    REPLY_SUFFIX,
-    RETRY_PREFIX,
     TEMPLATE_TOPIC,
     is_system_group,
-    is_system_topic,
+    is_users_topic,
 )
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
@@ -111,14 +108,7 @@ class Admin:
             return sorted(names)
         brokers = await self.brokers()
         hidden = {row.name for row in brokers} | {row.cluster for row in brokers}
-        return sorted(
-            name
-            for name in names
-            if name not in hidden
-            and not is_system_topic(name)
-            and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-            and not name.endswith(REPLY_SUFFIX)
-        )
+        return sorted(name for name in names if is_users_topic(name, hidden))
 
     async def create_topic(
         self,

@@ -90,8 +90,8 @@ def _topics(cluster: Cluster, options: Options) -> Iterable[str]:
 
 
 def _no_topic(topic: str, cluster: Cluster) -> str:
-    names = [name for name in cluster.topics() if not is_system_topic(name)]
-    return f"topic {topic} does not exist on this cluster; it has {shown_topics(names)}"
+    names = shown_topics(cluster.users_topics())
+    return f"topic {topic} does not exist on this cluster; it has {names}"
 
 
 def shown_topics(names: Sequence[str]) -> str:

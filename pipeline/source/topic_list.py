@@ -11,7 +11,6 @@ from aerobee.pipeline.options import Options
 from aerobee.pipeline.source.partitions import arrow_schema_of
 from aerobee.pipeline.source.queues import discover
 from aerobee.pipeline.wire import Access, Cluster
-from aerobee.protocol.names import is_system_topic
 
 TOPICS_DDL: Final = "topic string"
 
@@ -25,7 +24,7 @@ class TopicsReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         with Cluster(self.access) as cluster:
-            names = sorted(name for name in cluster.topics() if not is_system_topic(name))
+            names = cluster.users_topics()
         yield pa.record_batch([pa.array(names, pa.string())], schema=arrow_schema_of(self.schema))
 
 
