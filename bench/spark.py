@@ -94,7 +94,7 @@ def fill(namesrv: str, rows: int, body_size: int) -> None:
             time.sleep(0.1)  # the queues follow the log
 
 
-def session() -> Any:
+def session(config: dict[str, str] | None = None) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -105,6 +105,7 @@ def session() -> Any:
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.ui.showConsoleProgress": "false",
+        **(config or {}),
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -190,7 +191,8 @@ def cpu_seconds() -> dict[tuple[str, int], float]:
         fields = rest.split()
         pid = int(path.parent.name)
         parents[pid] = int(fields[1])
-        kind = "jvm" if name == "java" else "broker" if b"listenPort" in command else "python"
+        is_broker = b"listenPort" in command or b"kafka.Kafka\0" in command
+        kind = "broker" if is_broker else "jvm" if name == "java" else "python"
         used[kind, pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return {(kind, pid): used[kind, pid] for kind, pid in used if _is_ours(pid, parents)}
 

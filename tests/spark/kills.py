@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -23,7 +24,8 @@ def wait_until(check: Callable[[], bool], driver: subprocess.Popen[str], seconds
 
 def kill_group(driver: subprocess.Popen[str]) -> str:
     """SIGKILL for Python, JVM and workers at once; what the driver printed."""
-    os.killpg(driver.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has ended by itself
+        os.killpg(driver.pid, signal.SIGKILL)
     output, _ = driver.communicate()
     return output
 

@@ -1,17 +1,20 @@
 """A driver to be killed: copies topic `in` to `alo` (at least once) and `eo` (exactly once).
 
 Rows pass slowly, so that a kill meets a batch in the middle. Ends when both copies are complete; on
-Spark 4.1, where an AvailableNow run is one batch, after a run that found nothing more.
+Spark 4.1, where an AvailableNow run is one batch, after a run that found nothing more. With the
+setting `done` it copies exactly once only, without an end until that file is there.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming import StreamingQuery
 from spark.helpers import session_config
 
 SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}
@@ -25,35 +28,54 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     print("started", flush=True)
-    while copy(spark, settings) and not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
-        pass
+    if "done" in settings:
+        follow(spark, settings)
+    else:
+        while copy(spark, settings) and not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
+            pass
     spark.stop()
     print("complete", flush=True)
 
 
+def follow(spark: SparkSession, settings: dict[str, Any]) -> None:
+    """Copies what comes until the file `done` is there, and then what has come."""
+    query = start(spark, settings, "eo", "exactly-once", processingTime="0 seconds")
+    while not Path(settings["done"]).exists():
+        query.awaitTermination(1)
+    query.processAllAvailable()
+    query.stop()
+
+
 def copy(spark: SparkSession, settings: dict[str, Any]) -> int:
     """Runs both queries to their end; how many rows they read."""
-    nap = f"reflect('java.lang.Thread', 'sleep', {settings['pause_ms']}L)"
-    queries = []
-    for topic, guarantee in (("alo", "at-least-once"), ("eo", "exactly-once")):
-        source = (
-            spark.readStream.format("aerobee")
-            .options(namesrv=settings["namesrv"], subscribe="in", startingOffsets="earliest")
-            .option("maxOffsetsPerTrigger", settings["limit"])
-            .option("availableNow", "false")
-            .load()
-            .selectExpr(f"element_at(array(value, cast({nap} as binary)), 1) as value", "tags")
-        )
-        writer = (
-            source.writeStream.format("aerobee")
-            .options(namesrv=settings["namesrv"], topic=topic, deliveryGuarantee=guarantee)
-            .option("maxBatchBytes", 2048)
-            .option("checkpointLocation", f"{settings['checkpoints']}/{topic}")
-        )
-        queries.append(writer.trigger(availableNow=True).start())
+    queries = [
+        start(spark, settings, topic, guarantee, availableNow=True)
+        for topic, guarantee in (("alo", "at-least-once"), ("eo", "exactly-once"))
+    ]
     for query in queries:
         query.awaitTermination()
     return sum(progress.numInputRows for query in queries for progress in query.recentProgress)
+
+
+def start(
+    spark: SparkSession, settings: dict[str, Any], topic: str, guarantee: str, **trigger: Any
+) -> StreamingQuery:
+    nap = f"reflect('java.lang.Thread', 'sleep', {settings['pause_ms']}L)"
+    source = (
+        spark.readStream.format("aerobee")
+        .options(namesrv=settings["namesrv"], subscribe="in", startingOffsets="earliest")
+        .option("maxOffsetsPerTrigger", settings["limit"])
+        .option("availableNow", "false")
+        .load()
+        .selectExpr(f"element_at(array(value, cast({nap} as binary)), 1) as value", "tags")
+    )
+    writer = (
+        source.writeStream.format("aerobee")
+        .options(namesrv=settings["namesrv"], topic=topic, deliveryGuarantee=guarantee)
+        .option("maxBatchBytes", 2048)
+        .option("checkpointLocation", f"{settings['checkpoints']}/{topic}")
+    )
+    return writer.trigger(**trigger).start()
 
 
 main()

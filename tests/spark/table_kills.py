@@ -6,47 +6,20 @@ each kill every table is opened with all readers, Spark among them.
 
 from __future__ import annotations
 
-import random
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 from peers.aerobee_broker import AerobeeBroker
-from spark.helpers import create_topic, numbers, produce, start_script
-from spark.kills import kill_group, kill_worker, wait_until
+from spark.helpers import create_topic, numbers, start_script
+from spark.kill_rounds import KillRounds, Load
 from spark.lake_readers import FORMATS, open_with_others, with_spark
 
 from aerobee.pipeline.lake.opening import format_of, open_table
 
 TOPIC = "kept"
 QUEUES = 3
-CHUNK = 10
-
-
-class Load:
-    """Sends numbered messages until it is stopped, and again what a broker that died refused."""
-
-    def __init__(self, namesrv: str) -> None:
-        self.sent = 0
-        self._namesrv = namesrv
-        self._stop = threading.Event()
-        self.paused = threading.Lock()  # held while the broker is down: a message whose answer is
-        self._thread = threading.Thread(target=self._run)  # lost would be sent twice
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.2):
-            with self.paused:
-                queue_id = self.sent // CHUNK % QUEUES
-                produce(self._namesrv, TOPIC, numbers(CHUNK, self.sent), queue_id=queue_id)
-                self.sent += CHUNK
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def check(root: Path) -> dict[str, int]:
@@ -72,11 +45,9 @@ def check(root: Path) -> dict[str, int]:
 
 def run(folder: Path, kills: int, others: int, seed: int) -> dict[str, int]:
     """So many kills of the driver, and of workers and of the broker; the rows of each table."""
-    chance = random.Random(seed)
     root = folder / "lake"
     with AerobeeBroker(folder / "broker", brokerName="broker-a") as broker:
         create_topic(broker.broker, TOPIC, QUEUES)
-        load = Load(broker.namesrv)
         settings = {
             "namesrv": broker.namesrv,
             "topic": TOPIC,
@@ -86,24 +57,9 @@ def run(folder: Path, kills: int, others: int, seed: int) -> dict[str, int]:
             "rows_per_commit": 60,
         }
         script = Path(__file__).with_name("table_driver.py")
-        try:
-            for n in range(kills):
-                driver = start_script(script, settings)
-                more = _commits(root) + chance.randint(1, 5)
-                wait_until(lambda more=more: _commits(root) >= more, driver, 120)  # type: ignore[misc]
-                if n < others:
-                    time.sleep(chance.random())
-                    kill_worker(driver)
-                    with load.paused:
-                        broker.kill()
-                        time.sleep(chance.random())
-                        broker.start()
-                time.sleep(chance.random())
-                assert driver.poll() is None, driver.communicate()[0][-3000:]
-                kill_group(driver)
-                print(f"kill {n + 1}: {check(root)} of {load.sent}", flush=True)
-        finally:
-            load.stop()
+        rounds = KillRounds(broker, lambda: start_script(script, settings), seed)
+        with Load(broker.namesrv, TOPIC, QUEUES) as load:
+            rounds.run(kills, others, load, lambda: _commits(root), lambda: check(root), most=5)
         (folder / "done").touch()
         driver = start_script(script, settings | {"rows_per_commit": 5000})
         output, _ = driver.communicate(timeout=600)
@@ -124,4 +80,4 @@ if __name__ == "__main__":
     count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     with_spark()
     with tempfile.TemporaryDirectory() as temporary:
-        print(run(Path(temporary), count, count // 5, start), flush=True)
+        print(run(Path(temporary), count, max(1, count // 5), start), flush=True)

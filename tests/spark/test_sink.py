@@ -206,7 +206,7 @@ def test_a_failed_exactly_once_write_leaves_nothing_visible(
     assert sum(topic_values(broker.namesrv, "whole-at-least-once").values()) > 0
 
 
-@pytest.mark.timeout(400)  # it starts Spark again and again
+@pytest.mark.timeout(900)  # it starts Spark again and again
 def test_every_row_is_there_once_after_kills_of_driver_worker_and_broker(
     own_broker: Callable[..., AerobeeBroker], tmp_path: Path
 ) -> None:
@@ -230,17 +230,17 @@ def test_every_row_is_there_once_after_kills_of_driver_worker_and_broker(
 
     driver = start_script(DRIVER, settings)
     try:
-        assert wait_until(lambda: written() >= 150, driver, 100)  # in the middle of a batch
+        assert wait_until(lambda: written() >= 150, driver, 300)  # in the middle of a batch
     finally:
         kill_group(driver)
     for _ in range(3):
         driver = start_script(DRIVER, settings)
         try:
-            assert wait_until(lambda: written() >= 550, driver, 100)
+            assert wait_until(lambda: written() >= 550, driver, 300)
             assert kill_worker(driver), "there was no worker to kill"
-            assert wait_until(lambda: written() >= 1000, driver, 100)
+            assert wait_until(lambda: written() >= 1000, driver, 300)
             broker.kill_and_start()
-            output, _ = driver.communicate(timeout=100)
+            output, _ = driver.communicate(timeout=300)
         finally:
             if driver.poll() is None:
                 kill_group(driver)

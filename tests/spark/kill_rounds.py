@@ -1,0 +1,92 @@
+"""Rounds of kills under load: a driver, and in the first rounds its worker and the broker too."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.aerobee_broker import AerobeeBroker
+from spark.helpers import numbers, produce, session_config
+from spark.kills import kill_group, kill_worker, wait_until
+
+CHUNK = 10
+
+
+def warm_start(archive: Path, *, make: bool = False) -> dict[str, str]:
+    """Spark settings for a JVM that starts with the classes of an earlier one, which made it."""
+    options = session_config()["spark.driver.extraJavaOptions"]
+    way = "ArchiveClassesAtExit" if make else "SharedArchiveFile"
+    return {"spark.driver.extraJavaOptions": f"{options} -Xshare:auto -XX:{way}={archive}"}
+
+
+class Load:
+    """Sends numbered messages until it is left."""
+
+    def __init__(self, namesrv: str, topic: str, queues: int) -> None:
+        self.sent = 0
+        self._namesrv = namesrv
+        self._topic = topic
+        self._queues = queues
+        self._stop = threading.Event()
+        self.paused = threading.Lock()  # held while the broker is down: a message whose answer is
+        self._thread = threading.Thread(target=self._run)  # lost would be sent twice
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.2):
+            with self.paused:
+                queue_id = self.sent // CHUNK % self._queues
+                rows = numbers(CHUNK, self.sent)
+                produce(self._namesrv, self._topic, rows, queue_id=queue_id)
+                self.sent += CHUNK
+
+
+@dataclass(frozen=True, slots=True)
+class KillRounds:
+    """Starts the driver again after each kill; a seed decides about the moments."""
+
+    broker: AerobeeBroker
+    start: Callable[[], subprocess.Popen[str]]
+    seed: int
+
+    def run(
+        self,
+        kills: int,
+        others: int,
+        load: Load,
+        progress: Callable[[], int],
+        check: Callable[[], object],
+        most: int,
+    ) -> None:
+        """A driver is killed after it has come further by 1 to `most`, and `check` told."""
+        chance = random.Random(self.seed)
+        for n in range(kills):
+            driver = self.start()
+            try:
+                more = progress() + chance.randint(1, most)
+                wait_until(lambda more=more: progress() >= more, driver, 600)  # type: ignore[misc]
+                if n < others:
+                    time.sleep(chance.random())
+                    assert kill_worker(driver), "there was no worker to kill"
+                    with load.paused:
+                        self.broker.kill()
+                        time.sleep(chance.random())
+                        self.broker.start()
+                time.sleep(chance.random())
+            finally:
+                ended = driver.poll() is not None
+                output = kill_group(driver)
+            assert not ended, output[-3000:]
+            print(f"kill {n + 1}: {check()} of {load.sent}", flush=True)
