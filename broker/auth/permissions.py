@@ -314,6 +314,7 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.GET_BROKER_HA_STATUS: _CLUSTER_GET,
     RequestCode.GET_BROKER_EPOCH_CACHE: _CLUSTER_GET,
     RequestCode.EXCHANGE_BROKER_HA_INFO: _CLUSTER_UPDATE,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _CLUSTER_UPDATE,
     RequestCode.GET_TIMER_CHECK_POINT: _CLUSTER_GET,
     RequestCode.GET_TIMER_METRICS: _CLUSTER_GET,
     # users and their rights

@@ -14,7 +14,7 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.compiled import PATH
-from aerobee.broker.daemon.failover_wiring import ReplicaHere
+from aerobee.broker.daemon.failover_wiring import ReplicaHere, id_of
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.daemon.process import run_daemon
 from aerobee.broker.daemon.replication import Following, copies_of, in_sync_of, start_master
@@ -119,10 +119,13 @@ class AppBroker:
         """Open ports and store, recover, listen. StartError or StoreError says what is wrong."""
         self._stopping = False
         async with self._lives:
-            role = self.settings.broker_role
+            role, disk = self.settings.broker_role, self._disk or RealDisk()
+            if self.settings.has_arbiter:
+                self.roles.broker_id = await id_of(
+                    self.settings, disk, lambda: not (self._given_up or self._stopping)
+                )
             self.roles.choose()
             if self.settings.has_arbiter:
-                disk = self._disk or RealDisk()
                 self._replica = ReplicaHere(
                     self.settings, self.roles, self._role_change, disk, self._restart
                 )

@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.daemon.leading import Leading
+from aerobee.broker.daemon.replica import NotStartedAgain, Replica
 from aerobee.broker.ha.arbiter import Alive, Arbiter, ArbiterError, View
 from aerobee.broker.ha.election import Elect, FollowMaster, Lead, Stand, Step, Voter, Wait
-from aerobee.broker.ha.in_sync import InSync
 from aerobee.broker.settings import Settings
-from aerobee.broker.store.refusals import Cause, Refusals
+from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.wire.codes import ResponseCode
 
 log = structlog.get_logger("aerobee.ha")
@@ -30,40 +31,22 @@ LOOK_S: Final = 0.25  # between two looks at the in-sync set
 LAST_WORD_S: Final = 2.0
 ASKED_S: Final = 10.0  # what a person asked for is done by then, or not at all
 START_AGAIN_S: Final = 1.0
-
-
-class NotStartedAgain(Exception):
-    """This broker was to start in another role, and has not; its log says why."""
-
-
-class Replica(Protocol):
-    """This broker, as far as it matters here."""
-
-    broker_id: int
-    leads: int  # the epoch in which it takes messages; 0: it does not
-    in_sync: InSync | None  # of a master
-
-    @property
-    def refusals(self) -> Refusals: ...
-    @property
-    def is_up(self) -> bool: ...  # False: it has not started again in its new role
-    def announcement(self) -> Alive: ...
-    async def follow(self, master: Alive, epoch: int) -> None: ...
-    async def stand(self) -> None: ...
-    async def vouch(self) -> None: ...
-    async def become_master(self, epoch: int) -> None: ...
-    async def become_slave(self) -> None: ...
+BEAT_S: Final = 1.0  # between two words to the arbiter, or less
 
 
 class Failover:
-    def __init__(self, settings: Settings, clock: Clock, arbiter: Arbiter, us: Replica) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, arbiter: Arbiter, us: Replica, life: str = ""
+    ) -> None:
+        """`life`: of this process, for the record."""
         self._settings = settings
         self._clock = clock
         self._arbiter = arbiter
         self._us = us
-        self._life = uuid.uuid4().hex
-        self._voter = Voter(us.broker_id, self._life)
-        self._lease_s = settings.failover_lease / 1000
+        self._voter = Voter(us.broker_id, life or uuid.uuid4().hex)
+        self._leading = Leading(settings, clock, arbiter, us)
+        self._lease_s = settings.lease_ms / 1000
+        self._beat_s = min(self._lease_s / 3, BEAT_S)
         self._view: View | None = None
         self._read_at = 0.0
         self._is_due = True  # the view may be older than what is known
@@ -72,13 +55,11 @@ class Failover:
         self._announcing = asyncio.Lock()
         self._stands = -1
         self._deadline = 0.0  # of our lease, counted from before it was asked for
-        self._known_revision = 0  # of the record, while we lead
         self._asked_until = 0.0  # a person wants us to be the master
         self._accept_loss = False  # whatever we lack
         self._failing_since: float | None = None
         self._reason = ""  # why the arbiter does not answer
         self.step: Step | None = None
-        self.elections = 0  # that we have won
 
     # -- what others ask
 
@@ -97,7 +78,8 @@ class Failover:
             "alive": sorted(view.alive) if view is not None else [],
             "awayReason": self._reason if away_s is not None else "",
             "awaySeconds": away_s,
-            "electionsWon": self.elections,
+            "arbiter": self._settings.arbiter_name,
+            "electionsWon": self._leading.elections,
             "epoch": record.epoch if record is not None else 0,
             "brokerId": self._us.broker_id,
             "inSync": sorted(record.in_sync) if record is not None else [],
@@ -111,7 +93,10 @@ class Failover:
         """A person wants us to be the master; our epoch then. Refused says why not."""
         record = self._view.record if self._view is not None else None
         if self.is_away or self._view is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"etcd does not answer: {self._reason}")
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{self._settings.arbiter_name} does not answer: {self._reason}",
+            )
         if self._us.leads:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -170,31 +155,28 @@ class Failover:
         """A loop that is stuck renews nothing: then others take over."""
         while True:
             await self.renew()
-            await self._clock.sleep(self._lease_s / 3)
+            await self._clock.sleep(self._beat_s)
 
     async def renew(self) -> None:
         """Keep our announcement alive, or make it again."""
         asked_at = self._clock.monotonic()
         try:
             async with self._announcing:
-                if await self._arbiter.renew():
-                    self._renewed(asked_at)
-                elif self._announced is not None:
+                if not await self._arbiter.renew():
+                    if self._announced is None:
+                        return
                     await self._arbiter.announce(self._announced)
-                    self._renewed(asked_at)
+                self._deadline = asked_at + self._lease_s
+                self._answered()
         except ArbiterError as error:
             self._away(error)
-
-    def _renewed(self, asked_at: float) -> None:
-        self._deadline = asked_at + self._lease_s
-        self._answered()
 
     def _away(self, error: ArbiterError) -> None:
         self._reason = str(error)
         if self._failing_since is None:
             self._failing_since = self._clock.monotonic()
             log.warning(
-                "etcd does not answer",
+                f"{self._settings.arbiter_name} does not answer",
                 reason=self._reason,
                 then="roles stay as they are; a master goes on while all in-sync replicas follow",
             )
@@ -204,7 +186,7 @@ class Failover:
             seconds = round(self._clock.monotonic() - self._failing_since, 1)
             self._failing_since = None
             self._is_due = True
-            log.info("etcd answers again", after_s=seconds)
+            log.info(f"{self._settings.arbiter_name} answers again", after_s=seconds)
 
     async def _announce(self, alive: Alive) -> None:
         async with self._announcing:
@@ -216,12 +198,12 @@ class Failover:
 
     async def look(self) -> None:
         """Do the next step, whatever it is."""
-        self._fence()
+        self._leading.fence(self._deadline, self._reason)
         now = self._clock.monotonic()
         try:
             if self._announced is None:
                 await self._announce(self._us.announcement())
-            if self._is_due or now - self._read_at > self._lease_s / 3:
+            if self._is_due or now - self._read_at > self._beat_s:
                 self._is_due = False
                 self._read_at = now
                 self._view = await self._arbiter.read()
@@ -248,13 +230,10 @@ class Failover:
         if isinstance(step, Wait) and step != self.step:
             log.warning("no master is followed", reason=step.reason)
         self.step = step
-        if not self._us.is_up and not isinstance(step, Lead):
-            await self._us.become_slave()
-            self._is_due = True
-        elif self._us.leads and not isinstance(step, Lead) and view.record is not None:
-            await self._give_way(view)
-        elif isinstance(step, Lead):
+        if isinstance(step, Lead):
             await self._lead(view, step)
+        elif not self._us.is_up or (self._us.leads and view.record is not None):
+            await self._give_way(view)
         elif isinstance(step, FollowMaster):
             await self._us.follow(step.master, step.epoch)
             self._stands = -1
@@ -295,82 +274,24 @@ class Failover:
             await self._us.vouch()
         log.info("this replica wants to be the master", epoch=step.record.epoch)
         if await self._arbiter.compare_and_set(step.revision, step.record) is not None:
-            self.elections += 1
             self._asked_until = 0.0
 
     async def _give_way(self, view: View) -> None:
-        assert view.record is not None
-        self._us.refusals.set(
-            Cause.SUPERSEDED,
-            f"another broker is the master: {view.record.master}, in epoch {view.record.epoch}; "
-            f"this one was in epoch {self._us.leads}",
-        )
+        if self._us.leads and view.record is not None:
+            self._us.refusals.set(
+                Cause.SUPERSEDED,
+                f"another broker is the master: {view.record.master or 'not elected yet'}, in "
+                f"epoch {view.record.epoch}; this one was in epoch {self._us.leads}",
+            )
         await self._us.become_slave()
         self._is_due = True
 
-    # -- as the master
-
     async def _lead(self, view: View, step: Lead) -> None:
-        record = step.record
-        if self._us.leads != record.epoch:
-            log.info("this broker is elected", epoch=record.epoch)
-            await self._us.become_master(record.epoch)
+        if self._us.leads != step.record.epoch:
+            await self._leading.begin(view, step)
             self._stands = -1
-            self._known_revision = view.revision
         await self._announce_if_new(replace(self._us.announcement(), stands=-1))
-        in_sync = self._us.in_sync
-        assert in_sync is not None
-        if view.revision != self._known_revision:  # what we proposed before is decided
-            in_sync.decided(record.in_sync)
-            self._known_revision = view.revision
-        refuse_if_few(in_sync, self._settings, self._us.refusals)
-        await self._propose(view, in_sync)
-        refuse_if_few(in_sync, self._settings, self._us.refusals)
-
-    async def _propose(self, view: View, in_sync: InSync) -> None:
-        wanted = in_sync.propose([one for one, alive in view.alive.items() if alive.electable])
-        if wanted is None:
-            return
-        assert view.record is not None
-        record = replace(view.record, in_sync=wanted)
-        in_sync.proposed(wanted)
-        self._is_due = True  # until we know better
-        revision = await self._arbiter.compare_and_set(view.revision, record)
-        if revision is None:
-            return
-        log.info(
-            "the in-sync set has changed",
-            before=sorted(view.record.in_sync),
-            now=sorted(wanted),
-        )
-        in_sync.decided(wanted)
-        self._known_revision = revision
-        self._view = View(record, revision, view.alive)
-
-    def _fence(self) -> None:
-        """Past our lease another one may be elected. It cannot be while all of our set follow us,
-        and what we acknowledge needs all of them anyway: this only tells clients sooner."""
-        us = self._us
-        if not us.leads or us.in_sync is None:
-            return
-        us.in_sync.observe()
-        if self._clock.monotonic() > self._deadline and not us.in_sync.all_follow():
-            us.refusals.set(
-                Cause.FENCED,
-                "etcd has not heard of this master in time, and not all in-sync replicas follow "
-                f"it: another broker may be the master by now ({self._reason or 'no answer'})",
-            )
-        else:
-            us.refusals.clear(Cause.FENCED)
-
-
-def refuse_if_few(in_sync: InSync, settings: Settings, refusals: Refusals) -> None:
-    in_sync.least = settings.min_in_sync_replicas  # which may have been changed
-    if in_sync.is_enough:
-        refusals.clear(Cause.FEW_IN_SYNC)
-    else:
-        refusals.set(
-            Cause.FEW_IN_SYNC,
-            f"{len(in_sync.recorded)} replicas are in sync, minInSyncReplicas={in_sync.least} are "
-            f"needed: start the others",
-        )
+        changed = await self._leading.look(view, step)
+        if changed is not view:
+            self._is_due = True
+            self._view = changed or view

@@ -1,19 +1,26 @@
-"""Failover wired to a broker: etcd by its settings, and the broker as `failover` sees it."""
+"""Failover wired to a broker: the arbiter by its settings, and the broker as `failover` sees it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import Awaitable, Callable
 
 import structlog
 
-from aerobee.broker.daemon.failover import Failover, NotStartedAgain, refuse_if_few
+from aerobee.broker.daemon.failover import Failover
+from aerobee.broker.daemon.leading import refuse_if_few
+from aerobee.broker.daemon.replica import NotStartedAgain
 from aerobee.broker.daemon.role_change import RoleChange
 from aerobee.broker.daemon.roles import Roles
-from aerobee.broker.ha.arbiter import Alive
+from aerobee.broker.ha.arbiter import Alive, ArbiterError
+from aerobee.broker.ha.controller import ControllerArbiter
+from aerobee.broker.ha.controller import Replica as AtController
+from aerobee.broker.ha.controller_client import ControllerClient
 from aerobee.broker.ha.electable import FILE_NAME, Electability, kernel_boot_id
 from aerobee.broker.ha.etcd import EtcdArbiter
+from aerobee.broker.ha.identity import given_id
 from aerobee.broker.ha.in_sync import InSync
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.listening import StartError
@@ -28,7 +35,44 @@ from aerobee.protocol.tls import client_context
 log = structlog.get_logger("aerobee.ha")
 
 
-def arbiter_of(settings: Settings, broker_id: int) -> EtcdArbiter:
+async def id_of(settings: Settings, disk: Disk, go_on: Callable[[], bool]) -> int:
+    """Our brokerId, by which the arbiter knows us. A controller gives it at the first start, which
+    is waited for; StartError when none does."""
+    if not settings.enable_controller_mode:
+        return settings.broker_id
+    client = ControllerClient(settings, _patience_s(settings))
+    try:
+        return await given_id(settings, disk, client, f";{uuid.uuid4().hex}", go_on)
+    except (ArbiterError, OSError) as error:
+        raise StartError(
+            f"no brokerId: {error}; the first start needs a controller, see controllerAddr"
+        ) from error
+    finally:
+        client.close()
+
+
+def _patience_s(settings: Settings) -> float:
+    """With one request to the arbiter."""
+    return min(max(settings.lease_ms / 3000, 0.5), 2.0)
+
+
+def _controller_of(
+    settings: Settings, broker_id: int, life: str, log_end: Callable[[], int]
+) -> ControllerArbiter:
+    us = AtController(
+        settings.broker_cluster_name,
+        settings.broker_name,
+        broker_id,
+        life,
+        log_end,
+        settings.broker_election_priority,
+    )
+    records, beats = (ControllerClient(settings, _patience_s(settings)) for _ in range(2))
+    lease = settings.controller_heart_beat_timeout_mills
+    return ControllerArbiter(us, records, beats, lease)
+
+
+def _etcd_of(settings: Settings, broker_id: int) -> EtcdArbiter:
     """StartError when its certificates cannot be used."""
     endpoints = endpoints_of(settings.etcd_endpoints)
     context = None
@@ -66,7 +110,12 @@ class ReplicaHere:
         self._roles = roles
         self._role_change = role_change
         self._restart = restart
-        self._arbiter = arbiter_of(settings, roles.broker_id)
+        self._life = uuid.uuid4().hex
+        self._arbiter: ControllerArbiter | EtcdArbiter
+        if settings.enable_controller_mode:
+            self._arbiter = _controller_of(settings, roles.broker_id, self._life, self._log_end)
+        else:
+            self._arbiter = _etcd_of(settings, roles.broker_id)
         folder = os.path.join(settings.store_path_root_dir, "config")
         self._electability = Electability(config_path(folder, FILE_NAME), disk, kernel_boot_id())
         self._broker: Broker | None = None
@@ -84,6 +133,8 @@ class ReplicaHere:
         if not self._settings.is_slave:
             self._electability.caught_up()
         self._broker, self.in_sync, self.leads = broker, None, 0
+        if isinstance(self._arbiter, ControllerArbiter):
+            broker.replication.role_changed = self._arbiter.notified
 
     def leads_with(self, in_sync: InSync) -> None:
         """It takes messages from now on, if its set is large enough without others."""
@@ -92,7 +143,10 @@ class ReplicaHere:
         self.leads = self._roles.epoch
 
     def make_failover(self, broker: Broker) -> Failover:
-        return Failover(self._settings, broker.clock, self._arbiter, self)
+        return Failover(self._settings, broker.clock, self._arbiter, self, self._life)
+
+    def _log_end(self) -> int:
+        return self._broker.store.max_physical_offset if self._broker is not None else 0
 
     # -- what failover asks
 
@@ -122,7 +176,9 @@ class ReplicaHere:
             return
         self._roles.hear(epoch)
         await following.turn_to(master.address, master.ha_address)
-        if following.has_all_confirmed and self._roles.epoch == epoch:
+        # A Java master does not note an epoch that begins where the last one did.
+        is_its_epoch = self._roles.epoch == epoch or not following.is_behind_ours
+        if following.has_all_confirmed and is_its_epoch:
             await asyncio.to_thread(self._electability.caught_up)
 
     async def stand(self) -> None:

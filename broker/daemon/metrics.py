@@ -263,14 +263,16 @@ class Collector(Families):
             yield family
 
     def _failover(self, told: dict[str, Any]) -> Iterator[Metric]:
-        """With etcd: whether it answers, and who could take over."""
+        """With an arbiter: whether it answers, and who could take over."""
         away_s = told["awaySeconds"] or 0
         for name, text, value in (
-            ("aerobee_failover_leads", "1: this broker is the master by etcd's record", "leads"),
-            ("aerobee_failover_epoch", "The epoch of etcd's record", "epoch"),
+            ("aerobee_failover_leads", "1: this broker is the master by the record", "leads"),
+            ("aerobee_failover_epoch", "The epoch of the record", "epoch"),
         ):
             yield self._single(name, text, told[value])
-        yield self._single("aerobee_etcd_away_seconds", "Since etcd does not answer", away_s)
+        yield self._single(
+            "aerobee_etcd_away_seconds", "Since etcd or the controller does not answer", away_s
+        )
         members = len(told["inSync"])
         yield self._single("aerobee_failover_in_sync", "Replicas in sync by the record", members)
         elections = told["electionsWon"]

@@ -196,6 +196,11 @@ class Following:
         return self._link.is_following
 
     @property
+    def is_behind_ours(self) -> bool:
+        """Whether the master that we have followed is no Java broker."""
+        return self._link.facts is None or self._link.facts.is_ours
+
+    @property
     def master_text(self) -> str:
         return self._link.master.main if self._link.master is not None else "nobody"
 

@@ -92,7 +92,7 @@ class Roles:
     @property
     def may_begin(self) -> bool:
         """Whether our settings let us be the first master."""
-        return self._configured != SLAVE
+        return self._configured != SLAVE or self._settings.enable_controller_mode
 
     @property
     def begins_epoch(self) -> bool:

@@ -1,5 +1,6 @@
 """The port to what decides who is master: one record, changed by compare-and-set, and announcements
-that expire. Adapters (`etcd`) implement it; nothing here does I/O.
+that expire. Adapters (`etcd`, `controller`) implement it; nothing
+here does I/O.
 
 The record is what Apache's controller keeps of a broker's name: epoch, master, in-sync set. Safety
 rests on it and on the logs. Announcements and their expiry only decide when somebody acts.
@@ -98,11 +99,16 @@ class View:
 class Arbiter(Protocol):
     """ArbiterError from any of these: nobody knows whether it happened."""
 
+    @property
+    def local(self) -> tuple[str, int]:
+        """Our address, as a machine that is reached from it may know us."""
+
     async def read(self) -> View:
         """As it is now: never older than what any earlier call has seen."""
 
     async def compare_and_set(self, revision: int, record: Record) -> int | None:
-        """Put the record if its revision is still this one; the new revision, None: it is not."""
+        """Put the record if its revision is still this one; the new revision, None: it is not, and
+        this was not put. An arbiter that elects by itself may elect another one."""
 
     async def announce(self, alive: Alive) -> None:
         """Until it expires."""

@@ -109,11 +109,11 @@ class Voter:
         if view.record is not None:
             return self._why_not(view.record, own)
         leading = [alive for alive in view.alive.values() if alive.leads > own.leads]
-        if leading:  # the record was deleted, or etcd restored
-            return f"etcd has no record of a master, but broker {leading[0].broker_id} leads"
+        if leading:  # the record was deleted, or an arbiter restored
+            return f"there is no record of a master, but broker {leading[0].broker_id} leads"
         if own.last_epoch and not own.electable:
             return (
-                "etcd has no record of a master, and this replica may lack what was acknowledged: "
+                "there is no record of a master, and this replica may lack what was acknowledged: "
                 "start the others, or use `aerobee promote --accept-loss`"
             )
         return ""

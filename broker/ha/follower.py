@@ -9,6 +9,7 @@ from aerobee.broker.ha.epochs import EpochFile, Epochs
 from aerobee.broker.ha.receiver import Receiver
 from aerobee.broker.ha.rejoin import Cut, Follow, LogState, plan_rejoin
 from aerobee.broker.ha.wire import FrameHead, FrameReader, StreamError, Welcome
+from aerobee.protocol.files.epoch_file import Epoch
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
@@ -25,6 +26,7 @@ class Follower:
         self._on_confirm = on_confirm
         self._store = store
         self._epoch_file = epoch_file
+        self._theirs: tuple[Epoch, ...] = ()  # the master's epochs, as it told them at first
 
     @property
     def is_settled(self) -> bool:
@@ -35,7 +37,7 @@ class Follower:
 
     def plan(self, welcome: Welcome, master_start: int) -> Follow | Cut:
         """What to do with our log; StreamError says why we cannot follow."""
-        store = self._store
+        store, self._theirs = self._store, welcome.epochs
         return plan_rejoin(
             LogState(store.min_physical_offset, store.max_physical_offset, self._epoch_file.epochs),
             LogState(master_start, welcome.log_end, Epochs(welcome.epochs)),
@@ -49,11 +51,15 @@ class Follower:
         return Receiver(plan.position, size, frames=frames)
 
     def _frame_begun(self, head: FrameHead) -> None:
-        """An epoch is on disk before its first byte."""
+        """An epoch is on disk before its first byte. A Java master names the next one with the last
+        bytes of each: of a short one we would hear nothing."""
         epochs, epoch = self._epoch_file.epochs, head.epoch
         assert epoch is not None
         if epoch.number > epochs.last:
-            self._epoch_file.save(epochs.begun(epoch.number, epoch.start))
+            for passed in self._theirs:
+                if epochs.last < passed.number < epoch.number:
+                    epochs = epochs.begun(*passed)
+            self._epoch_file.save(epochs.begun(*epoch))
         elif epochs and epoch != epochs.entries[-1]:
             raise StreamError(
                 f"the master sends epoch {epoch.number} from {epoch.start}, we are in {epochs!r}"

@@ -178,9 +178,17 @@ class InSync:
 
     # -- what became of proposals
 
-    def proposed(self, wanted: frozenset[int]) -> None:
-        """It is about to be sent: until it is known what became of it, it counts as if it were."""
+    def proposed(self, wanted: frozenset[int]) -> frozenset[int]:
+        """It is about to be sent: until it is known what became of it, it counts as if it were.
+        What `refused` is to be given."""
+        before = self._undecided
         self._undecided |= wanted
+        self._count()
+        return before
+
+    def refused(self, before: frozenset[int]) -> None:
+        """The last proposal was not put, for certain; of earlier ones nothing new is known."""
+        self._undecided = before
         self._count()
 
     def decided(self, members: frozenset[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from aerobee.broker.net.addresses import join
 from aerobee.broker.net.inner_client import inner_credentials, inner_tls
 from aerobee.broker.net.request_link import LinkError, RequestLink
 from aerobee.broker.settings import Settings
@@ -39,6 +40,7 @@ class MasterFacts:
     has_epochs: bool  # it speaks the stream with epochs
     role: str  # brokerRole
     has_users: bool  # access control is on
+    ha_address: str = ""  # where it sends its log
 
 
 class MasterClient:
@@ -56,12 +58,13 @@ class MasterClient:
         try:
             return MasterFacts(
                 int(settings.get("mappedFileSizeCommitLog") or settings["mapedFileSizeCommitLog"]),
-                int(figures["commitLogMinOffset"]),
-                int(figures["commitLogMaxOffset"]),
+                max(0, int(figures["commitLogMinOffset"])),  # -1: a Java broker without a file
+                max(0, int(figures["commitLogMaxOffset"])),
                 "sendsRefused" in figures,
                 "replicaEpoch" in figures,
                 settings.get("brokerRole", ""),
                 "true" in (settings.get("aclEnable"), settings.get("authenticationEnabled")),
+                _ha_address(self.address, settings),
             )
         except (KeyError, ValueError) as error:
             raise LinkError(f"master {self.address} does not tell its {error}") from None
@@ -93,6 +96,12 @@ class MasterClient:
 
     def close(self) -> None:
         self._link.close()
+
+
+def _ha_address(main: str, settings: dict[str, str]) -> str:
+    host, _, port = main.rpartition(":")
+    ha_port = int(settings.get("haListenPort") or 0)
+    return join(settings.get("brokerIP2") or host.strip("[]"), max(ha_port, 0) or int(port) + 1)
 
 
 def _nothing() -> None:

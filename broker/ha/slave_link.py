@@ -47,7 +47,7 @@ _OTHER: Final = (
 )
 _NO_MASTER: Final = (
     "no name server knows a master of this name yet",
-    "etcd knows no master of this name that is there",
+    "{} knows no master of this name that is there",
 )
 FIRST_BYTE: Final = b"\0"  # of every record, as none takes 16 MiB
 
@@ -82,6 +82,11 @@ class SlaveLink:
         self.facts: MasterFacts | None = None  # of the master that we follow
 
     @property
+    def _ha_address(self) -> str:
+        told = self.facts.ha_address if self.facts is not None else ""
+        return (self.master.ha if self.master is not None else "") or told
+
+    @property
     def is_following(self) -> bool:
         return self._stream is not None
 
@@ -91,7 +96,7 @@ class SlaveLink:
         return {
             "lastReadTimestamp": stream.read_ms if stream else 0,
             "lastWriteTimestamp": stream.written_ms if stream else 0,
-            "masterAddr": self.master.ha if self.master and stream else "",
+            "masterAddr": self._ha_address if stream else "",
             "masterFlushOffset": 0,
             "maxOffset": self._store.max_physical_offset,
             "transferredByteInSecond": stream.rate if stream else 0,
@@ -103,7 +108,8 @@ class SlaveLink:
             self.master = master = self._find_master()
             try:
                 if master is None:
-                    raise LinkError(_NO_MASTER[self._settings.has_arbiter])
+                    text = _NO_MASTER[self._settings.has_arbiter]
+                    raise LinkError(text.format(self._settings.arbiter_name))
                 await self._follow(master)
             except (OSError, LinkError, StreamError, LogFull) as error:
                 self._tell(str(error) or type(error).__name__)
@@ -121,7 +127,8 @@ class SlaveLink:
             self.facts = facts = await client.facts()
             self._check_file_size(facts)
             await self._settle()
-            host, _, port = master.ha.rpartition(":")
+            ha = master.ha or facts.ha_address  # a controller does not tell it
+            host, _, port = ha.rpartition(":")
             async with asyncio.timeout(CONNECT_S):
                 sock = await _connect(host.strip("[]"), int(port))
             try:
@@ -129,7 +136,8 @@ class SlaveLink:
                     await self._identify(client, sock)
                     if (context := inner_tls(self._settings)) is not None:
                         sock = await under_tls(sock, context, host.strip("[]"))
-                join = self._join_with_epochs if facts.has_epochs else self._join_plain
+                has_epochs = facts.has_epochs or self._settings.enable_controller_mode
+                join = self._join_with_epochs if has_epochs else self._join_plain
                 async with asyncio.timeout(JOIN_S):
                     joined = await join(client, facts, sock)
             except BaseException:
@@ -144,7 +152,7 @@ class SlaveLink:
         self._stream, self._told = stream, ""
         log.info(
             "the master is followed",
-            master=master.ha,
+            master=ha,
             from_offset=self._store.max_physical_offset,
             epoch=self._epoch_file.epochs.last,
         )

@@ -178,6 +178,12 @@ def get_access(broker: Broker, request: Request) -> Command:
     return request.command.answer(ResponseCode.SUCCESS, {"version": version}, data)
 
 
+def notify_role_changed(broker: Broker, request: Request) -> Command:
+    """The controller has elected somebody: we ask it for whom."""
+    broker.replication.role_changed()
+    return success(request)
+
+
 def get_timer_check_point(broker: Broker, request: Request) -> Command:
     """config/timercheck, for a replica; with the mark that stands beside it."""
     points = broker.timers.checkpoints
@@ -198,6 +204,7 @@ def handlers(broker: Broker) -> dict[int, Handler]:
             RequestCode.EXCHANGE_BROKER_HA_INFO: exchange_ha_info,
             RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
             RequestCode.GET_BROKER_EPOCH_CACHE: get_broker_epoch,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: notify_role_changed,
             PROMOTE: promote,
             GET_ACCESS: get_access,
             RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,

@@ -25,6 +25,10 @@ def _never(role: str, *, force: bool, accept_loss: bool) -> int:
     raise NotImplementedError(role, force, accept_loss)
 
 
+def _not_ours() -> None:
+    """Without a controller it matters to nobody."""
+
+
 class Promote(Protocol):
     def __call__(self, role: str, *, force: bool, accept_loss: bool) -> int: ...
 
@@ -38,4 +42,5 @@ class Replication:
     epochs: Callable[[], Sequence[tuple[tuple[int, int], int]]] = _no_epochs  # number, start; end
     promote: Promote = _never  # let a slave be the master; the new epoch
     failover: Callable[[], dict[str, Any]] = _no_master  # with an arbiter: what it says
+    role_changed: Callable[[], None] = _not_ours  # a controller has elected somebody
     is_settled: bool = True  # False: a failover may take back what could be pulled here

@@ -1,4 +1,4 @@
-"""Settings of failover without a person: etcd, its lease, and the in-sync set."""
+"""Settings of failover without a person: etcd or RocketMQ's controller, the in-sync set."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -8,6 +8,18 @@ from aerobee.broker.settings.fields import setting
 
 def endpoints_of(text: str) -> list[str]:
     return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+
+
+def addresses_of(text: str) -> list[str]:
+    return endpoints_of(text)
+
+
+def _check_addresses(value: str) -> str | None:
+    for part in addresses_of(value):
+        host, _, port = part.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            return f"{part} is not like 10.0.0.1:9878; part them by semicolons"
+    return None
 
 
 def _check_endpoints(value: str) -> str | None:
@@ -49,6 +61,31 @@ class FailoverSettings:
     )
     etcd_cert_file: str = setting("", "Our own certificate for etcd; empty: none.", ours=True)
     etcd_key_file: str = setting("", "Its private key.", ours=True)
+    enable_controller_mode: bool = setting(
+        False, "RocketMQ 5's controller says who is the master: see controllerAddr."
+    )
+    controller_addr: str = setting(
+        "",
+        "RocketMQ's controllers; the one that leads is found by itself.",
+        unit="addresses",
+        check=_check_addresses,
+    )
+    fetch_controller_addr_by_dns_lookup: bool = setting(
+        False, "Each name in controllerAddr stands for all addresses that it has."
+    )
+    controller_heart_beat_timeout_mills: int = setting(
+        10000,
+        "A master that the controller has not heard of for so long is replaced; one whose "
+        "connection ends, at once.",
+        unit="ms",
+        low=1000,
+        high=600000,
+    )
+    broker_election_priority: int = setting(
+        2147483647,
+        "The controller elects the least of replicas whose logs are equally long.",
+        high=2147483647,
+    )
     failover_lease: int = setting(
         3000,
         "A master that etcd has not heard of for so long is replaced.",
@@ -59,14 +96,18 @@ class FailoverSettings:
     )
     failover_ack: str = setting(
         "IN_SYNC",
-        "With etcd, a send is answered once all in-sync replicas have it (IN_SYNC), or before any "
-        "has (MASTER), which a failover may lose.",
+        "With etcd or a controller, a send is answered once all in-sync replicas have it "
+        "(IN_SYNC), or before any has (MASTER), which a failover may lose.",
         choices=("IN_SYNC", "MASTER"),
         ours=True,
     )
+    all_ack_in_sync_state_set: bool = setting(
+        False, "With etcd or a controller it is so, unless failoverAck=MASTER says another thing."
+    )
     ha_max_time_slave_not_catchup: int = setting(
         3000,
-        "With etcd, a replica that lacks what is older than this leaves the in-sync set.",
+        "With etcd or a controller, a replica that lacks what is older than this leaves the "
+        "in-sync set.",
         unit="ms",
         low=100,
         upstream="15000",
@@ -74,10 +115,22 @@ class FailoverSettings:
     )
     min_in_sync_replicas: int = setting(
         1,
-        "With etcd, messages are refused while fewer replicas are in sync, the master included.",
+        "With etcd or a controller, messages are refused while fewer replicas are in sync, the "
+        "master included.",
         low=1,
     )
 
     @property
     def has_arbiter(self) -> bool:
-        return bool(self.etcd_endpoints)
+        return bool(self.etcd_endpoints) or self.enable_controller_mode
+
+    @property
+    def arbiter_name(self) -> str:
+        return "the controller" if self.enable_controller_mode else "etcd"
+
+    @property
+    def lease_ms(self) -> int:
+        """For how long an arbiter believes that we are there."""
+        if self.enable_controller_mode:
+            return self.controller_heart_beat_timeout_mills
+        return self.failover_lease

@@ -20,10 +20,8 @@ Value = bool | int | float | str
 # Key, type, what it may be, and what it would promise that we do not have. Anything else than the
 # first value refuses the start: a broker that looks safe and is not is worse than none.
 REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
-    ("totalReplicas", int, 1, "the set of replicas is kept in etcd: etcdEndpoints"),
-    ("allAckInSyncStateSet", bool, False, "with etcdEndpoints it is so: failoverAck=IN_SYNC"),
-    ("enableControllerMode", bool, False, "the controller is not there; see etcdEndpoints"),
-    ("enableControllerInNamesrv", bool, False, "the controller is not there; see etcdEndpoints"),
+    ("totalReplicas", int, 1, "the set of replicas is kept by etcdEndpoints or controllerAddr"),
+    ("enableControllerInNamesrv", bool, False, "our name service is no controller: etcdEndpoints"),
     ("enableDLegerCommitLog", bool, False, "the DLedger log is another format"),
     ("enableSlaveActingMaster", bool, False, "slaves that act as masters are not there"),
     ("enableRemoteEscape", bool, False, "slaves that act as masters are not there"),

@@ -169,6 +169,12 @@ def _refusals(settings: Settings) -> Iterator[str]:
             )
     if "," in settings.store_path_commit_log or ";" in settings.store_path_commit_log:
         yield "storePathCommitLog names several folders, which is not there yet; name one"
+    waits_for_all = settings.has_arbiter and settings.failover_ack == "IN_SYNC"
+    if settings.all_ack_in_sync_state_set and not waits_for_all:
+        yield (
+            "allAckInSyncStateSet=true promises what needs etcdEndpoints or a controller, and "
+            "failoverAck=IN_SYNC"
+        )
 
 
 def _without_effect(settings: Settings) -> Iterator[str]:

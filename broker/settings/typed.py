@@ -159,18 +159,25 @@ def check_together(settings: Settings, new: Mapping[str, Value] | None = None) -
             f"namesrvListenPort={settings.namesrv_listen_port} is one of the broker's own ports "
             f"{settings.listen_port} and {settings.fast_port}; take another"
         )
-    if settings.has_arbiter and new is None and settings.broker_id <= 0:
+    if settings.enable_controller_mode and settings.etcd_endpoints:
+        raise SettingsError(
+            "etcdEndpoints and enableControllerMode both name who decides on the master: take one"
+        )
+    if settings.enable_controller_mode and not settings.controller_addr:
+        raise SettingsError("enableControllerMode needs the controllers: controllerAddr=HOST:PORT")
+    if settings.etcd_endpoints and new is None and settings.broker_id <= 0:
         raise SettingsError(
             f"etcdEndpoints needs a brokerId above 0 on every replica, the master too, not "
             f"{settings.broker_id}: each one has its own"
         )
     if settings.has_arbiter and settings.ha_listen_port < 0:
-        raise SettingsError("etcdEndpoints needs a port for replicas: haListenPort is -1")
+        raise SettingsError("failover needs a port for replicas: haListenPort is -1")
     if not settings.has_arbiter and int(get("min_in_sync_replicas")) > 1:
         raise SettingsError(
-            "minInSyncReplicas needs etcdEndpoints: without them nobody keeps the in-sync set"
+            "minInSyncReplicas needs etcdEndpoints or a controller: without them nobody keeps the "
+            "in-sync set"
         )
-    if settings.is_slave and settings.broker_id <= 0:
+    if settings.is_slave and settings.broker_id <= 0 and not settings.enable_controller_mode:
         raise SettingsError(
             f"brokerRole=SLAVE needs a brokerId above 0, not {settings.broker_id}: 0 is its master"
         )

@@ -90,7 +90,8 @@ class Admin:
         self, address: str, *, role: str = "", force: bool = False, accept_loss: bool = False
     ) -> int:
         """Let a slave be the master from now on; the epoch that begins. `force`: also if its master
-        is up. `accept_loss`: with etcd, also if it may lack acknowledged messages."""
+        is up. `accept_loss`: with etcd or a controller, also if it may lack what was
+        acknowledged."""
         ext = {"brokerRole": role, "force": "true" if force else "false"}
         ext["acceptLoss"] = "true" if accept_loss else "false"
         answer = await self._ask(address, PROMOTE, f"the promotion of {address}", ext)

@@ -73,9 +73,9 @@ def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) ->
         number = failover.get("brokerId")
         row |= {"id": number, "in_set": "yes" if number in failover["inSync"] else "no"}
     if broker.number == 0:
-        return row | {"note": _etcd(failover) or _loss(state)}
+        return row | {"note": _about(failover) or _loss(state)}
     if "end" not in master:
-        note = _etcd(failover) or "no master is known; see `aerobee promote`"
+        note = _about(failover) or "no master is known; see `aerobee promote`"
         return row | {"in_sync": "no", "note": note}
     links = master.get("haConnectionInfo") or []
     link = next((link for link in links if _is_of(link, broker)), None)
@@ -88,14 +88,15 @@ def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) ->
         "behind_bytes": link["diff"],
         "behind_s": late / 1000 if late is not None else None,
         "in_sync": "yes" if link["inSync"] else "no",
-        "note": _etcd(failover) or _access(state),
+        "note": _about(failover) or _access(state),
     }
 
 
-def _etcd(failover: dict[str, Any]) -> str | None:
+def _about(failover: dict[str, Any]) -> str | None:
     """What an operator has to know of a broker's failover; None: nothing."""
     if failover.get("awaySeconds") is not None:
-        return f"etcd has not answered for {failover['awaySeconds']:.0f} s: nobody takes over"
+        who = failover.get("arbiter", "etcd")
+        return f"{who} has not answered for {failover['awaySeconds']:.0f} s: nobody takes over"
     if failover.get("waitsFor"):
         return str(failover["waitsFor"])
     if failover.get("leads") and failover["inSync"] == [failover["brokerId"]]:
@@ -136,7 +137,7 @@ def _loss(master: dict[str, Any]) -> str:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="With etcd: also if it may lack messages that were acknowledged.",
+    help="With etcd or a controller: also if it may lack messages that were acknowledged.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
@@ -154,8 +155,8 @@ async def promote(
     Its old master must be down. When it comes back, start it with brokerRole=SLAVE and a brokerId
     of its own: what it has taken and nobody copied is cut from its log.
 
-    With etcd (etcdEndpoints) a replica that is in sync takes over from a master that is up, and
-    nothing acknowledged is lost.
+    With etcd (etcdEndpoints) or a controller (controllerAddr) a replica that is in sync takes over
+    from a master that is up, and nothing acknowledged is lost.
     """
     if not yes:
         click.confirm(

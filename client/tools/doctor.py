@@ -195,8 +195,10 @@ async def _failover(client: Client, broker: Broker, what: str) -> Finding:
     except (AerobeeError, KeyError) as error:
         return Finding("warning", name, f"it does not tell: {error}")
     if told.get("awaySeconds") is not None:  # null is not sent
-        text = f"etcd has not answered for {told['awaySeconds']:.0f} s: {told['awayReason']}"
-        return Finding("trouble", name, text, "start etcd, or see etcdEndpoints of this broker")
+        who = told.get("arbiter", "etcd")
+        text = f"{who} has not answered for {told['awaySeconds']:.0f} s: {told['awayReason']}"
+        setting = "etcdEndpoints" if who == "etcd" else "controllerAddr"
+        return Finding("trouble", name, text, f"start {who}, or see {setting} of this broker")
     if told["waitsFor"]:
         return Finding("trouble", name, told["waitsFor"])
     members = ", ".join(map(str, told["inSync"]))

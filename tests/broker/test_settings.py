@@ -90,6 +90,9 @@ def test_file_then_environment_then_set_is_the_order(tmp_path: Path) -> None:
         ("diskMaxUsedSpaceRatio=90", "must not be above diskSpaceCleanForciblyRatio=85"),
         ("brokerRole=SLAVE", "needs a brokerId above 0"),
         ("haMasterAddress=host", "HOST:PORT"),
+        ("enableControllerMode=true", "controllerAddr=HOST:PORT"),
+        ("controllerAddr=host", "is not like 10.0.0.1:9878"),
+        ("allAckInSyncStateSet=true", "needs etcdEndpoints or a controller"),
         ("listenPort", "is not KEY=VALUE"),
     ],
 )
@@ -103,7 +106,7 @@ def test_a_bad_setting_is_one_clear_sentence(given: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        "enableControllerMode=true",
+        "enableControllerInNamesrv=true",
         "enableDLegerCommitLog=true",
         "storeType=defaultRocksDB",
         "totalReplicas=3",

@@ -1,4 +1,4 @@
-"""Brokers of one name with a real etcd, as processes, and a producer that finds their master."""
+"""Brokers of one name with a real arbiter, as processes, and a producer that finds their master."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.aerobee_broker import AerobeeBroker
+from peers.controller import ApacheController
 from peers.tools import wait_for
 from peers.wire import Wire
 
@@ -19,28 +20,26 @@ from ha.test_killed import check
 NOT_A_MASTER = (14, 1, 2)
 
 
-class Cluster:
+class Replicas:
+    """Brokers of one name, by their ids."""
+
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
-        self.etcd = EtcdServer(folder / "etcd")
-        own = {"etcdEndpoints": self.etcd.url, "slaveTimeout": "2000"}
         self.brokers = {
             number: AerobeeBroker(
-                folder / f"broker{number}", **SIZES | own | {"brokerId": str(number)} | settings
+                folder / f"broker{number}",
+                **SIZES | {"slaveTimeout": "2000", "brokerId": str(number)} | settings,
             )
             for number in range(1, count + 1)
         }
 
-    def __enter__(self) -> Cluster:
-        self.etcd.start()
+    def start(self) -> None:
         for broker in self.brokers.values():
             broker.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def kill(self) -> None:
         for broker in self.brokers.values():
             if broker.is_running:
                 broker.kill()
-        self.etcd.stop()
 
     def name_each_other(self) -> None:
         """Let each one's name service know all: a restart of one after the other."""
@@ -64,7 +63,7 @@ class Cluster:
             return {}
 
     def away_s(self, number: int) -> float | None:
-        """For how long etcd has not answered it."""
+        """For how long the arbiter has not answered it."""
         found: float | None = self.status(number).get("failover", {}).get("awaySeconds")
         return found
 
@@ -107,6 +106,50 @@ class Cluster:
         assert all(other == first for other in others)
 
 
+class Cluster(Replicas):
+    """Those whose arbiter is etcd."""
+
+    def __init__(self, folder: Path, count: int, **settings: str) -> None:
+        self.etcd = EtcdServer(folder / "etcd")
+        super().__init__(folder, count, **{"etcdEndpoints": self.etcd.url} | settings)
+
+    def __enter__(self) -> Cluster:
+        self.etcd.start()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.etcd.stop()
+
+
+class ControllerCluster(Replicas):
+    """Those whose arbiter is Apache's controller, which gives ids in the order of their starts."""
+
+    def __init__(self, folder: Path, count: int, **settings: str) -> None:
+        self.controller = ApacheController(folder / "controller")
+        own = {
+            "enableControllerMode": "true",
+            "controllerAddr": self.controller.address,
+            "namesrvAddr": self.controller.namesrv,
+            "namesrvListenPort": "-1",
+            "controllerHeartBeatTimeoutMills": "3000",
+            "brokerRole": "SLAVE",  # as RocketMQ's examples say of every one
+            "brokerId": "-1",
+        }
+        super().__init__(folder, count, **own | settings)
+
+    def __enter__(self) -> ControllerCluster:
+        self.controller.start()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        if self.controller.is_running:
+            self.controller.kill()
+
+
 def ends(address: str) -> tuple[int, int]:
     """The log's end, and how far it is dispatched."""
     with Wire(address) as wire:
@@ -118,7 +161,7 @@ def ends(address: str) -> tuple[int, int]:
 class FailoverProducer(Producer):
     """Tries one broker after the other until one takes its messages."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Replicas) -> None:
         super().__init__("")
         self._cluster = cluster
         self.longest_s = 0.0  # between two that were acknowledged

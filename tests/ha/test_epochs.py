@@ -5,19 +5,25 @@ from __future__ import annotations
 import itertools
 import random
 import zlib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from aerobee.broker.ha.epochs import EpochFile, Epochs, common_end
+from aerobee.broker.ha.follower import Follower
 from aerobee.broker.ha.framing import EpochFraming
 from aerobee.broker.ha.rejoin import Cut, Follow, LogState, plan_rejoin
 from aerobee.broker.ha.role import Decision, Role, decide_role
 from aerobee.broker.ha.wire import (
     ACK,
+    EPOCH_HEAD,
+    TRANSFER,
     FrameHead,
     FrameReader,
     ReportReader,
     StreamError,
+    Welcome,
     decode_hello,
     decode_welcome,
     encode_hello,
@@ -219,6 +225,21 @@ def test_frames_tell_epoch_and_confirm_offset_however_they_are_cut() -> None:
         (7, 0, Epoch(2, 5)),
     ]
     assert {head.confirmed for head in heads} == {4}
+
+
+def test_a_java_master_names_the_next_epoch_with_the_last_bytes_of_a_short_one(
+    tmp_path: object,
+) -> None:
+    file = EpochFile(f"{tmp_path}/epochFileCheckpoint", RealDisk())
+    files = SimpleNamespace(mapped_file_size_commit_log=4096)
+    empty: Any = SimpleNamespace(min_physical_offset=0, max_physical_offset=0, settings=files)
+    follower = Follower(empty, file)
+    theirs = (Epoch(1, 0), Epoch(3, 10), Epoch(4, 20), Epoch(6, 30))
+    plan = follower.plan(Welcome(40, theirs), 0)
+    assert isinstance(plan, Follow)
+    receiver = follower.begin(plan, 0)
+    receiver.feed(memoryview(EPOCH_HEAD.pack(TRANSFER, 10, 0, 3, 10, 0)))
+    assert file.epochs == epochs((1, 0), (3, 10))
 
 
 def test_an_ack_of_another_kind_closes_the_link() -> None:

@@ -97,6 +97,22 @@ def test_growth_of_unknown_outcome_still_waits(alone: Master) -> None:
     assert alone.answers == {end: PutStatus.PUT_OK}
 
 
+def test_a_growth_that_was_refused_is_not_waited_for_unlike_one_of_unknown_outcome(
+    alone: Master,
+) -> None:
+    """A controller refuses members whose heartbeats it does not get."""
+    alone.set.acked("link", 2, 1000)
+    assert alone.later(0.25) == {1, 2}
+    before = alone.set.proposed(frozenset({1, 2}))
+    alone.set.left("link")
+    alone.set.refused(before)
+    assert alone.later(0.25) is None  # there is nothing left to be decided
+    assert alone.answers == {} and alone.put() in alone.answers
+    alone.set.proposed(frozenset({1, 2}))  # no answer
+    alone.set.refused(alone.set.proposed(frozenset({1})))
+    assert alone.put() not in alone.answers
+
+
 def test_puts_wait_for_one_that_joins_from_before_it_is_proposed(alone: Master) -> None:
     alone.set.acked("link", 2, 1000)
     alone.put()

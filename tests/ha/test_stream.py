@@ -112,6 +112,14 @@ def test_a_stream_that_is_not_the_next_of_our_log_closes_the_link(stream: bytes)
         Receiver(0, FILE).feed(memoryview(stream))
 
 
+def test_a_java_master_without_a_file_has_no_offset_in_its_heartbeats() -> None:
+    receiver = Receiver(0, FILE)
+    assert receiver.feed(memoryview(frame(-1, b""))) == []
+    assert receiver.feed(memoryview(frame(0, record(0)))) == [(0, record(0))]
+    with pytest.raises(StreamError):
+        receiver.feed(memoryview(frame(-1, b"x")))
+
+
 def test_frames_never_cross_a_file_and_end_with_the_log() -> None:
     sender = Sender(1000, FILE)
     sender.report(FILE - 100, 0, 2 * FILE)

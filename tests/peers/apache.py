@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from peers.tools import build_once, free_port, need_tools, wait_for
 from peers.wire import has_route
@@ -46,7 +47,12 @@ def build(version: str) -> str:
     return f"{target}/classes:{target}/lib/*"
 
 
-def java_command(
+def java_command(version: str, home: Path, main: str, *args: str, **options: Any) -> list[str]:
+    """The argv of a JVM that runs one of our own classes."""
+    return java_argv(version, home, f"peers.{main}", *args, **options)
+
+
+def java_argv(
     version: str,
     home: Path,
     main: str,
@@ -58,7 +64,7 @@ def java_command(
     defines = [f"-D{key}={value}" for key, value in (properties or {}).items()]
     opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS]
     jvm = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
-    return ["java", *opens, *jvm, *defines, "-cp", build(version), f"peers.{main}", *args]
+    return ["java", *opens, *jvm, *defines, "-cp", build(version), main, *args]
 
 
 class ApacheBroker:

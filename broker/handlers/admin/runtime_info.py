@@ -229,7 +229,7 @@ def _ours(broker: Broker) -> dict[str, str]:
         "sendsRefused": refusal.reason if refusal else "",
     }
     if broker.settings.has_arbiter:
-        info["failover"] = "etcd"
+        info["failover"] = broker.settings.arbiter_name
     groups = sorted(group.name for group in broker.clients.consumer_groups() if group.conflicts)
     return info | ({"subscriptionConflicts": ",".join(groups)} if groups else {})
 

@@ -14,6 +14,7 @@ import pytest
 from crash.planted import Mutants
 
 from aerobee.broker.daemon.failover import Failover
+from aerobee.broker.daemon.leading import Leading
 from aerobee.broker.ha import electable
 from aerobee.broker.ha.arbiter import Alive, ArbiterError, Record, View
 from aerobee.broker.ha.election import Elect, Lead, Step, Voter
@@ -28,10 +29,11 @@ mutant = MUTANTS.add
 
 @mutant
 def a_shrink_counts_before_the_record_has_it_9897(patch: pytest.MonkeyPatch) -> None:
-    def proposed(self: InSync, wanted: frozenset[int]) -> None:
+    def proposed(self: InSync, wanted: frozenset[int]) -> frozenset[int]:
         self.recorded = wanted
         self._undecided = frozenset()
         self._count()
+        return self._undecided
 
     patch.setattr(InSync, "proposed", proposed)
 
@@ -47,18 +49,18 @@ def a_growth_counts_only_once_it_is_answered_5663(patch: pytest.MonkeyPatch) -> 
 
 @mutant
 def an_unknown_outcome_is_taken_for_none(patch: pytest.MonkeyPatch) -> None:
-    real = Failover._propose
+    real = Leading.propose
 
-    async def propose(self: Failover, view: View, in_sync: InSync) -> None:
+    async def propose(self: Leading, view: View, in_sync: InSync) -> View | None:
         assert view.record is not None
         try:
-            await real(self, view, in_sync)
+            return await real(self, view, in_sync)
         except ArbiterError:  # "it has failed": forget it
             in_sync._joining.clear()
             in_sync.decided(view.record.in_sync)
             raise
 
-    patch.setattr(Failover, "_propose", propose)
+    patch.setattr(Leading, "propose", propose)
 
 
 @mutant

@@ -1,0 +1,120 @@
+"""A connection to the controller that leads, found anew when another one does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aerobee.broker.ha.arbiter import ArbiterError
+from aerobee.broker.net.addresses import join
+from aerobee.broker.net.inner_client import inner_credentials, inner_tls
+from aerobee.broker.net.request_link import LinkError, RequestLink
+from aerobee.broker.settings import Settings
+from aerobee.broker.settings.failover import addresses_of
+from aerobee.protocol.wire import controller_codes as controller
+from aerobee.protocol.wire.codes import ResponseCode
+from aerobee.protocol.wire.command import Command
+
+UNANSWERED_MAX: Final = 5  # requests, before its machine is taken for gone
+
+
+class ControllerClient:
+    """Requests one after the other."""
+
+    def __init__(self, settings: Settings, timeout_s: float) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._link: RequestLink | None = None
+        self._unanswered = 0  # requests, since the last answer
+        self.local = ("127.0.0.1", 0)  # our end of the connection
+
+    async def ask(self, code: int, fields: dict[str, Any], body: bytes = b"") -> Command:
+        """The answer: success, or a no that is certain. ArbiterError: nobody knows whether it was
+        done."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._link is None:
+                    self._link = await self._find_leader()
+                answer = await _asked(self._link, code, fields, body, self._timeout_s)
+        except LinkError as error:
+            self.close()
+            raise ArbiterError(str(error)) from None
+        except TimeoutError:
+            raise ArbiterError(self._late()) from None
+        self._unanswered = 0
+        if answer.code == ResponseCode.SUCCESS:
+            return answer
+        if answer.code == controller.NOT_LEADER or answer.code not in controller.ANSWERS:
+            self.close()
+            raise ArbiterError(f"the controller answered {answer.code}: {answer.remark}")
+        return answer
+
+    def _late(self) -> str:
+        """No answer in time. The connection stays for a while: the controller takes its end for
+        ours."""
+        if self._link is None:
+            return f"no controller that leads was found in {self._timeout_s:g} s"
+        text = f"the controller at {self._link.address} did not answer in {self._timeout_s:g} s"
+        self._unanswered += 1
+        if self._unanswered >= UNANSWERED_MAX:
+            self.close()
+        return text
+
+    async def _find_leader(self) -> RequestLink:
+        """The first one that is reached knows who leads."""
+        failures = []
+        for address in await self._addresses():
+            link = self._link_to(address)
+            try:
+                told = await _asked(link, controller.GET_METADATA_INFO, {}, b"", self._timeout_s)
+                leader = told.ext.get("controllerLeaderAddress", "")
+                if not leader:
+                    raise LinkError(f"the controller at {address} knows of none that leads")
+                found = self._link_to(leader)
+                await found.connect(self._timeout_s)
+                self.local = found.local
+                return found
+            except LinkError as error:
+                failures.append(str(error))
+            finally:
+                link.close()
+        raise LinkError("; ".join(failures) or "controllerAddr names no controller")
+
+    def _link_to(self, address: str) -> RequestLink:
+        settings = self._settings
+        credentials, tls = inner_credentials(settings), inner_tls(settings)
+        return RequestLink(address, _nothing, credentials, tls, kind="controller")
+
+    async def _addresses(self) -> Sequence[str]:
+        addresses = addresses_of(self._settings.controller_addr)
+        if not self._settings.fetch_controller_addr_by_dns_lookup:
+            return addresses
+        loop, found = asyncio.get_running_loop(), []
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            try:
+                rows = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise LinkError(f"controllerAddr={address} cannot be looked up: {error}") from None
+            found += [join(str(row[4][0]), int(port)) for row in rows]
+        return found
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+            self._unanswered = 0
+
+
+async def _asked(
+    link: RequestLink, code: int, fields: dict[str, Any], body: bytes, seconds: float
+) -> Command:
+    ext = {name: str(value) for name, value in fields.items()}
+    await link.connect(seconds)
+    return await link.request(Command(code, ext, body), 2 * seconds)  # who asks waits less
+
+
+def _nothing() -> None:
+    """The next request opens the connection again."""

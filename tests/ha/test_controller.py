@@ -1,0 +1,143 @@
+"""Failover by Apache's own controller: our brokers alone, and beside Java brokers of one name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from peers.controller import VERSION
+from peers.java_client import JavaClient
+from peers.tools import wait_for
+
+from aerobee import connect
+from aerobee.protocol.files.epoch_file import Epoch, decode_epochs
+from ha.failover_cluster import ControllerCluster, FailoverProducer
+from ha.test_failover import send_one, shown
+
+pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
+
+
+def epochs_of(store: Path) -> tuple[Epoch, ...]:
+    return decode_epochs((store / "epochFileCheckpoint").read_bytes())
+
+
+def test_a_broker_alone_is_elected_and_again_after_a_kill(tmp_path: Path) -> None:
+    with ControllerCluster(tmp_path, 1) as cluster:
+        cluster.wait_in_sync(1)
+        broker = cluster.brokers[1]
+        assert (broker.store / "brokerIdentity").read_text() == "DefaultCluster#pair#1"
+        assert send_one(broker.broker, "first") == 0
+        before = cluster.controller.record("pair")["masterEpoch"]
+        broker.kill_and_start()
+        cluster.wait_in_sync(1)
+        elected = cluster.controller.record("pair")["masterEpoch"]
+        assert elected > before
+        assert send_one(broker.broker, "second") == 0
+        assert shown(broker.broker) == [b"first", b"second"]
+        broker.stop()
+        assert [epoch.number for epoch in epochs_of(broker.store)] == [before, elected]
+
+
+def test_a_killed_master_is_replaced_and_comes_back_as_a_replica(tmp_path: Path) -> None:
+    with ControllerCluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        for _ in range(3):
+            producer.acknowledge(100)
+            cluster.brokers[master].kill()
+            assert cluster.wait_for_leader() != master
+            producer.acknowledge(50)
+            cluster.brokers[master].start()
+            master = cluster.wait_in_sync(1, 2)
+        producer.acknowledge(50)
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_a_frozen_master_is_replaced_and_loses_nothing_that_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    with ControllerCluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        producer.acknowledge(100)
+        os.kill(cluster.brokers[master].pid, signal.SIGSTOP)
+        cluster.wait_for_leader(other_than=master)
+        os.kill(cluster.brokers[master].pid, signal.SIGCONT)  # it believes to be the master
+        old = cluster.brokers[master].broker
+        codes = {send_one(old, f"late{number}") for number in range(3)}
+        assert 0 not in codes, "a master that was replaced acknowledged a message"
+        producer.acknowledge(100)
+        producer.stop()
+        cluster.check(producer)
+
+
+def test_a_controller_that_is_away_stops_nobody_and_changes_nothing(tmp_path: Path) -> None:
+    with ControllerCluster(tmp_path, 2) as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        cluster.controller.kill()
+        producer = FailoverProducer(cluster)
+        producer.start()
+        for number in (1, 2):
+            wait_for(
+                lambda number=number: (cluster.away_s(number) or 0) > 4,  # more than the lease
+                timeout=60,
+                what="it is told that the controller is away",
+            )
+        producer.acknowledge(200)
+        assert cluster.leader() == master
+        assert set(producer.codes) <= {0, 14}  # of the replica, which it has tried
+        # Without its replica the master may be the only one left, or the only one cut off.
+        cluster.brokers[3 - master].kill()
+        address = cluster.brokers[master].broker
+        wait_for(lambda: send_one(address, "x") == 14, timeout=60, what="it takes no messages")
+        cluster.brokers[3 - master].start()  # it knows its id
+        cluster.controller.start()
+        producer.acknowledge(50)
+        producer.stop()
+        cluster.check(producer)
+
+
+async def promote(address: str, namesrv: str) -> None:
+    async with connect(f"mq://{namesrv}") as mq:
+        await mq.admin.promote(address)
+
+
+def test_mqadmin_shows_and_steers_it(tmp_path: Path) -> None:
+    with ControllerCluster(tmp_path, 2) as cluster, JavaClient(VERSION, tmp_path / "java") as java:
+        master = cluster.wait_in_sync(1, 2)
+        address = cluster.controller.address
+        assert f"#ControllerLeaderAddress\t{address}" in java.admin(
+            "getControllerMetaData", "-a", address
+        )
+        told = java.admin("getSyncStateSet", "-a", address, "-b", "pair")
+        assert f"#MasterBrokerId\t{master}" in told and "#SyncStateSetNums\t2" in told, told
+        producer = FailoverProducer(cluster)
+        producer.start()
+        producer.acknowledge(100)
+        other = 3 - master
+        java.admin(
+            *("electMaster", "-a", address, "-b", str(other), "-bn", "pair"),
+            *("-c", "DefaultCluster"),
+        )
+        cluster.wait_for_leader(other_than=master)
+        cluster.wait_in_sync(1, 2)
+        producer.acknowledge(100)
+        wait_for(
+            lambda: cluster.status(master)["failover"]["inSync"] == [1, 2],
+            timeout=60,
+            what="it knows that it is in sync",
+        )
+        asyncio.run(promote(cluster.brokers[master].broker, cluster.controller.namesrv))
+        cluster.wait_for_leader(other_than=other)
+        cluster.wait_in_sync(1, 2)
+        producer.acknowledge(100)
+        told = java.admin("getBrokerEpoch", "-n", cluster.controller.namesrv, "-b", "pair")
+        assert f"{cluster.controller.record('pair')['masterEpoch']}" in told, told
+        producer.stop()
+        cluster.check(producer)

@@ -1,0 +1,100 @@
+"""Apache RocketMQ's name server with its controller, as one process: it elects brokers' masters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from peers.apache import java_argv
+from peers.tools import free_port, wait_for
+from peers.wire import Wire
+
+VERSION = "5.5.0"
+
+
+class ApacheController:
+    """Started by entering it; the ports stay the same over ``start`` after ``kill``."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        port, names = free_port(), free_port()
+        self.address = f"127.0.0.1:{port}"
+        self.namesrv = f"127.0.0.1:{names}"
+        self._settings = {
+            "listenPort": f"{names}",
+            "bindAddress": "127.0.0.1",
+            "kvConfigPath": f"{folder}/kvConfig.json",
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": f"n0-{self.address}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": f"{folder}/controller",
+            "mappedFileSize": f"{16 << 20}",
+            "scanNotActiveBrokerInterval": "1000",
+            **settings,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ApacheController:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the controller is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "namesrv.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        home = {"rocketmq.home.dir": str(self.folder)}
+        argv = java_argv(VERSION, self.folder, main, "-c", str(file), heap="256m", properties=home)
+        with (self.folder / "output.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            wait_for(self._leads, timeout=120, what="the controller leads")
+        except BaseException:
+            self.kill()
+            raise
+
+    def _leads(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            output = (self.folder / "output.log").read_text(errors="replace")
+            raise AssertionError(f"the JVM ended by itself:\n{output[-4000:]}")
+        try:
+            with Wire(self.address, timeout=5) as wire:
+                answer = wire.request(1005, {})
+            return bool(answer.ext.get("controllerLeaderAddress"))
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        assert self._process is not None, "the controller is not running"
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def record(self, name: str) -> dict[str, Any]:
+        """What it keeps of this name; empty: nothing."""
+        with Wire(self.address, timeout=10) as wire:
+            answer = wire.request(1006, {}, json.dumps([name]).encode())
+        found: dict[str, Any] = json.loads(answer.body)["replicasInfoTable"].get(name, {})
+        return found
+
+    def in_sync(self, name: str) -> list[int]:
+        return sorted(row["brokerId"] for row in self.record(name).get("inSyncReplicas", []))
