@@ -131,7 +131,9 @@ def test_every_metric_is_on_its_page(scraped: tuple[Daemon, str]) -> None:
     ours = {name for name in served if name.startswith(("rocketmq_", "aerobee_"))}
     assert {name for name in ours if name not in page} == set()
     named = set(re.findall(r"\b(?:rocketmq|aerobee)_\w+[a-z]\b", page))
-    with_etcd = set(re.findall(r"^\| (aerobee_\w+) \|[^|]*\| with etcd: ", page, re.MULTILINE))
+    with_etcd = set(
+        re.findall(r"^\| (aerobee_\w+) \|[^|]*\| with etcd or a controller: ", page, re.MULTILINE)
+    )
     assert named - ours == with_etcd and len(with_etcd) == 5  # tests/ha/test_failover_told.py
 
 
