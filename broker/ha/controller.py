@@ -247,6 +247,8 @@ class ControllerArbiter:
     async def _beat(self, lease_ms: int = 0) -> None:
         """A heartbeat, unless we must not be elected: then a word to hear whether it is there."""
         own, us = self._own, self._us
+        if self._records.leader and self._beats.leader != self._records.leader:
+            self._beats.close()  # one that does not lead takes heartbeats all the same
         if own is None or not (lease_ms or self._may_be_elected(own)):
             await self._beats.ask(controller.GET_METADATA_INFO, {})
             return

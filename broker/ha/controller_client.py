@@ -27,17 +27,23 @@ class ControllerClient:
         self._settings = settings
         self._timeout_s = timeout_s
         self._link: RequestLink | None = None
+        self._finding = asyncio.Lock()
         self._unanswered = 0  # requests, since the last answer
         self.local = ("127.0.0.1", 0)  # our end of the connection
+
+    @property
+    def leader(self) -> str:
+        """The controller that led when it was asked for last; "": not known."""
+        return self._link.address if self._link is not None else ""
 
     async def ask(self, code: int, fields: dict[str, Any], body: bytes = b"") -> Command:
         """The answer: success, or a no that is certain. ArbiterError: nobody knows whether it was
         done."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                if self._link is None:
-                    self._link = await self._find_leader()
-                answer = await _asked(self._link, code, fields, body, self._timeout_s)
+                async with self._finding:
+                    link = self._link = self._link or await self._find_leader()
+                answer = await _asked(link, code, fields, body, self._timeout_s)
         except LinkError as error:
             self.close()
             raise ArbiterError(str(error)) from None

@@ -1,4 +1,4 @@
-"""Failover by Apache's own controller: our brokers alone, and beside Java brokers of one name."""
+"""Failover by Apache's own controller, of brokers of ours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from peers.controller import VERSION
+from peers.controller import VERSION, ApacheController
 from peers.java_client import JavaClient
-from peers.tools import wait_for
+from peers.tools import free_port, wait_for
 
 from aerobee import connect
 from aerobee.protocol.files.epoch_file import Epoch, decode_epochs
-from ha.failover_cluster import ControllerCluster, FailoverProducer
+from ha.failover_cluster import ControllerCluster, FailoverProducer, Replicas
 from ha.test_failover import send_one, shown
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
@@ -141,3 +141,60 @@ def test_mqadmin_shows_and_steers_it(tmp_path: Path) -> None:
         assert f"{cluster.controller.record('pair')['masterEpoch']}" in told, told
         producer.stop()
         cluster.check(producer)
+
+
+def test_another_controller_leads_while_messages_come(tmp_path: Path) -> None:
+    """The one that led is frozen; when it goes on, it takes heartbeats and leads no more."""
+    peers = ";".join(f"n{number}-127.0.0.1:{free_port()}" for number in range(3))
+    controllers = [
+        ApacheController(
+            tmp_path / f"controller{number}",
+            controllerDLegerPeers=peers,
+            controllerDLegerSelfId=f"n{number}",
+        )
+        for number in range(3)
+    ]
+    told = {
+        "enableControllerMode": "true",
+        "controllerAddr": ";".join(each.address for each in controllers),
+        "controllerHeartBeatTimeoutMills": "3000",
+    }
+    cluster = Replicas(tmp_path, 2, **told)
+    try:
+        for each in controllers:
+            each.launch()
+        for each in controllers:
+            each.wait_for_leader()
+        cluster.start()
+        cluster.wait_in_sync(1, 2)
+        producer = FailoverProducer(cluster)
+        producer.start()
+        producer.acknowledge(100)
+        first = next(each for each in controllers if each.address == each.leader())
+        others = [each for each in controllers if each is not first]
+        os.kill(first.pid, signal.SIGSTOP)
+        wait_for(
+            lambda: others[0].leader() not in ("", first.address),
+            timeout=120,
+            what="another controller leads",
+        )
+        os.kill(first.pid, signal.SIGCONT)
+        second = next(each for each in others if each.address == each.leader())
+        wait_for(
+            lambda: [row["alive"] for row in second.record("pair")["inSyncReplicas"]] == [True] * 2,
+            timeout=60,
+            what="it gets the heartbeats of both",
+        )
+        master = cluster.wait_in_sync(1, 2)
+        producer.acknowledge(100)
+        cluster.brokers[master].kill()
+        assert cluster.wait_for_leader() != master
+        producer.acknowledge(50)
+        cluster.brokers[master].start()
+        producer.stop()
+        cluster.check(producer)
+    finally:
+        cluster.kill()
+        for each in controllers:
+            if each.is_running:
+                each.kill()

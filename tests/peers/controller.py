@@ -18,9 +18,11 @@ class ApacheController:
     """Started by entering it; the ports stay the same over ``start`` after ``kill``."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
+        """``controllerDLegerPeers`` and ``controllerDLegerSelfId`` make it one of several."""
         self.folder = folder
-        port, names = free_port(), free_port()
-        self.address = f"127.0.0.1:{port}"
+        peers = settings.get("controllerDLegerPeers") or f"n0-127.0.0.1:{free_port()}"
+        number, names = settings.get("controllerDLegerSelfId", "n0"), free_port()
+        self.address = dict(peer.split("-", 1) for peer in peers.split(";"))[number]
         self.namesrv = f"127.0.0.1:{names}"
         self._settings = {
             "listenPort": f"{names}",
@@ -28,8 +30,8 @@ class ApacheController:
             "kvConfigPath": f"{folder}/kvConfig.json",
             "enableControllerInNamesrv": "true",
             "controllerDLegerGroup": "group1",
-            "controllerDLegerPeers": f"n0-{self.address}",
-            "controllerDLegerSelfId": "n0",
+            "controllerDLegerPeers": peers,
+            "controllerDLegerSelfId": number,
             "controllerStorePath": f"{folder}/controller",
             "mappedFileSize": f"{16 << 20}",
             "scanNotActiveBrokerInterval": "1000",
@@ -55,6 +57,11 @@ class ApacheController:
         return self._process is not None
 
     def start(self) -> None:
+        """And wait until it knows a controller that leads."""
+        self.launch()
+        self.wait_for_leader()
+
+    def launch(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "namesrv.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
@@ -65,23 +72,25 @@ class ApacheController:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
+
+    def wait_for_leader(self) -> None:
         try:
-            wait_for(self._leads, timeout=120, what="the controller leads")
+            wait_for(self.leader, timeout=120, what="a controller leads")
         except BaseException:
             self.kill()
             raise
 
-    def _leads(self) -> bool:
+    def leader(self) -> str:
+        """The address of the one that leads, as this one knows it; empty: none."""
         assert self._process is not None
         if self._process.poll() is not None:
             output = (self.folder / "output.log").read_text(errors="replace")
             raise AssertionError(f"the JVM ended by itself:\n{output[-4000:]}")
         try:
             with Wire(self.address, timeout=5) as wire:
-                answer = wire.request(1005, {})
-            return bool(answer.ext.get("controllerLeaderAddress"))
+                return wire.request(1005, {}).ext.get("controllerLeaderAddress", "")
         except OSError:
-            return False
+            return ""
 
     def kill(self) -> None:
         assert self._process is not None, "the controller is not running"
