@@ -11,7 +11,7 @@ from peers.controller import VERSION, ApacheController
 from peers.tools import wait_for
 
 from ha.failover_cluster import ControllerCluster, FailoverProducer
-from ha.processes import SIZES, log_end, log_files
+from ha.processes import SIZES, log_files, wait_in_step
 from ha.test_apache import is_up
 from ha.test_controller import epochs_of
 from ha.test_killed import check
@@ -104,11 +104,7 @@ def test_beside_a_java_broker_each_takes_over_from_the_other(tmp_path: Path, fir
             wait_for_set(controller, 1, 1, 2)
             producer.acknowledge(50)
             producer.stop()
-            wait_for(
-                lambda: log_end(java.broker) == log_end(ours.broker),
-                timeout=60,
-                what="both have the same",
-            )
+            wait_in_step(other.broker, one.broker, timeout=120)
             check(producer, java.broker, ours.broker)
             other.stop()  # first: else it is elected
             one.stop()

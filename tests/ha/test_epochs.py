@@ -237,7 +237,7 @@ def test_a_java_master_names_the_next_epoch_with_the_last_bytes_of_a_short_one(
     theirs = (Epoch(1, 0), Epoch(3, 10), Epoch(4, 20), Epoch(6, 30))
     plan = follower.plan(Welcome(40, theirs), 0)
     assert isinstance(plan, Follow)
-    receiver = follower.begin(plan, 0)
+    receiver = follower.begin(plan)
     receiver.feed(memoryview(EPOCH_HEAD.pack(TRANSFER, 10, 0, 3, 10, 0)))
     assert file.epochs == epochs((1, 0), (3, 10))
 
