@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 from services.services_world import START_MS, World
+from services.test_consumer_group import member_of, wants
 from services.test_transactions import half
+from store.rmq_bugs import story_of
 
+from aerobee.broker.services.clients.consumer_group import ConsumerGroup
+from aerobee.broker.services.clients.subscription import build_subscription
+from aerobee.broker.services.filters.sql_filters import Filters
 from aerobee.broker.services.timers import delivery, recovery
 from aerobee.broker.services.timers.delivery import TimerDelivery
 from aerobee.broker.services.transactions.checks import TransactionChecks
@@ -41,7 +46,7 @@ def fire(world: World, seconds: int = 5) -> None:
         world.run_timers()
 
 
-def test_rmq_6984(world: World) -> None:
+def test_rmq_6984_a_put_refused_in_a_batch_repeats_none_before_it(world: World) -> None:
     """A put that is refused in the middle of a batch repeats none of those before it."""
     for number in range(5):
         world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(START_MS + 1500 + number))
@@ -70,7 +75,7 @@ def repeat_the_batch(patch: Patch) -> None:
     patch.setattr(TimerDelivery, "_put_batch", put_batch)
 
 
-def test_rmq_9654(world: World) -> None:
+def test_rmq_9654_a_timer_of_the_largest_size_blocks_nobody(world: World) -> None:
     """A timer of the largest size, which its own properties make larger still, blocks nobody."""
     size = world.settings.max_message_size
     world.send("T", bytes(size), KEYS="k" * 400, TIMER_DELIVER_MS=str(START_MS + 1000))
@@ -89,7 +94,7 @@ def a_buffer_of_100_bytes_more(patch: Patch) -> None:
     patch.setattr(delivery, "message_of", message_of)
 
 
-def test_rmq_10668(world: World) -> None:
+def test_rmq_10668_units_whose_records_a_crash_took_deliver_nothing_else(world: World) -> None:
     """Units of the timer log whose records a crash has taken do not deliver what stands there
     since, and hold up nobody."""
     world.send("T", b"stays", TIMER_DELIVER_MS=str(START_MS + 2000))
@@ -114,7 +119,7 @@ def keep_units_of_lost_records(patch: Patch) -> None:
     patch.setattr(recovery, "_scan", scan)
 
 
-def test_rmq_10019(world: World) -> None:
+def test_rmq_10019_recalled_timers_do_not_wait_for_ever(world: World) -> None:
     """Recalled timers are not counted as waiting for ever."""
     at_ms = str(START_MS + 1500)
     for number in range(3):
@@ -135,7 +140,7 @@ def count_what_is_delivered_alone(patch: Patch) -> None:
     patch.setattr(TimerDelivery, "_put_batch", put_batch)
 
 
-def test_rmq_8311(world: World) -> None:
+def test_rmq_8311_rounds_in_which_nobody_is_asked_are_no_checks(world: World) -> None:
     """Rounds within the time in which nobody is to be asked are not counted as checks."""
     producer = Producer()
     connect(world, p=producer)
@@ -157,7 +162,7 @@ def count_every_round(patch: Patch) -> None:
     patch.setattr(TransactionChecks, "_bring_up", bring_up)
 
 
-def test_rmq_9500(world: World) -> None:
+def test_rmq_9500_a_check_that_fails_ends_no_round(world: World) -> None:
     """A check that fails keeps neither the others of its round from theirs nor the progress."""
     producer = Producer()
     connect(world, bad=Producer(fails=True), p=producer)
@@ -175,6 +180,40 @@ def end_the_round(patch: Patch) -> None:
     patch.setattr(TransactionChecks, "_try", TransactionChecks._look_at)
 
 
+def test_rmq_6679_a_client_whose_clock_was_set_back_changes_what_it_subscribes(
+    world: World,
+) -> None:
+    group = ConsumerGroup("g")
+    first = member_of(group, "c1")
+    group.subscribe(first, wants({"T": "a"}, version=2000))
+    group.subscribe(first, wants({"T": "b"}, version=1000))
+    assert group.subscriptions["T"].expression == "b"
+    group.leave(first.connection)
+    group.subscribe(member_of(group, "c1"), wants({"T": "c"}, version=500))  # it comes again
+    assert group.subscriptions["T"].expression == "c"
+    filters = Filters(str(world.root / "config" / "consumerFilter.json"), world.clock)
+    for version, text in ((2000, "x = 1"), (1000, "x = 2")):
+        wanted = build_subscription("T", text, "SQL92", version)
+        group.subscribe(next(iter(group.members.values())), [wanted])
+        filters.group_changed("g", group)
+        assert filters.for_pull("T", "g", version)({"x": text[-1]}) is True
+
+
+def take_rising_versions_only(patch: Patch) -> None:
+    real = ConsumerGroup.subscribe
+
+    def subscribe(self: ConsumerGroup, member: Any, wanted: Any) -> bool:
+        known = self.subscriptions
+        newer = [
+            each
+            for each in wanted
+            if each.topic not in known or (each.version > known[each.topic].version)
+        ]
+        return bool(newer) and real(self, member, newer)
+
+    patch.setattr(ConsumerGroup, "subscribe", subscribe)
+
+
 BUGS: dict[int, Callable[[Patch], None]] = {
     6984: repeat_the_batch,
     9654: a_buffer_of_100_bytes_more,
@@ -182,6 +221,7 @@ BUGS: dict[int, Callable[[Patch], None]] = {
     10019: count_what_is_delivered_alone,
     8311: count_every_round,
     9500: end_the_round,
+    6679: take_rising_versions_only,
 }
 
 
@@ -189,4 +229,4 @@ BUGS: dict[int, Callable[[Patch], None]] = {
 def test_its_own_bug_breaks_it(number: int, world: World, monkeypatch: Patch) -> None:
     BUGS[number](monkeypatch)
     with pytest.raises((AssertionError, RuntimeError)):
-        globals()[f"test_rmq_{number}"](world)
+        story_of(number, globals())(world)

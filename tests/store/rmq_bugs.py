@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from crash.mutants import MUTANTS
+from crash.sim_disk import SimDisk
 
 from aerobee.broker.services.config_files import json_file
 from aerobee.broker.store.durability.flush_log import LogFlush, LogJob
@@ -29,6 +30,7 @@ from aerobee.broker.store.recovery import queue_end, recovery
 from aerobee.broker.store.recovery.plan import Plan, RecoveryFacts, plan_recovery
 from aerobee.broker.store.recovery.recovery import Recovery
 from aerobee.broker.store.results import PutStatus
+from aerobee.broker.store.retention import clean
 from aerobee.protocol.files import record_scan as scan
 from aerobee.protocol.files.index_layout import INDEX_ENTRY
 from aerobee.protocol.files.queue_entry import ENTRY
@@ -242,6 +244,31 @@ def insist_on_the_file(patch: Patch) -> None:
     patch.setattr(json_file, "_read", read)
 
 
+def round_times_down(patch: Patch) -> None:
+    """#5174: the whole second of an entry is taken for its time."""
+    real = key_search._with_key
+
+    def with_key(log: CommitLog, offset: int, topic: str, key: str, *rest: Any) -> Any:
+        begin_ms, end_ms, unique = rest
+        view = real(log, offset, topic, key, 0, 2**62, unique)
+        if view is None:
+            return None
+        stored_ms = int.from_bytes(view[56:64], "big") // 1000 * 1000
+        return view if begin_ms <= stored_ms <= end_ms else None
+
+    patch.setattr(key_search, "_with_key", with_key)
+
+
+def leave_the_index_file(patch: Patch) -> None:
+    """#7539: an index file that could not be prepared stays, and the next try makes another."""
+    patch.setattr(SimDisk, "unlink", lambda self, path: None)
+
+
+def drop_the_file_that_was_not_removed(patch: Patch) -> None:
+    """#7283: the file is taken out of the list though it is still there."""
+    patch.setattr(clean, "_settled", lambda chosen, removed: removed)
+
+
 LOG_BUGS: dict[int, Plant] = {
     467: MUTANTS["skip_the_undispatched_tail_467"],
     405: start_at_the_end,
@@ -273,6 +300,10 @@ FILE_BUGS: dict[int, Plant] = {
     9705: rewrite_in_place,
     9328: write_over_the_old_text,
     3401: insist_on_the_file,
+    5174: round_times_down,
+    358: MUTANTS["believe_every_queue_entry_7355"],
+    7539: leave_the_index_file,
+    7283: drop_the_file_that_was_not_removed,
 }
 
 

@@ -5,14 +5,17 @@ See test_rmq_log for how they are told and planted.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import finish
 
 from aerobee.broker.services.config_files import json_file
 from aerobee.broker.store.files.disk import make_folder
+from aerobee.broker.store.index.index_file import IndexFile
 from aerobee.broker.store.results import ReadStatus
 from aerobee.protocol.files.index_layout import INDEX_ENTRY
 from aerobee.protocol.files.java_hash import index_hash, java_hash
@@ -237,6 +240,86 @@ def test_rmq_3401_the_bak_of_an_unreadable_file_serves(lab: Lab, tmp_path: Path)
     assert put(store, b"taken")[0].ok
 
 
+def test_rmq_7539_an_index_file_that_cannot_be_made_leaves_none_behind(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every try to make an index file fails half-way: they do not fill the disk up."""
+    store = lab.open()
+    with monkeypatch.context() as patch:
+
+        def refused(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(IndexFile, "prepare", refused)
+        for number in range(5):
+            put(store, b"%08d" % number)
+            with suppress(OSError):
+                settle(store)
+                store.queue_flush.step(thorough=True)
+            lab.clock.ms += 1000
+        assert lab.disk.listdir("/store/index") == []
+    settle(store)
+    assert [bytes(each.body) for each in found(store, "00000003")] == [b"00000003"]
+
+
+def test_rmq_7283_a_log_file_that_cannot_be_removed_keeps_its_place(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To remove the oldest file fails: the log still begins there, and all of it is read."""
+    store = lab.open()
+    put(store, *numbered(0, 30, 1000))
+    settle(store)
+    store.flush.step()
+    lab.clock.ms += 80 * 3_600_000
+    real = lab.disk.unlink
+
+    def refused(path: str) -> None:
+        if "commitlog" in path:
+            raise OSError(5, "Input/output error", path)
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.disk, "unlink", refused)
+        for _ in range(3):
+            store.clean_expired()
+    assert store.min_physical_offset == 0 == store.min_offset("T", 0)
+    files = store.commit_log.files.files
+    assert [file.start for file in files] == [8192 * number for number in range(len(files))]
+    expire(lab, store)
+    assert store.min_physical_offset == store.commit_log.files.files[0].start > 0
+
+
+def test_rmq_5174_a_search_by_time_finds_what_was_stored_within_a_second(lab: Lab) -> None:
+    """The index knows seconds: a range of one millisecond still finds its message, and no other."""
+    store = lab.open()
+    lab.clock.ms -= lab.clock.ms % 1000
+    put(store, b"first")
+    lab.clock.ms += 1999
+    at_ms = put(store, b"second")[0].store_timestamp
+    settle(store)
+    for begin_ms, end_ms, count in ((0, 0, 1), (-1, 0, 1), (0, 1, 1), (1, 5000, 0), (-900, -1, 0)):
+        search = store.search("T", "second", 32, at_ms + begin_ms, at_ms + end_ms)
+        assert len(finish(search).views) == count
+
+
+def test_rmq_358_a_clean_start_trims_entries_of_records_that_the_log_does_not_have(
+    lab: Lab,
+) -> None:
+    """alibaba/RocketMQ#358: after a clean stop the log lost its end; the queue ends there."""
+    store = lab.open()
+    last = put(store, *numbered(0, 10))[-1]
+    settle(store)
+    checkpoint(store)
+    store.close()
+    inode = lab.disk.names[f"/store/commitlog/{0:020d}"]
+    for content in (inode.current, inode.durable):
+        content[last.physical_offset : last.physical_offset + last.size] = bytes(last.size)
+    store = lab.open()
+    assert bodies(store) == numbered(0, 9)
+    assert put(store, b"next")[0].queue_offset == 9
+
+
+WITH_PATCH = (7539, 7283)
 WITH_FOLDER = (9328, 3401)
 
 
@@ -247,4 +330,7 @@ def test_its_own_bug_breaks_it(
     FILE_BUGS[number](monkeypatch)
     story = story_of(number, globals())
     with pytest.raises(FAILURES):
-        story(lab, tmp_path) if number in WITH_FOLDER else story(lab)
+        if number in WITH_PATCH:
+            story(lab, monkeypatch)
+        else:
+            story(lab, tmp_path) if number in WITH_FOLDER else story(lab)
