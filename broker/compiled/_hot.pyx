@@ -34,6 +34,9 @@ cdef extern from "crc.h":
     uint32_t crc_power(uint64_t n) nogil
     uint32_t crc_join(uint32_t first, uint32_t second, uint32_t shift) nogil
 
+cdef extern from "text.h":
+    size_t same_bytes(const uint8_t* text, size_t size, int ascii) nogil
+
 include "headers.pxi"
 include "signing.pxi"
 
@@ -80,6 +83,7 @@ def crc32_joined(uint32_t first, uint32_t second, uint64_t second_size):
 # --- what all connections share
 
 
+@cython.final
 cdef class Rules:
     """What makes a property text unusual, and what is added to it. `names`: a text that holds one
     of them, anywhere, is unusual; `no_wait` only where answers wait for the disk. `sys_flags`: the
@@ -133,6 +137,7 @@ cdef class Rules:
         return name_at
 
 
+@cython.final
 cdef class Answers:
     """The answers to stored messages. `json`: the pieces between physical offset, queue id, queue
     offset, unique key and opaque; `form` gives those for the other codecs, by what decides about
@@ -169,6 +174,7 @@ cdef class Answers:
 # --- bytes that grow
 
 
+@cython.final
 cdef class Space:
     """Bytes to write to; `_grow` before, as much as is written then at most."""
 
@@ -294,6 +300,7 @@ cdef struct Bounds:
     int codec
 
 
+@cython.final
 cdef class Frames:
     """The whole frames at the start of `data`, cut when they are asked for. `stop`: where the first
     that is not whole begins; `bad`: it cannot be one."""
@@ -389,6 +396,7 @@ cdef class Frames:
         return size > 4 and memcmp(header, b"\x97\xcd\x01\x40", 4) == 0
 
 
+@cython.final
 cdef class Cursor:
     """Goes through frames, one by one or by all plain sends that come next."""
 
@@ -497,6 +505,7 @@ cdef struct Entry:
     Py_ssize_t size
 
 
+@cython.final
 cdef class Run:
     """Plain sends of one codec and code. A sequence of rows for `append_rows`, which encodes them
     here, and of what their answers need."""

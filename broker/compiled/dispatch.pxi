@@ -63,6 +63,7 @@ cdef inline uint32_t java_hash(
     return begun
 
 
+@cython.final
 cdef class Lane:
     """What a queue gets."""
 
@@ -73,6 +74,7 @@ cdef class Lane:
     cdef uint32_t key_hash
 
 
+@cython.final
 cdef class Keys:
     """Index hash, physical offset and store time of each key: 64-bit numbers, as numpy reads them."""
 

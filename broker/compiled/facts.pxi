@@ -14,6 +14,7 @@ cdef struct FactRow:
     Py_ssize_t text_size
 
 
+@cython.final
 cdef class Facts:
     """A sequence of facts, in the log's order. Slices are made of copies of the rows; texts stay
     where they are."""

@@ -97,27 +97,9 @@ cdef bint decimal(const uint8_t* text, Py_ssize_t size, int64_t* number) noexcep
     return True
 
 
-cdef uint8_t PLAIN_BYTES[256]  # 1: printable ASCII that means itself in JSON too
-cdef uint8_t SAME_BYTES[256]  # 1: no escape, no end of a JSON string and nothing forbidden in one
-
-
-cdef int fill_tables() except -1:
-    cdef int byte
-    for byte in range(256):
-        SAME_BYTES[byte] = byte >= 0x20 and byte != c'"' and byte != c'\\'
-        PLAIN_BYTES[byte] = SAME_BYTES[byte] and byte < 0x7F
-    return 0
-
-
-fill_tables()
-
-
 cdef inline bint is_plain_text(const uint8_t* text, Py_ssize_t size) noexcept nogil:
-    cdef Py_ssize_t at
-    for at in range(size):
-        if not PLAIN_BYTES[text[at]]:
-            return False
-    return True
+    """Printable ASCII that means itself in JSON too."""
+    return <Py_ssize_t>same_bytes(text, size, True) == size
 
 
 cdef int field_of(const uint8_t* name, Py_ssize_t size, bint is_long) noexcept nogil:
@@ -193,13 +175,11 @@ cdef bint note_text(
 
 cdef bint json_plain(Reader* reader, Py_ssize_t* at, Py_ssize_t* size) noexcept nogil:
     """A string without escapes, in ASCII; its bytes are at `at`."""
-    cdef Py_ssize_t here = reader.at + 1
     if not take(reader, c'"'):
         return False
-    while here < reader.end and PLAIN_BYTES[reader.data[here]]:
-        here += 1
-    at[0], size[0] = reader.at, here - reader.at
-    reader.at = here
+    at[0] = reader.at
+    size[0] = same_bytes(reader.data + reader.at, reader.end - reader.at, True)
+    reader.at += size[0]
     return take(reader, c'"')
 
 
@@ -292,16 +272,14 @@ cdef Py_ssize_t json_escape(Reader* reader, uint8_t* space) noexcept nogil:
 cdef bint json_properties(Reader* reader, Send* send, uint8_t* space) noexcept nogil:
     """A string with escapes. What it means is never longer than how it is written, and the space
     has as many bytes as the header."""
-    cdef Py_ssize_t size = 0, here, written
+    cdef Py_ssize_t size = 0, same, written
     if not take(reader, c'"'):
         return False
     while True:
-        here = reader.at
-        while here < reader.end and SAME_BYTES[reader.data[here]]:
-            here += 1
-        memcpy(space + size, reader.data + reader.at, here - reader.at)
-        size += here - reader.at
-        reader.at = here
+        same = same_bytes(reader.data + reader.at, reader.end - reader.at, False)
+        memcpy(space + size, reader.data + reader.at, same)
+        size += same
+        reader.at += same
         if take(reader, c'"'):
             send.text_size = size
             return True

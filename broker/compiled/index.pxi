@@ -12,6 +12,7 @@ if (_INDEX_ENTRY.format, _SLOT.format) != (">iqii", ">i"):
 cdef int64_t SECONDS_MAX = _SECONDS_MAX
 
 
+@cython.final
 cdef class Numbers:
     """A column of 64-bit numbers, or bytes to be written to, for as long as this is there."""
 

@@ -1,6 +1,18 @@
 # The records of queue entries, in one file of the log.
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+    Py_ssize_t writev(int descriptor, const iovec* pieces, int count)
+
+
+cdef enum:
+    PIECES_MAX = 1024  # that one call of the system takes
+    PIECE_MIN = 512  # bytes on average: smaller ones are copied faster than the system takes them
 
 
 cdef struct Piece:
@@ -8,6 +20,7 @@ cdef struct Piece:
     Py_ssize_t end
 
 
+@cython.final
 cdef class Records:
     """Pieces of a file's map. They are copied, or made views of, when they are asked for."""
 
@@ -31,6 +44,15 @@ cdef class Records:
             ]
         )
 
+    def answer(self, bytes head):
+        """`head` and all pieces, for one write."""
+        cdef Gathered gathered
+        if self._count >= PIECES_MAX or self._size < self._count * PIECE_MIN:
+            return self.joined(head)
+        gathered = Gathered.__new__(Gathered)
+        gathered._head, gathered._records = head, self
+        return gathered
+
     def joined(self, bytes head):
         """`head` and all pieces in one."""
         cdef Py_ssize_t number, size, at = PyBytes_GET_SIZE(head), room = at + self._size
@@ -51,6 +73,48 @@ cdef class Records:
         if at != room:
             raise AssertionError("records are shorter than was summed up")
         return whole
+
+
+@cython.final
+cdef class Gathered:
+    """A head and records that the system takes from where they are; bytes for whoever looks."""
+
+    cdef bytes _head
+    cdef Records _records
+    cdef bytes _whole
+
+    def __len__(self):
+        return PyBytes_GET_SIZE(self._head) + self._records._size
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        if self._whole is None:
+            self._whole = self._records.joined(self._head)
+        PyBuffer_FillInfo(
+            buffer, self, PyBytes_AS_STRING(self._whole), PyBytes_GET_SIZE(self._whole), True, flags
+        )
+
+    def write_to(self, int descriptor):
+        """How many bytes the socket took; 0 also when it failed."""
+        cdef Py_ssize_t number, sent, count = self._records._count
+        cdef Piece* pieces = self._records._pieces
+        cdef Py_buffer buffer
+        cdef iovec vectors[PIECES_MAX]
+        if count >= PIECES_MAX:
+            raise AssertionError("more pieces than one call takes")
+        vectors[0].iov_base = PyBytes_AS_STRING(self._head)
+        vectors[0].iov_len = PyBytes_GET_SIZE(self._head)
+        PyObject_GetBuffer(self._records._view, &buffer, PyBUF_SIMPLE)
+        try:
+            for number in range(count):
+                if pieces[number].end > buffer.len:
+                    raise AssertionError("a record is not where it was")
+                vectors[number + 1].iov_base = <char*>buffer.buf + pieces[number].start
+                vectors[number + 1].iov_len = pieces[number].end - pieces[number].start
+            with nogil:
+                sent = writev(descriptor, vectors, <int>count + 1)
+        finally:
+            PyBuffer_Release(&buffer)
+        return max(sent, 0)
 
 
 cdef inline uint64_t load_int(const uint8_t* data, int width) noexcept nogil:

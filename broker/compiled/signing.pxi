@@ -56,6 +56,7 @@ cdef Claim claims[2]
 
 
 @cython.auto_pickle(False)
+@cython.final
 cdef class Signer:
     """A user who may send to a topic, and whose sends have to be signed with one of his secrets."""
 

@@ -1,15 +1,22 @@
 """Outgoing bytes of one client, and what must be kept until they are sent."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write than many pieces
 PIECES_MAX: Final = 1024  # that one call of the system takes
 
-Part = bytes | memoryview
+if TYPE_CHECKING:
+    from aerobee.broker.compiled._hot import Gathered
+
+    Part = bytes | memoryview | Gathered
+else:
+    Part = bytes | memoryview
 
 
 class Outbox:
@@ -47,19 +54,31 @@ class Outbox:
         if transport is None or transport.is_closing():
             return False
         if len(parts) == 1:
-            self.written += len(parts[0])
-            transport.write(parts[0])
+            part = parts[0]
+            self.written += len(part)
+            if isinstance(part, (bytes, memoryview)):
+                transport.write(part)
+            else:
+                self._write_gathered(transport, part)
         else:
             self.written += sum(map(len, parts))
             if self._descriptor < 0:
                 transport.write(b"".join(parts))
             elif unsent := self._write_now(transport, parts):
-                transport.writelines(unsent)
+                transport.writelines(map(memoryview, unsent))
         if self._releases_unwritten:
             self._releases += [(self.written, each) for each in self._releases_unwritten]
             self._releases_unwritten.clear()
             self.release_sent()
         return True
+
+    def _write_gathered(self, transport: asyncio.Transport, part: Gathered) -> None:
+        """Let the system take the pieces from where they are; the rest is copied."""
+        sent = 0
+        if self._descriptor >= 0 and not transport.get_write_buffer_size():
+            sent = part.write_to(self._descriptor)
+        if sent < len(part):
+            transport.write(memoryview(part)[sent:])
 
     def _write_now(self, transport: asyncio.Transport, parts: Sequence[Part]) -> Sequence[Part]:
         """Hand many pieces to the system in one call; what it did not take is returned. The

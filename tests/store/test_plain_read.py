@@ -10,7 +10,7 @@ from aerobee.broker.store.files import page_cache
 from aerobee.broker.store.files import residence as residence_module
 from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.reading.plain_read import FASTEST, Take, joined, take
+from aerobee.broker.store.reading.plain_read import FASTEST, Take, answer, take
 from aerobee.protocol.files.queue_entry import BLANK_ENTRY, ENTRY
 
 from .conftest import OpenStore, dispatch, message
@@ -53,7 +53,7 @@ def test_a_plain_read_gives_the_same_bytes_as_the_general_one(
         file, start, end, views, size, taken, behind = found
         general = store.read_queue("T", queue_id, offset, count, max_bytes=most)
         assert b"".join(views) == b"".join(general.views)
-        assert joined(b"head", views) == b"head" + b"".join(views)
+        assert bytes(answer(b"head", views)) == b"head" + b"".join(views)
         assert (size, taken) == (general.size, general.count)
         assert offset + taken == general.next_offset
         assert (queue.min_offset, queue.max_offset) == (general.min_offset, general.max_offset)

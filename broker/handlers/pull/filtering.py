@@ -5,7 +5,6 @@ would make the loop wait for the disk, once for each.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Final
 
 from aerobee.broker.net.outbox import Part
@@ -27,7 +26,7 @@ def select(
     taken: list[memoryview] = []
     size = 0
     try:
-        for record in chain.from_iterable(map(split_records, fetched)):
+        for record in (each for part in fetched for each in split_records(memoryview(part))):
             if not matches(record):
                 continue
             if taken and (len(taken) >= count_max or size + len(record) > bytes_max):

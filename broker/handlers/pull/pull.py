@@ -32,7 +32,7 @@ from aerobee.broker.services.filters.selection import ALL
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
-from aerobee.broker.store.reading.plain_read import joined
+from aerobee.broker.store.reading.plain_read import answer
 from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
 from aerobee.protocol.files.queue_entry import ENTRY_SIZE
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -268,7 +268,7 @@ class Pulls:
             next_broker = 0
         head = found_head(pull.codec, pull.opaque, next_offset, low, high, size, next_broker)
         if size <= JOIN_MAX:
-            return (joined(head, records),)
+            return (answer(head, records),)
         file.hold()
         pull.connection.outbox.release_when_sent(file.release)
         return (head, *records)

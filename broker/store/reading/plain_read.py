@@ -56,11 +56,11 @@ _compiled: Final[Any] = hot
 FASTEST: Final[Take] = take if hot is None else take_compiled
 
 
-def joined(head: bytes, records: Records) -> bytes:
-    """Head and records in one piece."""
+def answer(head: bytes, records: Records) -> bytes | _hot.Gathered:
+    """Head and records for one write."""
     if isinstance(records, list):
         return b"".join((head, *records))
-    return records.joined(head)
+    return records.answer(head)
 
 
 def _take(entries: bytes, file: MappedFile) -> _Views | None:

@@ -1,0 +1,79 @@
+"""Records that the system takes from a file's map: what arrives is what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+
+import pytest
+import uvloop
+
+from aerobee.broker.compiled import hot
+from aerobee.broker.net.outbox import Outbox
+from aerobee.protocol.files.queue_entry import ENTRY
+
+pytestmark = pytest.mark.skipif(hot is None, reason="this installation is pure Python")
+
+
+def taken(view: memoryview, sizes: list[int], gap: int) -> tuple[object, bytes]:
+    """Records of a map, and the same bytes."""
+    assert hot is not None
+    entries, parts, at = [], [], 0
+    for size in sizes:
+        entries.append(ENTRY.pack(at, size, 0))
+        parts.append(bytes(view[at : at + size]))
+        at += size + gap
+    found = hot.take_records(b"".join(entries), view, 0, len(view), 1 << 30)
+    return found[2], b"".join(parts)
+
+
+@pytest.mark.parametrize("gap", [0, 7])
+def test_a_socket_gets_head_and_records_also_when_it_takes_a_part(gap: int) -> None:
+    """More than its buffer holds, from a reader that comes later."""
+    draw = random.Random(gap)
+    view = memoryview(draw.randbytes(64 << 10))
+
+    async def main() -> tuple[list[bytes], bytes, int]:
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+        outbox = Outbox()
+        outbox.open(transport)
+        wanted, gathered = [], 0
+        for number in range(20):
+            sizes = [draw.randrange(600, 2000) for _ in range(draw.randrange(1, 30))]
+            records, body = taken(view, sizes, gap)
+            head = b"head %d" % number
+            part = records.answer(head)  # type: ignore[attr-defined]
+            gathered += not isinstance(part, bytes)
+            assert len(part) == len(head) + len(body)
+            assert outbox.write((part,))
+            wanted.append(head + body)
+        assert outbox.unsent > 0, "the buffer took all: nothing was sent in parts"
+        received = b""
+        while len(received) < sum(map(len, wanted)):
+            received += await asyncio.wait_for(loop.sock_recv(theirs, 1 << 16), 60)
+        transport.close()
+        theirs.close()
+        return wanted, received, gathered
+
+    wanted, received, gathered = uvloop.run(main())
+    assert received == b"".join(wanted)
+    assert gathered == 20
+
+
+def test_small_records_and_very_many_are_copied() -> None:
+    view = memoryview(bytes(3 << 20))
+    for sizes in ([100] * 32, [600] * 2000):
+        records, body = taken(view, sizes, 1)
+        assert records.answer(b"head") == b"head" + body  # type: ignore[attr-defined]
+
+
+def test_a_closed_socket_takes_nothing() -> None:
+    records, body = taken(memoryview(bytes(8192)), [1000] * 4, 1)
+    part = records.answer(b"head")  # type: ignore[attr-defined]
+    assert part.write_to(-1) == 0
+    assert bytes(part) == b"head" + body
