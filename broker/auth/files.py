@@ -3,9 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from aerobee.broker.auth.accounts import Account, text_of
 from aerobee.broker.auth.model import AccessError
@@ -17,28 +15,6 @@ NAMES: Final = ("access.yml", "plain_acl.yml")
 _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IRWXO
 
 Mark = tuple[str, int, int, int]
-
-
-class Text(str):
-    """A scalar that knows its line."""
-
-    __slots__ = ("line",)
-    line: int
-
-
-class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # it has no types
-    """Scalars as texts with their lines, and no aliases: a small file could name itself huge."""
-
-    def construct_scalar(self, node: yaml.ScalarNode) -> Text:
-        text = Text(super().construct_scalar(node))
-        text.line = node.start_mark.line + 1
-        return text
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(None, None, "aliases are not taken", mark)
-        return super().compose_node(parent, index)
 
 
 def access_files(settings: Settings) -> list[str]:
@@ -59,20 +35,19 @@ def access_files(settings: Settings) -> list[str]:
 
 def read_access_file(path: str) -> tuple[list[Account], list[str]]:
     """The accounts and the white addresses of one file; AccessError says what is wrong."""
+    from aerobee.broker.auth.yaml_text import parse
+
     check_mode(path)
     try:
         with open(path, "rb") as file:
             data = file.read(FILE_SIZE_MAX + 1)
         if len(data) > FILE_SIZE_MAX:
             raise AccessError(f"{path} has more than {FILE_SIZE_MAX} bytes")
-        content = yaml.load(data, _Loader)  # our loader makes texts, lists and maps only
+        content = parse(data)
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        # The error's own text would quote the file, and with it a secret.
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it is no YAML"
+    except ValueError as error:
+        problem, where = error.args
         raise AccessError(f"{path}{where} cannot be read: {problem}") from None
     if content is None or content == "":
         return [], []

@@ -6,6 +6,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,7 +20,6 @@ from aerobee.broker.ha.controller import ControllerArbiter
 from aerobee.broker.ha.controller import Replica as AtController
 from aerobee.broker.ha.controller_client import ControllerClient
 from aerobee.broker.ha.electable import FILE_NAME, Electability, kernel_boot_id
-from aerobee.broker.ha.etcd import EtcdArbiter
 from aerobee.broker.ha.identity import given_id
 from aerobee.broker.ha.in_sync import InSync
 from aerobee.broker.handlers.context import Broker
@@ -31,6 +31,9 @@ from aerobee.broker.settings.replication import SLAVE
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.refusals import Refusals
 from aerobee.protocol.tls import client_context
+
+if TYPE_CHECKING:
+    from aerobee.broker.ha.etcd import EtcdArbiter
 
 log = structlog.get_logger("aerobee.ha")
 
@@ -74,6 +77,8 @@ def _controller_of(
 
 def _etcd_of(settings: Settings, broker_id: int) -> EtcdArbiter:
     """StartError when its certificates cannot be used."""
+    from aerobee.broker.ha.etcd import EtcdArbiter  # with an HTTP client, for those who elect
+
     endpoints = endpoints_of(settings.etcd_endpoints)
     context = None
     if any(endpoint.startswith("https:") for endpoint in endpoints):
