@@ -12,9 +12,9 @@ JOIN_MAX: Final = 64 << 10  # bytes up to which one buffer is cheaper to write t
 PIECES_MAX: Final = 1024  # that one call of the system takes
 
 if TYPE_CHECKING:
-    from aerobee.broker.compiled._hot import Gathered
+    from aerobee.broker.compiled import _hot
 
-    Part = bytes | memoryview | Gathered
+    Part = bytes | memoryview | _hot.Gathered
 else:
     Part = bytes | memoryview
 
@@ -72,7 +72,7 @@ class Outbox:
             self.release_sent()
         return True
 
-    def _write_gathered(self, transport: asyncio.Transport, part: Gathered) -> None:
+    def _write_gathered(self, transport: asyncio.Transport, part: _hot.Gathered) -> None:
         """Let the system take the pieces from where they are; the rest is copied."""
         sent = 0
         if self._descriptor >= 0 and not transport.get_write_buffer_size():
