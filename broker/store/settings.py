@@ -80,9 +80,7 @@ class StoreSettings:
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: int = 10_000
     delete_commit_log_files_interval: int = 100
-    delete_consume_queue_files_interval: int = 100
     destroy_maped_file_interval_forcibly: int = 120_000
-    redelete_hanged_file_interval: int = 120_000
     delete_file_batch_max: int = 10
 
     # reading

@@ -17,6 +17,7 @@ from aerobee.broker.settings import (
 from aerobee.broker.settings.known import effective_fields, find_key, known_keys
 from aerobee.broker.settings.properties_file import parse_properties
 from aerobee.broker.settings.report import settings_page
+from aerobee.broker.store.settings import StoreSettings
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -261,12 +262,17 @@ def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
     assert store.max_message_size == 1000
     ours = {described.name for described in dataclasses.fields(Settings)}
     theirs = {described.name for described in dataclasses.fields(store)}
-    not_settings = {
-        "delete_consume_queue_files_interval",
-        "has_arbiter",  # whether etcdEndpoints are set
-        "redelete_hanged_file_interval",
-    }
-    assert theirs <= ours | not_settings
+    assert theirs - ours == {"has_arbiter"}  # whether etcdEndpoints are set
+
+
+def test_a_store_by_itself_has_the_defaults_of_the_settings(tmp_path: Path) -> None:
+    """Tests, tools and the simulators make a store without settings."""
+    settings = load_settings(None, {"storePathRootDir": tmp_path}, {})
+    by_settings = dataclasses.asdict(store_settings(settings))
+    by_itself = dataclasses.asdict(StoreSettings(str(tmp_path)))
+    assert by_settings.pop("store_path_commit_log") == StoreSettings(str(tmp_path)).layout.commitlog
+    assert by_itself.pop("store_path_commit_log") == ""
+    assert by_itself == by_settings
 
 
 @pytest.mark.parametrize(
