@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -62,20 +61,20 @@ async def test_a_name_is_not_looked_up_anew_for_each_message_nor_waited_for_long
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
+    answered: list[str] = []
     answer = threading.Event()
 
     def slow(host: str) -> str:
         asked.append(host)
-        assert answer.wait(5)
+        assert answer.wait(60)
+        answered.append(host)
         return "203.0.113.9"
 
     monkeypatch.setattr(socket, "gethostbyname", slow)
     ours = addresses({"advertisedAddr": "slow.example:20911"})
-    started = time.monotonic()
     for _ in range(5):
         assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host(*OURS)
-    assert time.monotonic() - started < 2
-    assert asked == ["slow.example"]
+    assert asked == ["slow.example"] and answered == []
     answer.set()
     known = encode_host("203.0.113.9", 20911)
     await until(lambda: ours.store_host(("198.51.100.1", 1), OURS) == known)

@@ -414,10 +414,8 @@ def test_a_systemd_that_is_busy_for_a_while_is_told_again_and_not_waited_for(
     systemd = Systemd(tmp_path / "notify")
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
     with systemd.socket:
-        started = time.monotonic()
-        for _ in range(1000):  # more than the socket holds
+        for _ in range(1000):  # more than the socket holds: who waited would not come to an end
             notifier.status("serving")
-        assert time.monotonic() - started < 0.9
         systemd.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             while True:

