@@ -95,6 +95,14 @@ def answers_of(codec: int, waiting: list[Any], answers: Answers) -> bytes | None
 def derived(
     facts: Sequence[Any],
 ) -> tuple[list[tuple[Any, bytes]], tuple[bytes, bytes, bytes]] | None: ...
+def read_facts(
+    view: memoryview,
+    base: int,
+    position: int,
+    end: int,
+    count: int,
+    queue_of: Callable[[bytes, int], Any],
+) -> Facts: ...
 
 class Records:
     def __len__(self) -> int: ...

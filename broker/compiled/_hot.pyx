@@ -1091,4 +1091,5 @@ def answers_of(int codec, list waiting, Answers answers):
 
 include "dispatch.pxi"
 include "reading.pxi"
+include "log_facts.pxi"
 include "index.pxi"

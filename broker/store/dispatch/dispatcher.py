@@ -20,6 +20,7 @@ from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.facts import Fact, Facts, begin_of_all, end_of, end_of_all
 from aerobee.broker.store.log.scan_block import Block, read_block
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.queues.listeners import ArrivalListeners
 from aerobee.broker.store.results import Arrival
 from aerobee.protocol.files.record import NOT_IN_QUEUE
@@ -28,6 +29,9 @@ from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import Scanned, check_record
 
 Derive = Callable[[Facts], Derived | None]
+QueueOf = Callable[[bytes, int], ConsumeQueue | None]
+# View of a log file, where it begins, from where to where, and how many at most.
+ReadFacts = Callable[[memoryview, int, int, int, int, QueueOf], Facts]
 
 BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
 OPENED_MAX: Final = 2  # queues that get a file or blocks in one go: some 0.3 ms each
@@ -53,6 +57,7 @@ class RecordDispatcher:
         self._arrivals: list[Arrival] = []
         # Entries and keys of plain records, in C where the installation has that.
         self.derive: Derive | None = hot.derived if hot is not None else None
+        self.read_facts: ReadFacts | None = hot.read_facts if hot is not None else None
 
     # -- facts of an append
 
@@ -103,17 +108,36 @@ class RecordDispatcher:
     # -- records read from the log
 
     def dispatch_written(self, file: MappedFile, position: int, end: int, count: int) -> bool:
-        """Dispatch records that this process has just written, so that they are in memory, in
-        columns. False, with nothing done: they are few, or none for that."""
+        """Dispatch records that this process has just written, so that they are in memory, in C or
+        in columns. False, with nothing done: they are few, or none for that."""
+        if self._dispatch_plain(file, position, end, count):
+            return True
         if end - position < BLOCK_MIN * LEAST_SIZE:
             return False
         block = read_block(file.view, file.start, position, end, count, check_crc=False)
         if len(block) < BLOCK_MIN or not self._dispatch_columns(file, block, OPENED_MAX):
             return False
+        self._note_time()
+        return True
+
+    def _dispatch_plain(self, file: MappedFile, position: int, end: int, count: int) -> bool:
+        """The same for plain records that nobody listens to, however few, where C reads them."""
+        if self.read_facts is None or self.derive is None:
+            return False
+        queue_of = self._log.queues.of_record
+        facts = self.read_facts(file.view, file.start, position, end, count, queue_of)
+        derived = self.derive(facts) if len(facts) else None
+        if derived is None or not dispatch_derived(self._index, derived, OPENED_MAX):
+            return False
+        self._note_dispatched(end_of_all(facts), facts[-1][4], len(facts))
+        self._note_time()
+        return True
+
+    def _note_time(self) -> None:
+        """What is stored next is not older than what the log has."""
         self._log.last_store_timestamp = max(
             self._log.last_store_timestamp, self.dispatched_timestamp
         )
-        return True
 
     def dispatch_block(self, file: MappedFile, block: Block) -> None:
         """Dispatch a block of the log, in columns or, where it is out of the ordinary, record by
