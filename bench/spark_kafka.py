@@ -5,7 +5,8 @@
 The same rows are in a topic of four queues and in one of four partitions; both brokers and one
 session on two cores run all the time, and the cases take turns. Reads are batch reads of the six
 columns that both have into Spark's `noop` sink; writes take the rows from Parquet and are at least
-once, each with its connector's defaults. CPU is microseconds per row by process.
+once, each with its connector's defaults, but Kafka's writes may take longer than two minutes: on a
+busy machine they would end the run. CPU is microseconds per row by process.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from bench.tables import table
 
 OURS, KAFKA = "Aerobee", "Kafka"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+PATIENT = {"kafka.delivery.timeout.ms": "1200000"}
 _POM = JAVA_SOURCES / "spark-kafka.xml"
 _LIB = BUILD / "spark-kafka" / "lib"
 
@@ -80,7 +82,7 @@ def cases(
     }
     writes = {
         OURS: rows.write.format("aerobee").options(namesrv=namesrv, topic="out"),
-        KAFKA: rows.write.format("kafka").options(**theirs | {"topic": "out"}),
+        KAFKA: rows.write.format("kafka").options(**theirs | PATIENT | {"topic": "out"}),
     }
     return {
         "read": {name: partial(drain, frame) for name, frame in reads.items()},
@@ -109,7 +111,7 @@ def measure(rows: int, body_size: int, rounds: int, found: Figures) -> None:
             topic.select("key", "value").write.parquet(str(folder / "parquet"))
             frame = spark.read.parquet(str(folder / "parquet"))
             frame.write.format("kafka").options(
-                **{"kafka.bootstrap.servers": kafka, "topic": TOPIC}
+                **{"kafka.bootstrap.servers": kafka, "topic": TOPIC} | PATIENT
             ).save()
             for what, both in cases(spark, namesrv, kafka, frame).items():
                 for server, runs in run_rounds(both, rounds).items():
