@@ -65,6 +65,11 @@ cdef class Signer:
     cdef Secret _secrets[SECRETS_MAX]
     cdef int _count
     cdef int _waiting  # of the claims
+    # How the last send's pairs are put in order, and which of these are the name and the signature.
+    cdef int _order[EXT_FIELDS_MAX]
+    cdef int _ordered
+    cdef int _name_at
+    cdef int _signature_at
 
     def __init__(self, bytes name, bytes topic, secrets):
         cdef uint8_t block[SHA1_BLOCK]
@@ -99,35 +104,37 @@ cdef class Signer:
                     const uint8_t* body, Py_ssize_t body_size) except -1:
         """Whether the send is this user's, to this topic, and signed. By whom, `first_forged`
         says: once there are two, and at the end of a run."""
-        cdef Pair* ordered[EXT_FIELDS_MAX]
         cdef Pair* pair
-        cdef Pair* name = NULL
-        cdef Pair* signature = NULL
+        cdef Pair* name
+        cdef Pair* signature
         cdef int k, count = send.pair_count
         cdef size_t size = body_size
         cdef Claim* claim = claims + self._waiting
+        cdef const uint8_t* end = body + body_size
+        cdef const uint8_t* value
         cdef uint8_t* to
-        if not in_order(send.pairs, count, ordered, reader.data):
+        if not (self._is_in_order(send.pairs, count, reader.data)
+                or self._put_in_order(send.pairs, count, reader.data)):
             return False
-        for k in range(count):
-            pair = ordered[k]
-            if is_named(pair, reader.data, b"AccessKey", 9):
-                name = pair
-            elif is_named(pair, reader.data, b"Signature", 9):
-                signature = pair
-            size += pair.size
-        if name == NULL or signature == NULL or signature.size != SIGNATURE_SIZE:
+        name, signature = send.pairs + self._name_at, send.pairs + self._signature_at
+        if signature.size != SIGNATURE_SIZE:
             return False
         if not is_text(self._name, reader.data + name.at, name.size):
             return False
         if not is_text(self._topic, reader.data + send.topic_at, send.topic_size):
             return False
+        for k in range(count):
+            size += send.pairs[k].size
         make_room(claim, size + SHA1_END_MAX)
         to = claim.message
         for k in range(count):
-            pair = ordered[k]
+            pair = send.pairs + self._order[k]
             if pair != signature:
-                memcpy(to, (text if pair.is_text else reader.data) + pair.at, pair.size)
+                value = (text if pair.is_text else reader.data) + pair.at
+                if pair.size <= 16 and not pair.is_text and end - value >= 16:
+                    memcpy(to, value, 16)  # which is one instruction; the rest is written over
+                else:
+                    memcpy(to, value, pair.size)
                 to += pair.size
         memcpy(to, body, body_size)
         to += body_size
@@ -135,6 +142,43 @@ cdef class Signer:
         claim.blocks = (to - claim.message) // SHA1_BLOCK
         claim.number, claim.signature = number, reader.data + signature.at
         self._waiting += 1
+        return True
+
+    cdef bint _is_in_order(self, Pair* pairs, int count, const uint8_t* data) noexcept nogil:
+        """Whether the order of the last send is this one's, too: clients write alike."""
+        cdef int k
+        if count != self._ordered:
+            return False
+        for k in range(1, count):
+            if compared(pairs + self._order[k - 1], pairs + self._order[k], data) >= 0:
+                return False
+        return (
+            is_named(pairs + self._name_at, data, b"AccessKey", 9)
+            and is_named(pairs + self._signature_at, data, b"Signature", 9)
+        )
+
+    cdef bint _put_in_order(self, Pair* pairs, int count, const uint8_t* data) noexcept nogil:
+        """Sort by name; False: one is there twice, or it is not signed."""
+        cdef int k, at, which
+        self._ordered, self._name_at, self._signature_at = 0, -1, -1
+        for k in range(count):
+            if is_named(pairs + k, data, b"AccessKey", 9):
+                self._name_at = k
+            elif is_named(pairs + k, data, b"Signature", 9):
+                self._signature_at = k
+            at = k
+            while at:
+                which = compared(pairs + self._order[at - 1], pairs + k, data)
+                if which == 0:
+                    return False
+                if which < 0:
+                    break
+                self._order[at] = self._order[at - 1]
+                at -= 1
+            self._order[at] = k
+        if self._name_at < 0 or self._signature_at < 0:
+            return False
+        self._ordered = count
         return True
 
     cdef bint is_full(self) noexcept:
@@ -227,23 +271,6 @@ cdef inline bint is_named(
     Pair* pair, const uint8_t* data, const char* name, Py_ssize_t size
 ) noexcept nogil:
     return pair.name_size == size and memcmp(data + pair.name_at, name, size) == 0
-
-
-cdef bint in_order(Pair* pairs, int count, Pair** ordered, const uint8_t* data) noexcept nogil:
-    """Sort by name; False: one is there twice. Clients write them nearly in order."""
-    cdef int k, at, which
-    for k in range(count):
-        at = k
-        while at:
-            which = compared(ordered[at - 1], pairs + k, data)
-            if which == 0:
-                return False
-            if which < 0:
-                break
-            ordered[at] = ordered[at - 1]
-            at -= 1
-        ordered[at] = pairs + k
-    return True
 
 
 cdef inline int compared(Pair* one, Pair* other, const uint8_t* data) noexcept nogil:
