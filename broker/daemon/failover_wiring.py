@@ -75,7 +75,7 @@ def _controller_of(
     return ControllerArbiter(us, records, beats, lease)
 
 
-def _etcd_of(settings: Settings, broker_id: int) -> EtcdArbiter:
+def etcd_of(settings: Settings, broker_id: int) -> EtcdArbiter:
     """StartError when its certificates cannot be used."""
     from aerobee.broker.ha.etcd import EtcdArbiter  # with an HTTP client, for those who elect
 
@@ -120,7 +120,7 @@ class ReplicaHere:
         if settings.enable_controller_mode:
             self._arbiter = _controller_of(settings, roles.broker_id, self._life, self._log_end)
         else:
-            self._arbiter = _etcd_of(settings, roles.broker_id)
+            self._arbiter = etcd_of(settings, roles.broker_id)
         folder = os.path.join(settings.store_path_root_dir, "config")
         self._electability = Electability(config_path(folder, FILE_NAME), disk, kernel_boot_id())
         self._broker: Broker | None = None

@@ -14,7 +14,7 @@ from peers.in_process import running_broker
 from tls.certificates import Authority, Pair
 from waiting import until
 
-from aerobee.broker.daemon.failover_wiring import arbiter_of
+from aerobee.broker.daemon.failover_wiring import etcd_of
 from aerobee.broker.ha.arbiter import Alive, ArbiterError, Record
 from aerobee.broker.ha.etcd import EtcdArbiter
 from aerobee.broker.net.listening import StartError
@@ -69,7 +69,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
 
 @asynccontextmanager
 async def arbiter(etcd: Locked, **other: Any) -> AsyncIterator[EtcdArbiter]:
-    made = arbiter_of(Settings(broker_name="orders", **etcd.settings(**other)), 1)
+    made = etcd_of(Settings(broker_name="orders", **etcd.settings(**other)), 1)
     try:
         yield made
     finally:
@@ -160,7 +160,7 @@ def test_a_key_with_a_password_is_refused_at_the_start(etcd: Locked, tmp_path: P
     pair = Authority(tmp_path).sign("broker", password="a password")
     values = etcd.settings(etcd_cert_file=pair.certificate, etcd_key_file=pair.key)
     with pytest.raises(StartError, match="etcdKeyFile"):
-        arbiter_of(Settings(broker_name="orders", **values), 1)
+        etcd_of(Settings(broker_name="orders", **values), 1)
 
 
 def _through(port: int) -> Any:
