@@ -59,6 +59,12 @@ clean: ## remove what the other targets made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .ci/work
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# What builds the compiled part outside of an install.
+BUILD_OK := $(V)/.build-installed
+$(BUILD_OK): $(OK)
+	@$(V)/bin/pip install -q --disable-pip-version-check 'cython>=3.1,<4' 'setuptools>=77' 'hatchling>=1.26'
+	@touch $@
+
 include $(wildcard make/*.mk)
 
 .PHONY: lock

@@ -21,11 +21,14 @@ HERE = Path(__file__).parents[1]
 
 
 def check_out(base: str, folder: str) -> Path:
-    """The files of a commit, without git's own."""
+    """The files of a commit, without git's own, and its compiled part."""
     archive = subprocess.run(
         ["git", "archive", base], cwd=HERE, check=True, capture_output=True, timeout=60
     ).stdout
     subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True, timeout=60)
+    build = Path(folder, "hatch_build.py")
+    if build.exists():  # the installed module is of this tree's sources, which the base refuses
+        subprocess.run([sys.executable, build], cwd=folder, check=True, timeout=600)
     return Path(folder)
 
 

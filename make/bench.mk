@@ -15,7 +15,7 @@ else
 endif
 
 .PHONY: bench-ab
-bench-ab: $(OK) ## CPU per message beside that of another commit, in turns (BASE=<commit>; ARGS="--pairs 9")
+bench-ab: $(BUILD_OK) ## CPU per message beside that of another commit, in turns (BASE=<commit>; ARGS="--pairs 9")
 	$(V)/bin/python -m bench.ab $(BASE) $(ARGS)
 
 .PHONY: bench-quick

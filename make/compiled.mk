@@ -5,15 +5,10 @@ test-pure: $(OK) ## the hot path, the store and the ways beside each other witho
 	  tests/broker/test_send.py tests/broker/test_connection.py $(ARGS)
 
 ASAN := build/asan
-ASAN_OK := $(V)/.asan-installed
 SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 
-$(ASAN_OK): $(OK)
-	@$(V)/bin/pip install -q --disable-pip-version-check 'cython>=3.1,<4' 'setuptools>=77' 'hatchling>=1.26'
-	@touch $@
-
 .PHONY: asan
-asan: $(ASAN_OK) ## the compiled part under the address sanitizer: its tests and the decoders' fuzz (gcc)
+asan: $(BUILD_OK) ## the compiled part under the address sanitizer: its tests and the decoders' fuzz (gcc)
 	@rm -rf $(ASAN) && mkdir -p $(ASAN)
 	@cp -a broker client conf pipeline protocol src systemd tests hatch_build.py pyproject.toml $(ASAN)
 	@rm -f $(ASAN)/broker/compiled/*.so
