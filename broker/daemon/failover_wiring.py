@@ -16,8 +16,7 @@ from aerobee.broker.daemon.replica import NotStartedAgain
 from aerobee.broker.daemon.role_change import RoleChange
 from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.ha.arbiter import Alive, ArbiterError
-from aerobee.broker.ha.controller import ControllerArbiter
-from aerobee.broker.ha.controller import Replica as AtController
+from aerobee.broker.ha.controller import ControllerArbiter, SetMember
 from aerobee.broker.ha.controller_client import ControllerClient
 from aerobee.broker.ha.electable import FILE_NAME, Electability, kernel_boot_id
 from aerobee.broker.ha.identity import given_id
@@ -62,7 +61,7 @@ def _patience_s(settings: Settings) -> float:
 def _controller_of(
     settings: Settings, broker_id: int, life: str, log_end: Callable[[], int]
 ) -> ControllerArbiter:
-    us = AtController(
+    us = SetMember(
         settings.broker_cluster_name,
         settings.broker_name,
         broker_id,

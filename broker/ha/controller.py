@@ -40,7 +40,7 @@ AGAIN_S: Final = 0.25  # after a no, before we may ask again
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class SetMember:
     """Whom this is about."""
 
     cluster: str
@@ -61,7 +61,7 @@ class ControllerArbiter:
     name = "the controller"
 
     def __init__(
-        self, us: Replica, records: ControllerClient, beats: ControllerClient, lease_ms: int
+        self, us: SetMember, records: ControllerClient, beats: ControllerClient, lease_ms: int
     ) -> None:
         """`beats`: the connection whose end is ours."""
         self._us = us
@@ -276,7 +276,7 @@ class ControllerArbiter:
         return view
 
 
-async def apply_for(client: ControllerClient, us: Replica, code: str) -> None:
+async def apply_for(client: ControllerClient, us: SetMember, code: str) -> None:
     """Let the controller know this brokerId as ours; ArbiterError when it is another's."""
     wanted = {"clusterName": us.cluster, "brokerName": us.name}
     fields = wanted | {"appliedBrokerId": us.broker_id, "registerCheckCode": code}

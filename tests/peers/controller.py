@@ -75,10 +75,19 @@ class ApacheController:
 
     def wait_for_leader(self) -> None:
         try:
-            wait_for(self.leader, timeout=120, what="a controller leads")
+            wait_for(self._has_leader, timeout=120, what="a controller leads")
         except BaseException:
             self.kill()
             raise
+
+    def _has_leader(self) -> bool:
+        """Whether one leads that answers: it tells that it leads a moment before it does."""
+        address = self.leader()
+        try:
+            with Wire(address, timeout=5) as wire:
+                return wire.request(1006, {}, b'["nobody"]').code == 0
+        except (OSError, ValueError):
+            return False
 
     def leader(self) -> str:
         """The address of the one that leads, as this one knows it; empty: none."""
