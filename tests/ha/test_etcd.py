@@ -148,8 +148,9 @@ async def test_an_etcd_that_hangs_is_an_error_in_time(tmp_path: Path) -> None:
 async def test_a_user_of_etcd_signs_in(tmp_path: Path) -> None:
     with EtcdServer(tmp_path) as own:
         enable_users(own)
-        stranger = EtcdArbiter([own.url], "/test/users", 1, 2000)
-        user = EtcdArbiter([own.url], "/test/users", 1, 2000, user=("root", "secret"))
+        # A password takes etcd a while on a busy machine: a long lease allows it longer answers.
+        stranger = EtcdArbiter([own.url], "/test/users", 1, 20_000)
+        user = EtcdArbiter([own.url], "/test/users", 1, 20_000, user=("root", "secret"))
         try:
             with pytest.raises(ArbiterError):
                 await stranger.read()

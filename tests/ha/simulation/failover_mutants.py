@@ -188,7 +188,7 @@ SEEDS: dict[str, int] = {
     "who_is_not_in_sync_is_elected": 2,
     "a_power_cut_member_is_electable_kip_966": 1094,
     "a_starting_broker_is_master_from_memory": 1,
-    "a_member_may_come_back_with_less": 227,
+    "a_member_may_come_back_with_less": 387,
     "who_is_near_joins_before_it_has_all": 583,
     "an_election_ignores_that_the_record_has_changed": 107,
     "an_epoch_is_used_twice": 246,
