@@ -29,8 +29,11 @@ def browser_of(daemon: Daemon) -> Browser:
 
 
 def children(daemon: Daemon) -> list[int]:
-    path = Path(f"/proc/{daemon.process.pid}/task")
-    return [int(pid) for task in path.iterdir() for pid in (task / "children").read_text().split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{daemon.process.pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:

@@ -108,9 +108,11 @@ class ApacheController:
         self._process = None
 
     def record(self, name: str) -> dict[str, Any]:
-        """What it keeps of this name; empty: nothing."""
+        """What it keeps of this name; empty: nothing, or it does not lead."""
         with Wire(self.address, timeout=10) as wire:
             answer = wire.request(1006, {}, json.dumps([name]).encode())
+        if answer.code != 0:
+            return {}
         found: dict[str, Any] = json.loads(answer.body)["replicasInfoTable"].get(name, {})
         return found
 

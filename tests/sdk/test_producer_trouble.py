@@ -282,7 +282,7 @@ async def test_a_failure_gives_back_the_body_as_it_was_given(aerobee_broker):
 async def test_more_sends_at_once_than_a_timeout_can_carry_all_succeed(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
-        sends = (mq.send("orders", b"%d" % number, timeout=1) for number in range(20_000))
+        sends = (mq.send("orders", b"%d" % number, timeout=2) for number in range(20_000))
         found = await asyncio.gather(*sends, return_exceptions=True)
         assert [row for row in found if not isinstance(row, Receipt)][:3] == []
 
