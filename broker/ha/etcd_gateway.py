@@ -6,13 +6,7 @@ import json
 import socket
 import ssl
 from collections.abc import Sequence
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    RemoteDisconnected,
-)
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -38,8 +32,9 @@ def _with_remedy(endpoint: str, error: Exception) -> str:
     remedy = next((words for sign, words in _REMEDIES if sign in text.lower()), "")
     if not remedy and isinstance(error, ssl.SSLError):
         remedy = _ODD_TLS
-    if not remedy and isinstance(error, RemoteDisconnected) and endpoint.startswith("http:"):
-        remedy = _NO_TLS
+    # RemoteDisconnected is one, too: which of the two comes is a matter of luck.
+    if not remedy and isinstance(error, ConnectionResetError):
+        remedy = _NO_TLS if endpoint.startswith("http:") else _ODD_TLS
     return f"{endpoint}: {text}" + (f"; {remedy}" if remedy else "")
 
 
