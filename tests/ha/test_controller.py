@@ -15,7 +15,7 @@ from peers.tools import free_port, wait_for
 from aerobee import connect
 from aerobee.protocol.files.epoch_file import Epoch, decode_epochs
 from ha.failover_cluster import ControllerCluster, FailoverProducer, Replicas
-from ha.test_failover import send_one, shown
+from ha.test_failover import freeze_master, kill_masters, send_one, shown
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
 
@@ -43,38 +43,14 @@ def test_a_broker_alone_is_elected_and_again_after_a_kill(tmp_path: Path) -> Non
 
 def test_a_killed_master_is_replaced_and_comes_back_as_a_replica(tmp_path: Path) -> None:
     with ControllerCluster(tmp_path, 2) as cluster:
-        master = cluster.wait_in_sync(1, 2)
-        producer = FailoverProducer(cluster)
-        producer.start()
-        for _ in range(3):
-            producer.acknowledge(100)
-            cluster.brokers[master].kill()
-            assert cluster.wait_for_leader() != master
-            producer.acknowledge(50)
-            cluster.brokers[master].start()
-            master = cluster.wait_in_sync(1, 2)
-        producer.acknowledge(50)
-        producer.stop()
-        cluster.check(producer)
+        kill_masters(cluster, 1, 2)
 
 
 def test_a_frozen_master_is_replaced_and_loses_nothing_that_it_acknowledged(
     tmp_path: Path,
 ) -> None:
     with ControllerCluster(tmp_path, 2) as cluster:
-        master = cluster.wait_in_sync(1, 2)
-        producer = FailoverProducer(cluster)
-        producer.start()
-        producer.acknowledge(100)
-        os.kill(cluster.brokers[master].pid, signal.SIGSTOP)
-        cluster.wait_for_leader(other_than=master)
-        os.kill(cluster.brokers[master].pid, signal.SIGCONT)  # it believes to be the master
-        old = cluster.brokers[master].broker
-        codes = {send_one(old, f"late{number}") for number in range(3)}
-        assert 0 not in codes, "a master that was replaced acknowledged a message"
-        producer.acknowledge(100)
-        producer.stop()
-        cluster.check(producer)
+        freeze_master(cluster)
 
 
 def test_a_controller_that_is_away_stops_nobody_and_changes_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from peers.tools import wait_for
 from peers.wire import Wire
 
 from aerobee import connect
-from ha.failover_cluster import Cluster, FailoverProducer
+from ha.failover_cluster import Cluster, FailoverProducer, Replicas
 from ha.processes import TOPIC, has_topic, send_fields
 from ha.test_killed import queue
 
@@ -36,22 +36,43 @@ def shown(address: str) -> list[bytes]:
         return []
 
 
+def kill_masters(cluster: Replicas, *members: int) -> None:
+    """Three of them, under load: each is replaced, and comes back as a replica."""
+    master = cluster.wait_in_sync(*members)
+    producer = FailoverProducer(cluster)
+    producer.start()
+    for _ in range(3):
+        producer.acknowledge(100)
+        cluster.brokers[master].kill()
+        assert cluster.wait_for_leader() != master
+        producer.acknowledge(50)
+        cluster.brokers[master].start()
+        master = cluster.wait_in_sync(*members)
+    producer.acknowledge(50)
+    producer.stop()
+    cluster.check(producer)
+
+
+def freeze_master(cluster: Replicas) -> None:
+    """Of two, under load: it is replaced, and acknowledges nothing when it goes on."""
+    master = cluster.wait_in_sync(1, 2)
+    producer = FailoverProducer(cluster)
+    producer.start()
+    producer.acknowledge(100)
+    os.kill(cluster.brokers[master].pid, signal.SIGSTOP)
+    cluster.wait_for_leader(other_than=master)
+    os.kill(cluster.brokers[master].pid, signal.SIGCONT)  # it believes to be the master
+    old = cluster.brokers[master].broker
+    codes = {send_one(old, f"late{number}") for number in range(3)}
+    assert 0 not in codes, "a master that was replaced acknowledged a message"
+    producer.acknowledge(100)
+    producer.stop()
+    cluster.check(producer)
+
+
 def test_a_killed_master_is_replaced_and_comes_back_as_a_replica(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3) as cluster:
-        master = cluster.wait_in_sync(1, 2, 3)
-        producer = FailoverProducer(cluster)
-        producer.start()
-        for _ in range(3):
-            producer.acknowledge(100)
-            cluster.brokers[master].kill()
-            successor = cluster.wait_for_leader()
-            assert successor != master
-            producer.acknowledge(50)
-            cluster.brokers[master].start()
-            master = cluster.wait_in_sync(1, 2, 3)
-        producer.acknowledge(50)
-        producer.stop()
-        cluster.check(producer)
+        kill_masters(cluster, 1, 2, 3)
 
 
 def test_a_topic_made_just_before_the_master_died_is_there(tmp_path: Path) -> None:
@@ -84,19 +105,7 @@ def test_a_frozen_master_is_replaced_and_loses_nothing_that_it_acknowledged(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, 2) as cluster:
-        master = cluster.wait_in_sync(1, 2)
-        producer = FailoverProducer(cluster)
-        producer.start()
-        producer.acknowledge(100)
-        os.kill(cluster.brokers[master].pid, signal.SIGSTOP)
-        cluster.wait_for_leader(other_than=master)
-        os.kill(cluster.brokers[master].pid, signal.SIGCONT)  # it believes to be the master
-        old = cluster.brokers[master].broker
-        codes = {send_one(old, f"late{number}") for number in range(3)}
-        assert 0 not in codes, "a master that was replaced acknowledged a message"
-        producer.acknowledge(100)
-        producer.stop()
-        cluster.check(producer)
+        freeze_master(cluster)
 
 
 def test_an_announcement_lost_under_a_live_master_loses_nothing(tmp_path: Path) -> None:
