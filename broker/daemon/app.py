@@ -14,7 +14,9 @@ import structlog
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.compiled import PATH
+from aerobee.broker.daemon.console_child import ConsoleChild, own_url
 from aerobee.broker.daemon.failover_wiring import ReplicaHere, id_of
+from aerobee.broker.daemon.metrics_port import MetricsPort, start_metrics
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.daemon.process import run_daemon
 from aerobee.broker.daemon.replication import Following, copies_of, in_sync_of, start_master
@@ -22,7 +24,7 @@ from aerobee.broker.daemon.role_change import RoleChange
 from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.daemon.service_life import ServiceLife
 from aerobee.broker.daemon.store_settings import store_settings
-from aerobee.broker.daemon.wiring import make_broker, make_front
+from aerobee.broker.daemon.wiring import Front, make_broker, make_front
 from aerobee.broker.fast.choice import HotFeed
 from aerobee.broker.ha.copies import Copies
 from aerobee.broker.ha.in_sync import InSync
@@ -49,7 +51,6 @@ from aerobee.broker.store.refusals import Cause
 
 if TYPE_CHECKING:
     from aerobee.broker.daemon.metrics import Collector
-    from aerobee.broker.daemon.metrics_server import MetricsServer
 
 log = structlog.get_logger("aerobee.app")
 
@@ -91,7 +92,7 @@ class AppBroker:
         self._not_started_again = ""  # why
         self._replica: ReplicaHere | None = None  # with an arbiter
         self._failing_over: asyncio.Task[None] | None = None
-        self._metrics: MetricsServer | None = None
+        self._metrics: MetricsPort | None = None
         self._build()
 
     def _build(self) -> None:
@@ -108,6 +109,7 @@ class AppBroker:
         self._replication_socket: socket.socket | None = None
         self._slaves: MasterLinks | None = None
         self._tls: Tls | None = None
+        self._front: Front | None = None
         self._server: Server | None = None
         self._registrar: Registrar | None = None
         self._collector: Collector | None = None
@@ -212,14 +214,19 @@ class AppBroker:
     def _start_metrics(self) -> None:
         if self.settings.metrics_exporter_type == "DISABLE":
             return
-        from aerobee.broker.daemon.console_child import ConsoleChild, own_url
-        from aerobee.broker.daemon.metrics_server import MetricsServer, start_metrics
-
         console = ConsoleChild(self.settings, lambda: own_url(self.settings, self.namesrv_port))
-        server = MetricsServer(lambda: self._collector, self.health, lambda: self.is_ready, console)
-        if start_metrics(self.settings, server):
-            self._metrics = server
-            self.metrics_port = server.port
+        metrics = MetricsPort(self._collect, self.health, lambda: self.is_ready, console)
+        if start_metrics(self.settings, metrics):
+            self._metrics = metrics
+            self.metrics_port = metrics.port
+
+    def _collect(self) -> "Collector | None":
+        """What makes the metrics, once there is something to be measured."""
+        if self._collector is None and self._server is not None and self._front is not None:
+            from aerobee.broker.daemon.metrics import Collector
+
+            self._collector = Collector(self.broker, self._server, self._front.dispatcher)
+        return self._collector
 
     def _stop_metrics(self) -> None:
         if self._metrics is not None:
@@ -245,7 +252,7 @@ class AppBroker:
     async def _run(self) -> None:
         broker, settings = self.broker, self.settings
         self._listeners_before = list(settings.listeners)
-        front = make_front(broker)
+        front = self._front = make_front(broker)
         limits = limits_of(settings)
         holds = broker.long_polling
         quotas = quotas_of(settings, self.clock, lambda each: each.waiting + holds.held_by(each))
@@ -266,10 +273,6 @@ class AppBroker:
         )
         if self._tls is not None:
             self.life.spawn("certificates", self._tls.watch(self.clock))
-        if self._metrics is not None:
-            from aerobee.broker.daemon.metrics import Collector
-
-            self._collector = Collector(broker, self._server, front.dispatcher)
         await self.life.start()
         self._registrar = self._start_replication()
         self._registering = self.life.spawn("registration", self._registrar.run())

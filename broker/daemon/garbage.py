@@ -51,7 +51,8 @@ class Garbage:
 
     def begin(self) -> None:
         """What the start made stays: no collection needs to look at it again."""
-        self._collect()
+        gc.freeze()
+        self._kept = gc.get_freeze_count()
         self._looked_at, self._worked = time.monotonic(), time.thread_time()
         self._resident = anonymous_bytes()
         gc.set_threshold(_YOUNG_MAX, _MIDDLE_MAX, _OLD_MAX)

@@ -6,11 +6,9 @@ It runs in threads of its own, so that it can say that the event loop hangs when
 import asyncio
 import concurrent.futures
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from typing import Any, Final
 
 import structlog
@@ -20,9 +18,6 @@ from prometheus_client.exposition import choose_encoder
 
 from aerobee.broker.daemon.console_child import PATH, ConsoleChild
 from aerobee.broker.daemon.metrics import Collector
-from aerobee.broker.net.addresses import join
-from aerobee.broker.net.listening import StartError
-from aerobee.broker.settings import Settings
 
 log = structlog.get_logger("aerobee.metrics")
 
@@ -30,47 +25,43 @@ _LOOP_S: Final = 5.0  # an event loop that does not turn for so long is not heal
 _PEER_S: Final = 10.0  # how long a scraper may take with its request
 
 
-class MetricsServer:
-    """Serves one broker's metrics and health."""
+class MetricsServer(ThreadingHTTPServer):
+    """Answers who connects to a port that is open."""
+
+    daemon_threads = True
+    timeout = 0  # `handle_request` is called when somebody is there
 
     def __init__(
         self,
+        listener: socket.socket,
+        loop: asyncio.AbstractEventLoop,
         collector: Callable[[], Collector | None],
         health: Callable[[], str],
         is_ready: Callable[[], bool],
-        console: ConsoleChild | None = None,
+        console: ConsoleChild | None,
     ) -> None:
-        """There is a collector once the store is open. `health` names what is wrong, "" is fine."""
-        self._console = console
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self._loop = loop
         self._collector = collector
         self._health = health
         self._is_ready = is_ready
-        self._loop = asyncio.get_running_loop()
+        self._console = console
         self._of_process = CollectorRegistry()
         ProcessCollector(registry=self._of_process)
         PlatformCollector(registry=self._of_process)
         GCCollector(registry=self._of_process)
-        self._http: ThreadingHTTPServer | None = None
 
-    @property
-    def port(self) -> int:
-        return int(self._http.server_address[1]) if self._http else -1
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        console = self._console
+        if console is not None and not console.refusal and _asks_for(request, PATH):
+            console.hand_over(request)
+        else:
+            super().finish_request(request, client_address)
 
-    def start(self, host: str, port: int) -> None:
-        """Listen; OSError when the port is taken."""
-        handler = type("Handler", (_Handler,), {"answer": self.answer})
-        self._http = _Http((host, port), handler, self._console)
-        thread = threading.Thread(
-            target=self._http.serve_forever, args=(0.1,), name="aerobee-metrics", daemon=True
-        )
-        thread.start()
-
-    def stop(self) -> None:
-        if self._http is not None:
-            self._http.shutdown()
-            self._http.server_close()
-        if self._console is not None:
-            self._console.stop()
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.info("a scrape failed", peer=str(client_address), exc_info=True)
 
     def answer(self, path: str, accept: str) -> tuple[int, str, bytes]:
         """Status, content type and body for a path; in a thread of the HTTP server."""
@@ -132,30 +123,6 @@ class _Families:
         return self._families
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(
-        self, address: tuple[str, int], handler: Any, console: ConsoleChild | None
-    ) -> None:
-        self._console = console
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's asks the name server who we are, for nothing
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        console = self._console
-        if console is not None and not console.refusal and _asks_for(request, PATH):
-            console.hand_over(request)
-        else:
-            super().finish_request(request, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.info("a scrape failed", peer=str(client_address), exc_info=True)
-
-
 def _asks_for(connection: socket.socket, path: str) -> bool:
     """Whether the request is for something below `path`; what is looked at stays to be read."""
     connection.settimeout(_PEER_S)
@@ -175,10 +142,10 @@ def _asks_for(connection: socket.socket, path: str) -> bool:
 class _Handler(BaseHTTPRequestHandler):
     timeout = _PEER_S
     server_version = "aerobee"
-    answer: Callable[[str, str], tuple[int, str, bytes]]
+    server: MetricsServer
 
     def do_GET(self) -> None:
-        status, content_type, body = self.answer(
+        status, content_type, body = self.server.answer(
             self.path.partition("?")[0], self.headers.get("Accept", "")
         )
         self.send_response(status)
@@ -196,25 +163,3 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _plain(status: int, text: str) -> tuple[int, str, bytes]:
     return status, "text/plain; charset=utf-8", text.encode() + b"\n"
-
-
-def start_metrics(settings: Settings, server: MetricsServer) -> bool:
-    """Start as the settings say. A port that is taken is an error only where it was asked for:
-    the second broker of a machine starts without metrics, and says so."""
-    if settings.metrics_exporter_type == "DISABLE":
-        return False
-    host = settings.metrics_prom_exporter_host or "127.0.0.1"
-    port = settings.metrics_prom_exporter_port
-    try:
-        server.start(host, port)
-    except OSError as error:
-        text = (
-            f"metrics cannot be served at {host}:{port}: {error.strerror}; choose another port "
-            "with --set metricsPromExporterPort=PORT, or --set metricsExporterType=DISABLE"
-        )
-        if settings.sources.keys() & {"metricsPromExporterPort", "metricsPromExporterHost"}:
-            raise StartError(text) from error
-        log.warning("no metrics", reason=text)
-        return False
-    log.info("metrics", address=f"http://{join(host, server.port)}/metrics")
-    return True

@@ -50,7 +50,7 @@ def _check_json(value: str, kind: type[msgspec.Struct], example: str) -> str | N
     return None
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class AccessSettings:
     """Users, their rights, and what is open."""
 

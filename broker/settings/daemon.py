@@ -57,7 +57,7 @@ def _check_networks(value: str) -> str | None:
     return None
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class DaemonSettings:
     """Who we are, where we listen and to whom we say so."""
 

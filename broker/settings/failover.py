@@ -40,7 +40,7 @@ def _check_prefix(value: str) -> str | None:
     return None if value.startswith("/") and value.rstrip("/") else "write it as /NAME"
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class FailoverSettings:
     """Who decides which replica is the master, and who has to have what is acknowledged."""
 

@@ -16,7 +16,7 @@ def _check_delay_levels(value: str) -> str | None:
     return f"write levels as 1s 5m 2h 1d, separated by blanks, not {bad[:1] or 'nothing'}"
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class MessageSettings:
     """What the broker does with topics, groups and messages."""
 

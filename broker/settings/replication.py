@@ -10,7 +10,7 @@ SLAVE = "SLAVE"
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", SLAVE)
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class ReplicationSettings(FailoverSettings):
     """Who copies whose log, and who waits for that."""
 

@@ -25,7 +25,7 @@ def default_store_path(env: Mapping[str, str]) -> str:
     return os.path.join(data, "aerobee", "store")
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class StorageSettings:
     """Where and how messages are kept."""
 

@@ -33,7 +33,7 @@ class FixedSetting(SettingsError):
     """The setting is known, but a running broker does not change it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Settings(
     DaemonSettings, ReplicationSettings, AccessSettings, MessageSettings, StorageSettings
 ):

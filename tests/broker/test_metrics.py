@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from aerobee.broker.base.histogram import Histogram
 from aerobee.broker.daemon import metrics_server
 from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.daemon.metrics_port import MetricsPort, start_metrics
 from aerobee.broker.daemon.metrics_server import MetricsServer
 from aerobee.broker.settings import load_settings
 from aerobee.broker.store.refusals import Cause
@@ -155,8 +156,7 @@ def test_a_second_broker_starts_without_metrics_where_no_port_was_asked_for(
     settings.sources.clear()
 
     async def start() -> bool:
-        server = MetricsServer(lambda: None, lambda: "", lambda: True)
-        return metrics_server.start_metrics(settings, server)
+        return start_metrics(settings, MetricsPort(lambda: None, lambda: "", lambda: True))
 
     assert asyncio.run(start()) is False
 
@@ -168,7 +168,7 @@ async def test_metrics_start_on_any_address_without_asking_a_name_server(
     """One that does not answer would keep the broker from starting for many seconds."""
     asked: list[str] = []
     monkeypatch.setattr(socket, "getfqdn", lambda name="": asked.append(name) or name)
-    server = MetricsServer(lambda: None, lambda: "", lambda: True)
+    server = MetricsPort(lambda: None, lambda: "", lambda: True)
     server.start(host, 0)
     try:
         address = f"[{host}]" if ":" in host else "127.0.0.1"
@@ -210,9 +210,13 @@ async def test_a_broker_that_refuses_messages_is_not_healthy(tmp_path: Path) -> 
 
 async def test_a_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "_LOOP_S", 0.2)
-    server = MetricsServer(lambda: None, lambda: "", lambda: True)
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        asked = asyncio.get_running_loop().run_in_executor(threads, server.answer, "/healthz", "")
+    loop = asyncio.get_running_loop()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        server = MetricsServer(listener, loop, lambda: None, lambda: "", lambda: True, None)
+        asked = loop.run_in_executor(threads, server.answer, "/healthz", "")
         assert (await asked)[0] == 200
         hanging = threads.submit(server.answer, "/healthz", "")
         time.sleep(0.5)  # noqa: ASYNC251  # the very thing that a probe must notice
