@@ -31,6 +31,7 @@ from aerobee.broker.store.recovery.plan import Plan, RecoveryFacts, plan_recover
 from aerobee.broker.store.recovery.recovery import Recovery
 from aerobee.broker.store.results import PutStatus
 from aerobee.broker.store.retention import clean
+from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files import record_scan as scan
 from aerobee.protocol.files.index_layout import INDEX_ENTRY
 from aerobee.protocol.files.queue_entry import ENTRY
@@ -133,6 +134,11 @@ def one_file_a_flush(patch: Patch) -> None:
 
     patch.setattr(LogFlush, "prepare", prepare)
     patch.setattr(LogFlush, "complete", complete)
+
+
+def pool_before_the_disk(patch: Patch) -> None:
+    """#7523: synced sends go to the pool as well, where no flush finds them."""
+    patch.setattr(StoreSettings, "pool_enabled", property(lambda self: True))
 
 
 def look_into_an_empty_file(patch: Patch) -> None:
@@ -283,6 +289,7 @@ LOG_BUGS: dict[int, Plant] = {
     7233: time_only_for_those_who_wait,
     2706: MUTANTS["take_a_failed_sync_for_a_good_one_2706"],
     3408: one_file_a_flush,
+    7523: pool_before_the_disk,
     8239: MUTANTS["show_consumers_what_is_not_flushed_8239"],
 }
 FILE_BUGS: dict[int, Plant] = {

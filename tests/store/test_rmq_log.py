@@ -223,6 +223,19 @@ def test_rmq_3408_one_flush_confirms_those_who_wait_in_two_files(lab: Lab) -> No
     assert told == [PutStatus.PUT_OK] * 10
 
 
+def test_rmq_7523_the_pool_keeps_no_synced_send_waiting(lab: Lab) -> None:
+    """SYNC_FLUSH with the transient store pool on: what is asked to be on disk is, at once."""
+    pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
+    store = lab.open(flush_disk_type="SYNC_FLUSH", **pool)
+    told: list[PutStatus] = []
+    for result in put(store, *numbered(0, 3)):
+        store.when_durable(result.end_offset, told.append)
+    store.flush.step()
+    assert told == [PutStatus.PUT_OK] * 3
+    lab.cut_power()
+    assert bodies(lab.open()) == numbered(0, 3)
+
+
 def test_rmq_8239_sync_flush_shows_nothing_that_a_power_cut_would_take_back(lab: Lab) -> None:
     """In SYNC_FLUSH nobody is shown a message that a power cut would take back."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")

@@ -428,6 +428,9 @@ class Pulls:
             code = ResponseCode.PULL_NOT_FOUND if empty else ResponseCode.PULL_OFFSET_MOVED
         else:
             code = CODES[status]
+        next_offset = result.next_offset
+        if code == ResponseCode.PULL_OFFSET_MOVED and broker.settings.is_slave:
+            code, next_offset = self._not_moved(status), pull.queue_offset
         if status in SEEN and code != ResponseCode.PULL_OFFSET_MOVED:
             self._note_pulled(pull, max(pull.queue_offset, result.next_offset))
         broker.stats.add_miss()
@@ -438,11 +441,19 @@ class Pulls:
             pull,
             code,
             status.name,
-            result.next_offset,
+            next_offset,
             result.min_offset,
             result.max_offset,
             self._next_broker(pull, result.cold),
         )
+
+    def _not_moved(self, status: ReadStatus) -> ResponseCode:
+        """A slave may be behind its master, and may have removed more: it moves no reader. One that
+        is past its end waits; one that is before its begin asks the master, if there is one."""
+        is_followed = bool(self.broker.replication.master().get("masterAddr"))
+        if status is ReadStatus.OFFSET_TOO_SMALL and is_followed:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        return ResponseCode.PULL_NOT_FOUND
 
     def _note_pulled(self, pull: Pull, next_offset: int) -> None:
         """How far the group is, whether it got messages or none of these were for it."""

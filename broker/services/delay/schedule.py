@@ -99,6 +99,8 @@ class Schedule:
             level: LevelTimes(self._clock, self._delay_ms(level))
             for level in sorted(known.union(range(1, len(self._delays_ms) + 1)))
         }
+        for level in self._next:  # before a message comes in the place of one that is gone
+            self._within_queue(level)
 
     def _pass_delivered(self, origins: set[int]) -> None:
         """Go on behind the last message of each level that was delivered: none before it waits."""

@@ -170,7 +170,7 @@ class Timers:
         self._loaded_end, self._loaded_second = end, self._clock.now_ms() // 1000
         self.log.load()
         self._delivery.known |= self.keeper.load(self._delivery.known)
-        queue_offset = max(point.queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
+        queue_offset = self._within_queue(point.queue_offset)
         unread = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
         now_s = self._clock.now_ms() // 1000
         self.wheel.far_from = now_s + REACH_S
@@ -208,6 +208,15 @@ class Timers:
             self._read_second = max(self._read_second, self._clock.now_ms() // 1000)
         if self.checkpoints.mark is None and end >= MARK_BYTES:
             self._save_point()
+
+    def _within_queue(self, queue_offset: int) -> int:
+        """Not past the queue's end, as a log that was cut leaves it: timers that come in the place
+        of those that are gone would not be set."""
+        least = self._store.min_offset(TIMER_TOPIC, 0)
+        inside = max(least, min(queue_offset, self._store.queue_end(TIMER_TOPIC, 0)))
+        if inside < queue_offset:
+            log.warning("timers were read past their queue's end", was=queue_offset, now=inside)
+        return inside
 
     def _behind(self, physical_offset: int) -> int:
         """The queue offset behind the record there; 0 when none of the timer topic is."""
