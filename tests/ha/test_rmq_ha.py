@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from peers.in_process import Client, pull_ext, send_ext
@@ -107,10 +107,14 @@ async def test_rmq_1535_a_large_message_is_waited_for_however_many_pieces_it_has
 ) -> None:
     """A message goes to the slave in pieces, each of which is acknowledged: so many of them are no
     time-out."""
-    sizes = {"ha_transfer_batch_size": 4096, "mapped_file_size_commit_log": 1 << 20}
-    sync = {"broker_role": "SYNC_MASTER", "slave_timeout": 60_000}
+    settings: dict[str, Any] = {
+        "ha_transfer_batch_size": 4096,
+        "mapped_file_size_commit_log": 1 << 20,
+        "broker_role": "SYNC_MASTER",
+        "slave_timeout": 60_000,
+    }
     async with (
-        running_master(tmp_path, **sync, **sizes) as master,
+        running_master(tmp_path, **settings) as master,
         closing(Client.connect(master)) as client,
         closing(FakeSlave.connect(master)) as slave,
     ):
@@ -198,5 +202,6 @@ BUGS: dict[int, Callable[[Patch], None]] = {
 @pytest.mark.parametrize("number", BUGS)
 async def test_its_own_bug_breaks_it(number: int, tmp_path: Path, monkeypatch: Patch) -> None:
     BUGS[number](monkeypatch)
+    story: Callable[[Path], Awaitable[None]] = story_of(number, globals())  # type: ignore[assignment]
     with pytest.raises(AssertionError):
-        await story_of(number, globals())(tmp_path)
+        await story(tmp_path)

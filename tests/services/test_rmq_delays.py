@@ -26,7 +26,8 @@ Patch = pytest.MonkeyPatch
 
 def refuse_once(world: World) -> list[int]:
     """The store refuses one put of a service; what it was asked to put."""
-    real, refused = world.store.put_accepted, []
+    real = world.store.put_accepted
+    refused: list[int] = []
 
     def put(messages: list[Message]) -> list[PutResult]:
         if refused:
@@ -34,7 +35,7 @@ def refuse_once(world: World) -> list[int]:
         refused.append(len(messages))
         return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages]
 
-    world.store.put_accepted = put  # type: ignore[method-assign, assignment]
+    world.store.put_accepted = put  # type: ignore[assignment]
     return refused
 
 
