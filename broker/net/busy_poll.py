@@ -3,6 +3,9 @@
 A loop that goes to sleep lets its core sleep too, and waking a core costs more than a request
 (tens of microseconds in a virtual machine). So after each read the loop turns without sleeping for
 `STAY_AWAKE_S`; when nothing comes it sleeps as usual. An idle broker costs nothing.
+
+So it does while an answer waits for the disk, as long as a quick one needs. A disk that needs
+longer is waited for asleep, but for one try in `SLOW_SKIPS`.
 """
 
 import asyncio
@@ -10,21 +13,37 @@ from time import perf_counter
 from typing import Final
 
 STAY_AWAKE_S: Final = 0.0001
+QUICK_DISK_S: Final = 0.0003
+SLOW_SKIPS: Final = 100
 
 
 class BusyPoll:
     """One for all connections of a loop."""
 
-    __slots__ = ("_is_turning", "_loop", "_until")
+    __slots__ = ("_expects", "_is_turning", "_loop", "_skips", "_until")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._until = 0.0
         self._is_turning = False
+        self._expects = False  # the disk has not answered yet
+        self._skips = 0
 
     def touch(self) -> None:
-        """A request came: stay awake for the next one."""
-        self._until = perf_counter() + STAY_AWAKE_S
+        """A request or an answer of the disk came: stay awake for the next one."""
+        self._expects = False
+        self._turn_until(perf_counter() + STAY_AWAKE_S)
+
+    def expect(self) -> None:
+        """A request waits for the disk: stay awake if that is a quick one."""
+        if self._skips:
+            self._skips -= 1
+        else:
+            self._expects = True
+            self._turn_until(perf_counter() + QUICK_DISK_S)
+
+    def _turn_until(self, until: float) -> None:
+        self._until = until
         if not self._is_turning:
             self._is_turning = True
             self._loop.call_soon(self._turn)
@@ -32,5 +51,8 @@ class BusyPoll:
     def _turn(self) -> None:
         if perf_counter() < self._until:
             self._loop.call_soon(self._turn)
-        else:
-            self._is_turning = False
+            return
+        self._is_turning = False
+        if self._expects:
+            self._expects = False
+            self._skips = SLOW_SKIPS

@@ -234,6 +234,7 @@ class Connection(asyncio.Protocol):
         a size."""
         self.waiting += count
         self.fetching += size
+        self._owner.busy_poll.expect()
         if self.waiting >= self._owner.limits.waiting_max or self.is_full:
             self._update_reading()
 
@@ -241,6 +242,7 @@ class Connection(asyncio.Protocol):
         """That many answers have come."""
         self.waiting -= count
         self.fetching -= size
+        self._owner.busy_poll.touch()
         if self._read_paused:
             self._schedule_resume()
         if self._ended and not self.waiting:

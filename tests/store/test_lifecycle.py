@@ -103,7 +103,7 @@ async def test_a_slow_sync_is_answered_by_a_timeout_and_the_message_is_stored(
     tmp_path: Path,
 ) -> None:
     clock = VirtualClock()
-    store = make(tmp_path, clock, flush_disk_type="SYNC_FLUSH")
+    store = make(tmp_path, clock, disk=FaultyDisk(), flush_disk_type="SYNC_FLUSH")
     await store.start()
     go_on = threading.Event()
     real_sync = store.flush.sync

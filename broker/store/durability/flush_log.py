@@ -2,25 +2,28 @@
 
 A flush has three parts: `prepare` notes what is to be synced, `sync` calls fdatasync (in a thread,
 or in place in a simulation), `complete` moves the positions on and answers those who wait. In
-SYNC_FLUSH the thread prepares its jobs itself, from what `ask` has published; else the loop does,
-from the log's positions. A sync that failed is never repeated: the kernel may have dropped the
-pages, so the log is fenced until a restart reads what is truly there.
+SYNC_FLUSH jobs are made of what `ask` has published, in the thread or, where that is in C, on the
+loop; else of the log's positions. A sync that failed is never repeated: the kernel may have dropped
+the pages, so the log is fenced until a restart reads what is truly there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from aerobee.broker.base.wake import Wake
 from aerobee.broker.base.worker import Worker
+from aerobee.broker.compiled import hot
 from aerobee.broker.store.base import StoreBase
 from aerobee.broker.store.durability.group_commit import GroupCommit
+from aerobee.broker.store.durability.log_job import LogJob
+from aerobee.broker.store.durability.sync_thread import SyncThread
 from aerobee.broker.store.durability.waiters import Waiters
-from aerobee.broker.store.files.mapped_file import PAGE, MappedFile
+from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.mapped_file import PAGE
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.prewrite import Prewriter
 from aerobee.broker.store.results import DurableCallback, PutStatus
@@ -28,17 +31,6 @@ from aerobee.broker.store.results import DurableCallback, PutStatus
 log = structlog.get_logger("aerobee.store")
 
 SLOW_MS: Final = 500
-
-
-@dataclass(slots=True)
-class LogJob:
-    """A flush of the log up to `end`."""
-
-    files: list[MappedFile]
-    end: int
-    timestamp: int
-    error: OSError | None = None
-    took_ms: float = 0.0
 
 
 class LogFlush:
@@ -56,6 +48,7 @@ class LogFlush:
         self._stats = base.stats
         self._reports = base.reports
         self._fence = base.fence
+        self._disk = base.disk
         self._log = commit_log
         self._prewriter = prewriter
         self._on_flushed = on_flushed
@@ -66,7 +59,7 @@ class LogFlush:
         # The end and store time of what was put last, as one value: another thread reads it.
         self._asked = (0, 0)
         self._taken = 0  # the end of the newest job of the thread
-        self._commit: GroupCommit[LogJob] | None = None
+        self._commit: GroupCommit[LogJob] | SyncThread | None = None
         self.wake = Wake()
 
     # -- waiting for durability
@@ -103,8 +96,8 @@ class LogFlush:
         return LogJob(files, end, self._log.last_store_timestamp)
 
     def _take(self) -> LogJob | None:
-        """The thread's `prepare`: no further than what is asked for, because an append that is
-        under way at this moment may still be taken back."""
+        """The `prepare` of group commit, one file at a time: no further than what is asked for,
+        because an append that is under way at this moment may still be taken back."""
         if self.failed:
             return None
         asked, timestamp = self._asked
@@ -112,11 +105,13 @@ class LogFlush:
         start = max(self._taken, self._log.flushed_offset)
         if end <= start:
             return None
+        file = self._log.files.last
+        if file is None or file.start > start:  # seldom
+            file = next(iter(self._log.files.overlapping(start, end)))
+            if file.end < end:
+                end, timestamp = file.end, 0  # the store time of its last message is not known
         self._taken = end
-        last = self._log.files.last
-        if last is not None and last.start <= start:  # nearly always
-            return LogJob([last], end, timestamp)
-        return LogJob(list(self._log.files.overlapping(start, end)), end, timestamp)
+        return LogJob([file], end, timestamp)
 
     def _sync_and_stop_if_failed(self, job: LogJob) -> LogJob:
         self.sync(job)
@@ -193,7 +188,7 @@ class LogFlush:
                 await worker.run_to_end(self.sync, job, self.complete)
 
     async def _run_group_commit(self) -> None:
-        with GroupCommit(self._take, self._sync_and_stop_if_failed, self.complete) as commit:
+        with self._group_commit() as commit:
             self._commit = commit
             try:
                 self.ask(self._log.max_offset)
@@ -202,6 +197,12 @@ class LogFlush:
                     commit.wake()
             finally:
                 self._commit = None
+
+    def _group_commit(self) -> GroupCommit[LogJob] | SyncThread:
+        """In C where that can be, else in Python."""
+        if hot is not None and type(self._disk) is RealDisk:
+            return SyncThread(self._take, self.complete)
+        return GroupCommit(self._take, self._sync_and_stop_if_failed, self.complete)
 
     async def _sleep_or_wake(self) -> None:
         await self.wake.wait_at_most(self._clock, self._settings.flush_interval_commit_log / 1000)

@@ -244,19 +244,25 @@ class RealFile:
 
     @contextmanager
     def _in_use(self) -> Iterator[int | None]:
-        """The descriptor, which a close meanwhile leaves open; None when the file was removed."""
-        with self._lock:
-            try:
-                descriptor = None if self._closed else self._open()
-            except FileNotFoundError:
-                descriptor = None  # it is about to be closed
-            self._users += 1
         try:
-            yield descriptor
+            yield self.use()
         finally:
-            with self._lock:
-                self._users -= 1
-                self._close_unused()
+            self.end_use()
+
+    def use(self) -> int | None:
+        """The descriptor, which a close before `end_use` leaves open; None when the file was
+        removed."""
+        with self._lock:
+            self._users += 1
+            try:
+                return None if self._closed else self._open()
+            except FileNotFoundError:
+                return None  # it is about to be closed
+
+    def end_use(self) -> None:
+        with self._lock:
+            self._users -= 1
+            self._close_unused()
 
     def truncate(self, length: int) -> None:
         self.prewritten = min(self.prewritten, length)

@@ -1,0 +1,124 @@
+# The thread of group commit, without the interpreter: it waits for nobody's lock.
+
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* lock, const void* how)
+    int pthread_mutex_destroy(pthread_mutex_t* lock)
+    int pthread_mutex_lock(pthread_mutex_t* lock)
+    int pthread_mutex_trylock(pthread_mutex_t* lock)
+    int pthread_mutex_unlock(pthread_mutex_t* lock)
+    int pthread_cond_init(pthread_cond_t* condition, const void* how)
+    int pthread_cond_destroy(pthread_cond_t* condition)
+    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* lock)
+    int pthread_cond_signal(pthread_cond_t* condition)
+
+
+cdef extern from "sync.h" nogil:
+    int data_sync(int descriptor)
+    double monotonic_s()
+
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t write(int descriptor, const void* data, size_t size)
+
+
+@cython.final
+cdef class Syncs:
+    """The sync under way, and the next one, which may be asked to cover more until it begins. After
+    one that failed there is none: what the kernel then has in memory proves nothing."""
+
+    cdef pthread_mutex_t _lock
+    cdef pthread_cond_t _asked
+    cdef int _told_by  # a pipe's end: a byte tells the loop that something is finished
+    cdef bint _told
+    cdef bint _waits, _ends
+    cdef int _descriptor
+    cdef int64_t _ticket  # of the next one, which covers all before it
+    cdef int64_t _done  # of the last one that succeeded
+    cdef int _error
+    cdef double _took_s
+
+    def __cinit__(self, int told_by):
+        pthread_mutex_init(&self._lock, NULL)
+        pthread_cond_init(&self._asked, NULL)
+        self._told_by = told_by
+
+    def __dealloc__(self):  # the thread, while it runs, has a reference
+        pthread_cond_destroy(&self._asked)
+        pthread_mutex_destroy(&self._lock)
+
+    cdef void _take_lock(self) noexcept:
+        """The thread never waits while it holds it."""
+        if pthread_mutex_trylock(&self._lock):
+            with nogil:
+                pthread_mutex_lock(&self._lock)
+
+    def ask(self, int descriptor, int64_t ticket):
+        """Have the file synced; -1: there is nothing to sync. False: another file's sync waits, ask
+        again when one is finished."""
+        cdef bint taken
+        self._take_lock()
+        taken = not self._waits or self._descriptor == descriptor
+        if taken:
+            self._descriptor, self._ticket = descriptor, ticket
+            if not self._waits:
+                self._waits = True
+                pthread_cond_signal(&self._asked)
+        pthread_mutex_unlock(&self._lock)
+        return taken
+
+    def finished(self):
+        """The last ticket that is synced, how long the last sync took in seconds, and the number of
+        its error or 0. What is finished after this call is told."""
+        cdef int64_t done
+        cdef int error
+        cdef double took_s
+        self._take_lock()
+        done, error, took_s = self._done, self._error, self._took_s
+        self._told = False
+        pthread_mutex_unlock(&self._lock)
+        return done, took_s, error
+
+    def end(self):
+        """Let `run` return, once all is synced that was asked for."""
+        self._take_lock()
+        self._ends = True
+        pthread_cond_signal(&self._asked)
+        pthread_mutex_unlock(&self._lock)
+
+    def run(self):
+        """What the thread does."""
+        with nogil:
+            self._work()
+
+    cdef void _work(self) noexcept nogil:
+        cdef int descriptor, error
+        cdef int64_t ticket
+        cdef double began
+        cdef bint tells
+        pthread_mutex_lock(&self._lock)
+        while True:
+            while not self._waits or self._error:
+                if self._ends:
+                    pthread_mutex_unlock(&self._lock)
+                    return
+                pthread_cond_wait(&self._asked, &self._lock)
+            descriptor, ticket = self._descriptor, self._ticket
+            self._waits = False  # what is asked for from now on is for the next one
+            pthread_mutex_unlock(&self._lock)
+            began = monotonic_s()
+            error = data_sync(descriptor) if descriptor >= 0 else 0
+            began = monotonic_s() - began
+            pthread_mutex_lock(&self._lock)
+            self._error, self._took_s = error, began
+            if not error:
+                self._done = ticket
+            tells, self._told = not self._told, True
+            if tells:
+                pthread_mutex_unlock(&self._lock)
+                write(self._told_by, b"", 1)
+                pthread_mutex_lock(&self._lock)

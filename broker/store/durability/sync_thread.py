@@ -1,0 +1,117 @@
+"""`GroupCommit` with its thread in C (`broker.compiled`), which needs no interpreter lock.
+
+The loop takes the jobs and hands over their descriptors; the thread syncs what was handed over last
+and tells the loop through a pipe. So neither waits for the other to let go of the interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from aerobee.broker.compiled import hot
+from aerobee.broker.store.durability.log_job import LogJob
+from aerobee.broker.store.files.disk import RealFile
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
+
+_PIPE_READ: Final = 64  # more bytes than are in it: one is written, then it is read
+_REMOVED: Final = -1  # in place of the descriptor of a file that is gone: nothing to sync
+
+
+class SyncThread:
+    def __init__(
+        self, take: Callable[[], LogJob | None], complete: Callable[[LogJob], None]
+    ) -> None:
+        """Both are called on the loop. A job is of one file of a `RealDisk`."""
+        assert hot is not None, "this installation has no compiled part"
+        self._take = take
+        self._complete = complete
+        self._loop = asyncio.get_running_loop()
+        self._told, self._tells = os.pipe()
+        self._syncs: _hot.Syncs = hot.Syncs(self._tells)
+        self._thread = threading.Thread(target=self._syncs.run, name="aerobee-flush", daemon=True)
+        self._tickets = count(1)
+        self._asked: deque[tuple[int, LogJob]] = deque()
+        self._held: LogJob | None = None  # the sync of another file waits before it
+
+    def __enter__(self) -> SyncThread:
+        self._loop.add_reader(self._told, self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Return when the sync under way has ended; its `complete` is then due on the loop."""
+        self._syncs.end()
+        self._thread.join()
+        self._loop.remove_reader(self._told)
+        os.close(self._told)
+        os.close(self._tells)
+        self._loop.call_soon(self._finish)
+
+    def wake(self) -> None:
+        """Something is there to sync."""
+        while (job := self._held or self._take()) is not None:
+            file, ticket = _file_of(job), next(self._tickets)
+            try:
+                descriptor = file.use()
+            except OSError as error:
+                file.end_use()
+                job.error = error
+                self._loop.call_soon(self._complete, job)
+                return
+            if not self._syncs.ask(_REMOVED if descriptor is None else descriptor, ticket):
+                file.end_use()
+                self._held = job
+                return
+            self._asked.append((ticket, job))
+            self._held = None
+
+    def _look(self) -> None:
+        os.read(self._told, _PIPE_READ)
+        try:
+            self._finish()
+        finally:
+            self.wake()
+
+    def _finish(self) -> None:
+        """Complete what is finished: of each file the last job, which covers those before it. After
+        an error all have failed that are not synced yet, and one speaks for them."""
+        done, took_s, error = self._syncs.finished()
+        asked = self._asked
+        if error:
+            self._held = None
+        try:
+            while asked and (error or asked[0][0] <= done):
+                ticket, job = asked.popleft()
+                _file_of(job).end_use()
+                follower = asked[0] if asked else None
+                if ticket > done:
+                    if follower is not None:
+                        continue
+                    job.error = OSError(error, os.strerror(error))
+                elif follower and follower[0] <= done and follower[1].files == job.files:
+                    continue
+                job.took_ms = took_s * 1000
+                self._complete(job)
+        finally:
+            if asked and (error or asked[0][0] <= done):
+                self._loop.call_soon(self._finish)  # `complete` has failed: the others get theirs
+
+
+def _file_of(job: LogJob) -> RealFile:
+    [mapped] = job.files
+    assert isinstance(mapped.file, RealFile)
+    return mapped.file
