@@ -288,9 +288,13 @@ class HotPath(GeneralFeed):
     def _count(self, facts: Facts) -> None:
         """Statistics: one call for a run to one topic whose messages are about of one size."""
         topics = {queue.topic for queue in set(map(_QUEUE, facts))}
-        sizes = list(map(_SIZE, facts))
+        sizes = set(map(_SIZE, facts))
         if len(topics) == 1 and min(sizes).bit_length() == max(sizes).bit_length():
-            self._stats.add_put(topics.pop(), len(facts), sum(sizes), len(facts))
+            (_, _, begin, *_), (_, _, last, size, *_) = (
+                facts[0],
+                facts[-1],
+            )  # side by side in the log
+            self._stats.add_put(topics.pop(), len(facts), last + size - begin, len(facts))
         else:
             for queue, _, _, size, *_ in facts:
                 self._stats.add_put(queue.topic, 1, size)

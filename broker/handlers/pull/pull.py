@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+import msgspec
 import structlog
 
 from aerobee.broker.auth.verdicts import Principal
@@ -28,7 +29,7 @@ from aerobee.broker.net.requests import (
     Request,
     log_refusal,
 )
-from aerobee.broker.services.filters.selection import ALL
+from aerobee.broker.services.filters.selection import ALL, Selection
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
@@ -72,55 +73,29 @@ class PutOff(Exception):
     """The answer is large, and the loop has others to serve first: ask again in a later turn."""
 
 
-class Pull:
-    """One pull under way; also the hold that waits in long polling."""
+class Pull(msgspec.Struct, eq=False):
+    """One pull under way; also the hold that waits in long polling. A struct, because one is made
+    for each pull."""
 
-    __slots__ = (
-        "code",
-        "codec",
-        "connection",
-        "entries_read",
-        "fields",
-        "filters_later",
-        "flag",
-        "may_wait",
-        "opaque",
-        "owner",
-        "principal",
-        "queue_id",
-        "queue_offset",
-        "selection",
-        "tick",
-        "topic",
-    )
+    connection: Connection
+    codec: int
+    opaque: int
+    flag: int
+    code: int
+    fields: PullRequest
+    topic: str
+    queue_id: int
+    queue_offset: int
+    may_wait: bool  # whether its caller takes a PutOff
+    principal: Principal | None  # who pulls; None: nobody asks
+    selection: Selection = ALL
+    entries_read: bool = False  # its queue's entries were brought into memory already
+    filters_later: bool = False  # what was read still has to be selected from
+    tick: int = 0
 
-    def __init__(
-        self,
-        connection: Connection,
-        codec: int,
-        opaque: int,
-        flag: int,
-        code: int,
-        fields: PullRequest,
-        may_wait: bool,
-        principal: Principal | None,
-    ) -> None:
-        self.connection = connection
-        self.owner = connection
-        self.principal = principal  # who pulls; None: nobody asks
-        self.code = code
-        self.codec = codec
-        self.opaque = opaque
-        self.flag = flag
-        self.fields = fields
-        self.topic = fields.topic
-        self.queue_id = fields.queue_id
-        self.queue_offset = fields.queue_offset
-        self.selection = ALL
-        self.entries_read = False  # its queue's entries were brought into memory already
-        self.may_wait = may_wait  # whether its caller takes a PutOff
-        self.filters_later = False  # what was read still has to be selected from
-        self.tick = 0
+    @property
+    def owner(self) -> Connection:
+        return self.connection
 
     def wants(self, arrival: Arrival) -> bool:
         return self.selection.wants(arrival)
@@ -168,7 +143,19 @@ class Pulls:
         principal: Principal | None = None,
     ) -> Sequence[Part]:
         """The answer in pieces; nothing when it comes later. PutOff only if it `may_wait`."""
-        pull = Pull(connection, codec, opaque, flag, code, fields, may_wait, principal)
+        pull = Pull(
+            connection,
+            codec,
+            opaque,
+            flag,
+            code,
+            fields,
+            fields.topic,
+            fields.queue_id,
+            fields.queue_offset,
+            may_wait,
+            principal,
+        )
         return self._run(pull, first=True)
 
     def _rerun(self, holds: list[Hold]) -> None:
