@@ -54,6 +54,8 @@ cdef enum:
     PAIR_END = 2
     KEY_MAX = 256
     BATCH_ROOM = 64  # messages; it grows
+    BATCH_CODE = 320
+    PLACES = 32
     JSON = 0
     ROCKETMQ = 1
     MSGPACK = 2
@@ -90,7 +92,9 @@ cdef class Rules:
     bits that are unusual."""
 
     cdef tuple _names
-    cdef uint16_t _first[256]  # which names begin with a byte; bit 0: the unique key's
+    # Which names begin with a byte, and which have it next; bit 0: the unique key's.
+    cdef uint16_t _first[256]
+    cdef uint16_t _second[256]
     cdef readonly bytes added
     cdef int64_t _sys_flags
 
@@ -101,10 +105,12 @@ cdef class Rules:
         self._sys_flags = sys_flags
         self._names = (unique, no_wait, *names)
         memset(self._first, 0, sizeof(self._first))
+        memset(self._second, 0, sizeof(self._second))
         for number, name in enumerate(self._names):
-            if not name or not isinstance(name, bytes):
-                raise ValueError("a name is not empty")
+            if not isinstance(name, bytes) or len(name) < 2:
+                raise ValueError("a name has two bytes at least")
             self._first[<uint8_t>name[0]] |= 1 << number
+            self._second[<uint8_t>name[1]] |= 1 << number
 
     cdef Py_ssize_t unique_key(self, const uint8_t* text, Py_ssize_t size, bint waits) except -2:
         """Where the unique key begins: behind the last of its names. -1: the text is unusual."""
@@ -119,8 +125,8 @@ cdef class Rules:
         cdef uint16_t which
         cdef int number
         cdef bytes name
-        for at in range(size):
-            which = self._first[text[at]]
+        for at in range(size - 1):
+            which = self._first[text[at]] & self._second[text[at + 1]]
             if not which:
                 continue
             number = 0
@@ -416,9 +422,10 @@ cdef class Cursor:
         return self._frames.cut(self._next - 1)
 
     def next_kind(self):
-        """1: the next frame begins as sends do that may be plain; 2: as batches do; else 0."""
+        """1: the next frame begins as sends do that may be plain; 2: as batches do; else 0; -1:
+        there is none."""
         if self._next >= self._frames._count:
-            return 0
+            return -1
         if self._frames.code_of(self._next):
             return 1
         return 2 if self._frames.is_batch(self._next) else 0
@@ -525,8 +532,10 @@ cdef class Run:
     cdef list _queues
     cdef bytes _topic
     cdef dict _topic_queues
+    cdef uint8_t _places[PLACES]  # of that topic's first queues among the run's, from 1 on; 0: none
     cdef readonly int codec
     cdef readonly int code
+    cdef Layout _layout  # of the last JSON header
     cdef list _requests  # of batches: codec, opaque, flag, properties, first message, end
 
     @property
@@ -567,7 +576,6 @@ cdef class Run:
         cdef uint8_t* text
         cdef Pair pairs[EXT_FIELDS_MAX]
         cdef Py_ssize_t key, key_end, header_size = bounds.body - bounds.header
-        cdef bint known
         if self._count >= self._room:
             return False
         space.grow(header_size + 1 + PyBytes_GET_SIZE(self._rules.added))
@@ -575,18 +583,7 @@ cdef class Run:
         memset(&send, 0, sizeof(send))
         if self._signer is not None:
             send.pairs = pairs
-        reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
-        reader.at, reader.end = bounds.header, bounds.body
-        if bounds.codec == JSON:
-            reader.at += 12 if code == 310 else 11
-            known = json_send(&reader, &send, code == 10, text)
-        elif bounds.codec == ROCKETMQ:
-            reader.at += 2
-            known = binary_send(&reader, &send, text)
-        else:
-            reader.at += 4
-            known = packed_send(&reader, &send, text)
-        if not known or not self._is_plain(&send, code):
+        if not self._read(&reader, bounds, code, &send, text) or not self._is_plain(&send, code):
             return False
         key = self._rules.unique_key(text, send.text_size, self.waits)
         if key < 0:
@@ -626,6 +623,20 @@ cdef class Run:
         self._count += 1
         return True
 
+    cdef bint _read(self, Reader* reader, Bounds* bounds, int code, Send* send,
+                    uint8_t* text) noexcept:
+        """The header, whose code is known; False: it is unusual."""
+        reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
+        reader.at, reader.end = bounds.header, bounds.body
+        if bounds.codec == JSON:
+            reader.at += 11 if code == 10 else 12
+            return json_send(reader, send, &self._layout, code == 10, text)
+        if bounds.codec == ROCKETMQ:
+            reader.at += 2
+            return binary_send(reader, send, text)
+        reader.at += 4
+        return packed_send(reader, send, text)
+
     cdef Py_ssize_t drop_forged(self) noexcept:
         """Give up the first send whose signature is wrong, and what is behind it; how many."""
         cdef Py_ssize_t count = self._count, first = self._signer.first_forged()
@@ -662,16 +673,23 @@ cdef class Run:
         if not self._is_topic(reader, send):
             self._topic = PyBytes_FromStringAndSize(topic, send.topic_size)
             self._topic_queues = self._plain.get(self._topic.decode("ascii"))
+            memset(self._places, 0, sizeof(self._places))
         if self._topic_queues is None:
             return -1
+        if send.numbers[QUEUE_ID] < PLACES and self._places[send.numbers[QUEUE_ID]]:
+            return self._places[send.numbers[QUEUE_ID]] - 1
         queue = self._topic_queues.get(send.numbers[QUEUE_ID])
         if queue is None:
             return -1
         for number in range(len(self._queues)):
             if self._queues[number] is queue:
-                return number
-        self._queues.append(queue)
-        return len(self._queues) - 1
+                break
+        else:
+            number = len(self._queues)
+            self._queues.append(queue)
+        if send.numbers[QUEUE_ID] < PLACES and number < 255:
+            self._places[send.numbers[QUEUE_ID]] = <uint8_t>(number + 1)
+        return number
 
     # -- as the path in Python has them
 
@@ -848,23 +866,13 @@ cdef class Run:
         cdef Space space = self._space
         cdef uint8_t* text
         cdef Py_ssize_t first = self._count, queue
-        cdef bint known
         cdef str words
         space.grow(bounds.body - bounds.header)
         text = space.data + space.size  # not kept there
         memset(&send, 0, sizeof(send))
-        reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
-        reader.at, reader.end = bounds.header, bounds.body
-        if bounds.codec == JSON:
-            reader.at += 12
-            known = json_send(&reader, &send, False, text)
-        elif bounds.codec == ROCKETMQ:
-            reader.at += 2
-            known = binary_send(&reader, &send, text)
-        else:
-            reader.at += 4
-            known = packed_send(&reader, &send, text)
-        if not known or not send.numbers[BATCH] or send.seen & REQUIRED != REQUIRED:
+        if not self._read(&reader, bounds, BATCH_CODE, &send, text):
+            return False
+        if not send.numbers[BATCH] or send.seen & REQUIRED != REQUIRED:
             return False
         if send.numbers[SYS_FLAG] & self._rules._sys_flags or send.numbers[QUEUE_ID] < 0:
             return False

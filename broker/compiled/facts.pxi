@@ -180,15 +180,15 @@ cdef class Facts:
 
     # -- about all of them
 
-    def begin_offset(self):
+    cpdef int64_t begin_offset(self) noexcept:
         return self.rows[self.first].offset if self.first < self.end else 0
 
-    def end_offset(self):
+    cpdef int64_t end_offset(self) noexcept:
         if self.first == self.end:
             return 0
         return self.rows[self.end - 1].offset + self.rows[self.end - 1].size
 
-    def is_listened(self):
+    cpdef bint is_listened(self) except -1:
         """Whether somebody listens to a queue of theirs."""
         cdef Py_ssize_t number
         cdef PyObject* last = NULL
@@ -204,13 +204,17 @@ cdef class Facts:
                     return True
         return False
 
+    def spread(self):
+        """Where the first record begins, where the last one ends, whether somebody listens."""
+        return self.begin_offset(), self.end_offset(), self.is_listened()
+
     def offsets(self):
         cdef Py_ssize_t number
         return [self.rows[number].offset for number in range(self.first, self.end)]
 
-    def sizes(self):
-        """Their topic, None if they have several; the least size, the largest, and the sum."""
-        cdef int64_t least = 0x7FFFFFFFFFFFFFFF, most = 0, total = 0, size
+    def size_if_alike(self):
+        """Their topic and their bytes; None: they have several, or sizes of different bit lengths."""
+        cdef int64_t total = 0, size, least = 0x7FFFFFFFFFFFFFFF, most = 0
         cdef Py_ssize_t number
         cdef PyObject* last = NULL
         topic = None
@@ -220,9 +224,9 @@ cdef class Facts:
                 if topic is None:
                     topic = (<object>last).topic
                 elif topic != (<object>last).topic:
-                    return None, 0, 0, 0
+                    return None
             size = self.rows[number].size
             least = min(least, size)
             most = max(most, size)
             total += size
-        return topic, least, most, total
+        return None if least ^ most > least & most else (topic, total)

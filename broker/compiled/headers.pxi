@@ -3,6 +3,10 @@
 #
 # Every byte is read by `peek` or after a comparison with the end; texts are copied by `keep`.
 
+cdef enum:
+    VARYING_MAX = 4  # opaque, queue, time of birth, properties
+
+
 cdef struct Reader:
     const uint8_t* data
     Py_ssize_t at
@@ -25,6 +29,11 @@ cdef struct Send:
     Py_ssize_t text_size  # of the properties, unescaped in the space that the caller gave
     int64_t numbers[10]  # by field
     uint32_t seen  # bits by field
+    # JSON: the fields whose values differ from send to send as a rule, and where these are.
+    int varying[VARYING_MAX]
+    int varying_count
+    Py_ssize_t varying_begin[VARYING_MAX]
+    Py_ssize_t varying_end[VARYING_MAX]
 
 
 cdef enum:
@@ -291,13 +300,23 @@ cdef bint json_properties(Reader* reader, Send* send, uint8_t* space) noexcept n
         size += written
 
 
+include "alike.pxi"
+
+
 cdef bint json_field(Reader* reader, Send* send, int field, uint8_t* space) noexcept nogil:
-    cdef Py_ssize_t at = 0, size = 0
-    cdef int64_t number = 0
+    cdef Py_ssize_t begin = reader.at
     if field == IGNORED:
         return json_ignored(reader)
-    if not is_fresh(send, field):
+    if not is_fresh(send, field) or not json_value(reader, send, field, space):
         return False
+    if field == QUEUE_ID or field == BORN or field == PROPERTIES:
+        note_varying(send, field, begin, reader.at)
+    return True
+
+
+cdef bint json_value(Reader* reader, Send* send, int field, uint8_t* space) noexcept nogil:
+    cdef Py_ssize_t at = 0, size = 0
+    cdef int64_t number = 0
     if field == PROPERTIES:
         return json_properties(reader, send, space)
     if peek(reader) == c'"':
@@ -332,12 +351,19 @@ cdef bint json_ext(Reader* reader, Send* send, bint is_long, uint8_t* space) noe
     return False
 
 
-cdef bint json_send(Reader* reader, Send* send, bint is_long, uint8_t* space) noexcept nogil:
-    """From behind the code, which is the first field."""
+cdef bint json_frame_number(Reader* reader, Send* send, int field) noexcept nogil:
+    cdef Py_ssize_t begin = reader.at
+    cdef int64_t number = 0
+    if not is_fresh(send, field) or not json_number(reader, &number):
+        return False
+    if field == OPAQUE:
+        note_varying(send, field, begin, reader.at)
+    return note_number(send, field, number)
+
+
+cdef bint json_members(Reader* reader, Send* send, bint is_long, uint8_t* space) noexcept nogil:
     cdef Py_ssize_t at = 0, size = 0
     cdef const uint8_t* name
-    cdef int64_t number = 0
-    cdef int field
     while True:
         if not json_plain(reader, &at, &size) or not take(reader, c':'):
             return False
@@ -348,10 +374,7 @@ cdef bint json_send(Reader* reader, Send* send, bint is_long, uint8_t* space) no
         elif (size == 6 and memcmp(name, b"opaque", 6) == 0) or (
             size == 4 and memcmp(name, b"flag", 4) == 0
         ):
-            field = OPAQUE if size == 6 else FRAME_FLAG
-            if not is_fresh(send, field) or not json_number(reader, &number):
-                return False
-            if not note_number(send, field, number):
+            if not json_frame_number(reader, send, OPAQUE if size == 6 else FRAME_FLAG):
                 return False
         elif not json_ignored(reader):
             return False

@@ -202,15 +202,30 @@ class HotPath(GeneralFeed):
     ) -> None:
         """Store the messages of a run and answer those that need not wait for the disk."""
         facts: Facts = []
-        results: list[PutResult] = []
         failure = ""
         try:
             if self._is_plain_host:
                 facts = self._store.put_rows(rows)
-            if len(facts) < len(rows):
-                results = self._store.put([message_of(row) for row in rows[len(facts) :]])
         except Exception as error:  # the store's own answer to bad messages is a status
             failure = failure_text(run[1], self.connection, error)
+        self._go_on(run, rows, marks, facts, failure, out)
+
+    def _go_on(
+        self,
+        run: Run,
+        rows: list[Row] | EncodedRows,
+        marks: Sequence[Mark],
+        facts: Facts,
+        failure: str,
+        out: list[Part],
+    ) -> None:
+        """The same, once the store has taken the first ones as they were."""
+        results: list[PutResult] = []
+        if len(facts) < len(rows) and not failure:
+            try:
+                results = self._store.put([message_of(row) for row in rows[len(facts) :]])
+            except Exception as error:
+                failure = failure_text(run[1], self.connection, error)
         waiting: list[Stored] = []
         if facts:
             self._count(facts)

@@ -157,8 +157,8 @@ class Connection(asyncio.Protocol):
     def _take(self, feed: Feed, data: bytes) -> None:
         now = self.active_at = self._loop.time()
         answers = feed.feed(data)
-        if answers:
-            self.write(answers)
+        if answers and not self.is_closed:
+            self.outbox.write(answers)
             self._owner.busy_poll.touch()
         if feed.kept_back:
             self._schedule_resume()

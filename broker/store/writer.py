@@ -12,7 +12,7 @@ from aerobee.broker.store.base import StoreBase
 from aerobee.broker.store.dispatch.reput import Reput
 from aerobee.broker.store.durability.flush_log import LogFlush
 from aerobee.broker.store.log.commitlog import CommitLog, EncodedRows, LogFull, Row
-from aerobee.broker.store.log.facts import Fact, Facts, begin_of_all, end_of_all
+from aerobee.broker.store.log.facts import Fact, Facts, end_of_all, spread_of
 from aerobee.broker.store.log.limits import MessageLimits
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, Refusal, RefusedPut
@@ -165,12 +165,12 @@ class Writer:
         stats.puts += len(facts)
         stats.put_failures += asked - len(facts)
         if facts:
-            end = end_of_all(facts)
-            stats.put_bytes += end - begin_of_all(facts)
+            begin, end, are_listened = spread_of(facts)
+            stats.put_bytes += end - begin
             if self._sync_flush:  # consumers see only what is flushed, whether or not anybody waits
                 self._flush.ask(end)
             else:
-                self._reput.nudge(facts)
+                self._reput.nudge(are_listened)
             if self.on_append is not None:
                 self.on_append()
         if took * 1000 > stats.put_lock_ms_max:

@@ -104,7 +104,7 @@ def test_there_is_no_fact_outside() -> None:
 
 def test_facts_for_which_there_is_no_memory_are_looked_up_in_the_log() -> None:
     class Full(list[Any]):
-        def __iadd__(self, _: Any) -> Any:
+        def extend(self, _: Any) -> None:
             raise MemoryError
 
     queue = queue_of(Full)

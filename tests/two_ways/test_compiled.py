@@ -339,6 +339,47 @@ async def test_damaged_headers_are_read_alike(tmp_path: Path) -> None:
     assert stored(tmp_path / "two") == stored(tmp_path / "one")
 
 
+async def test_headers_that_hardly_differ_are_read_alike(tmp_path: Path) -> None:
+    """Those of one read and one client: the compiled path compares them with each other."""
+    draw = random.Random(2)
+    python = Fed(tmp_path / "one", HotPath)
+    compiled = Fed(tmp_path / "two", CompiledPath)
+    ways = (python, compiled)
+    for step in range(400):
+        flag, order, ending = draw.choice([0, 0, 2]), draw.random() < 0.3, draw.choice(["", "\n"])
+        frames = []
+        for opaque in range(draw.randrange(2, 12)):
+            ext: dict[str, object] = {"b": "Known", "d": "4", "e": str(draw.randrange(5))}
+            ext |= {"f": "0", "g": str(draw.choice([1700000000000, 17, -1, 10**18, 2**63]))}
+            ext["i"] = f"UNIQ_KEY\x01{step}-{opaque}\x02TAGS\x01{draw.choice(VALUES)}"
+            ext |= {"j": "0", "m": "false"}
+            if order:
+                ext = dict(reversed(ext.items()))
+            if draw.random() < 0.1:
+                ext["e"] = draw.choice([1, -1, "01", "", "1 ", "x", None, True, "1\\"])
+            fields = {"code": 310, "extFields": ext, "flag": flag, "opaque": opaque, "version": 453}
+            if draw.random() < 0.05:
+                fields["opaque"] = str(opaque)
+            header = json.dumps(fields, separators=(",", ":"), ensure_ascii=draw.random() < 0.5)
+            frame = framed(JSON, (header + ending).encode(), b"body")
+            if draw.random() < 0.1:
+                frame = damaged(draw, frame)
+            if is_sound(frame):
+                frames.append(frame)
+        random.seed(step)
+        wanted = python.said(b"".join(frames))
+        random.seed(step)
+        found = compiled.said(b"".join(frames))
+        assert (frames_of(found[0]), found[1]) == (frames_of(wanted[0]), wanted[1]), frames
+        for way in ways:
+            if way.feed.error is not None:
+                way.connect()
+    assert compiled.counted() == python.counted()
+    for way in ways:
+        way.broker.store.close()
+    assert stored(tmp_path / "two") == stored(tmp_path / "one")
+
+
 async def test_a_usual_send_takes_the_compiled_way(tmp_path: Path) -> None:
     """Else the comparison above would be of Python with itself."""
     assert hot is not None

@@ -41,17 +41,11 @@ class FactQueue:
         if self.behind:
             return
         try:
-            is_taken = len(self.waiting) <= WAITING_MAX and self._take(facts)
+            is_taken = len(self.waiting) <= WAITING_MAX and self.waiting.extend(facts) is not False
         except MemoryError:  # the records are in the log: the walk finds them there
             is_taken = False
         if not is_taken:
             self.fall_behind()
-
-    def _take(self, facts: Facts) -> bool:
-        if isinstance(self.waiting, list):
-            self.waiting += facts
-            return True
-        return self.waiting.extend(facts)
 
     def fall_behind(self) -> None:
         self.waiting = self.make()

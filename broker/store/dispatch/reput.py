@@ -20,7 +20,7 @@ from aerobee.broker.store.dispatch.log_walk import LogWalk
 from aerobee.broker.store.errors import StoreError, remedy_for
 from aerobee.broker.store.index.index_service import BATCH, IndexService
 from aerobee.broker.store.log.commitlog import CommitLog
-from aerobee.broker.store.log.facts import Fact, Facts, are_listened, begin_of_all
+from aerobee.broker.store.log.facts import Fact, are_listened, begin_of_all
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.files.record_layout import CorruptRecord
 
@@ -60,20 +60,22 @@ class Reput:
 
     # -- when to dispatch
 
-    def nudge(self, facts: Facts) -> None:
-        """These may be dispatched: at once when somebody listens, else when they are many."""
-        self._wake_for(len(self.facts.waiting), facts)
+    def nudge(self, are_listened: bool) -> None:
+        """Records were appended and may be dispatched: at once when somebody listens, else when
+        they are many."""
+        self._wake_for(len(self.facts.waiting), are_listened)
 
     def flushed(self) -> None:
         """More may be dispatched, because it is on disk: at once when somebody listens, else when
         it is many. Check listeners now: one that came after the put has found nothing."""
-        self._wake_for(*self.facts.newly_below(self._limit()))
+        count, new = self.facts.newly_below(self._limit())
+        self._wake_for(count, are_listened(new))
 
-    def _wake_for(self, count: int, facts: Facts) -> None:
-        """So many may be dispatched, these of them are new."""
-        if self.facts.behind or count >= STEP_FACTS or are_listened(facts):
+    def _wake_for(self, count: int, new_are_listened: bool) -> None:
+        """So many may be dispatched."""
+        if self.facts.behind or count >= STEP_FACTS or new_are_listened:
             self.wake.set()
-        elif count:
+        elif count and not self.wake_late.is_set:
             self.wake_late.set()
 
     def catch_up(self) -> None:

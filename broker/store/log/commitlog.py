@@ -9,7 +9,8 @@ tuple, so that nobody has to read the log again. `append` takes messages of ever
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -56,6 +57,10 @@ RECORD_SIZE_MIN: Final = HEAD_V4_SIZE + 2  # with the properties' length
 JOIN_BODY_MAX: Final = 4096  # a larger body is not copied once more to save a call
 _pack_head = HEAD_V4.pack
 _pack_short = struct.Struct(">h").pack
+
+
+# As `encode_rows`, for its rows.
+Encode = Callable[[int, int, int, int, bool, int, int], tuple[Facts, bytes]]
 
 
 class EncodedRows(Protocol):
@@ -166,13 +171,15 @@ class CommitLog:
         self.last_store_timestamp = now_ms
         file = self._file_with_room(0)
         start = file.wrote
-        place = (
-            *(file.start, start, file.size - BLANK_SIZE, now_ms, self.append_crc),
-            *(self.limits.body_size, self.limits.properties_size),
-        )
-        facts: Facts
-        facts, records = (
-            encode_rows(rows, *place) if isinstance(rows, list) else rows.encode(*place)
+        encode: Encode = partial(encode_rows, rows) if isinstance(rows, list) else rows.encode
+        facts, records = encode(
+            file.start,
+            start,
+            file.size - BLANK_SIZE,
+            now_ms,
+            self.append_crc,
+            self.limits.body_size,
+            self.limits.properties_size,
         )
         if whole and len(facts) < len(rows):
             _take_numbers_back(facts)
@@ -308,13 +315,14 @@ class CommitLog:
 
     def _file_with_room(self, size: int) -> MappedFile:
         """The file to write: the last one, or a new one when it has no room for `size`."""
-        file = self.files.last
-        if file is not None and not file.is_full:
+        files = self.files.files
+        file = files[-1] if files else None
+        if file is not None and file.wrote < file.size:
             if size and file.wrote + size + BLANK_SIZE > file.size:
                 self._end_file(file)
             else:
                 if file.wrote * 4 > file.size:
-                    self._maker.prepare(file.end)
+                    self._maker.prepare(file.start + file.size)
                 return file
         return self._new_file(file.end if file is not None else 0)
 

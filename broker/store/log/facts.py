@@ -41,3 +41,10 @@ def are_listened(facts: Facts) -> bool:
     if isinstance(facts, list):
         return any([fact[0].listened for fact in facts])
     return facts.is_listened()
+
+
+def spread_of(facts: Facts) -> tuple[int, int, bool]:
+    """All three at once; there has to be one."""
+    if isinstance(facts, list):
+        return facts[0][2], end_of(facts[-1]), are_listened(facts)
+    return facts.spread()
