@@ -1,8 +1,14 @@
 # The facts of records that another broker wrote: a slave's, read from its log to be dispatched.
 
 from aerobee.protocol.files.record import NOT_IN_QUEUE as _NOT_IN_QUEUE
-from aerobee.protocol.files.record_layout import V6_HOSTS as _V6_HOSTS
+from aerobee.protocol.files.record_layout import (
+    BLANK_SIZE as _BLANK_SIZE,
+    MAGIC_V2 as _MAGIC_V2,
+    V6_HOSTS as _V6_HOSTS,
+)
 
+cdef Py_ssize_t BLANK_SIZE = _BLANK_SIZE
+cdef int32_t MAGIC_V2 = <int32_t>_MAGIC_V2
 cdef int64_t NOT_IN_QUEUE = _NOT_IN_QUEUE
 cdef int64_t V6_HOSTS = _V6_HOSTS
 
@@ -96,3 +102,26 @@ def read_facts(view, int64_t base, Py_ssize_t position, Py_ssize_t end, Py_ssize
     finally:
         PyBuffer_Release(&buffer)
     return facts
+
+
+def whole_records(data, int64_t base, Py_ssize_t file_end):
+    """How many bytes of `data`, which follows `base`, are whole records in their places; the first
+    that is none, Python looks at. The file ends at `file_end` in `data`, or behind it."""
+    cdef Py_buffer buffer
+    cdef const uint8_t* record
+    cdef Py_ssize_t size, position = 0
+    cdef int32_t magic
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    while buffer.len - position > HEAD_SIZE:
+        record = <const uint8_t*>buffer.buf + position
+        size = <int32_t>load_int(record, 4)
+        magic = <int32_t>load_int(record + MAGIC_AT, 4)
+        if magic != MAGIC and magic != MAGIC_V2:
+            break
+        if not HEAD_SIZE < size <= min(buffer.len - position, file_end - position - BLANK_SIZE):
+            break
+        if <int64_t>load_int(record + PLACE_AT, 8) != base + position:
+            break
+        position += size
+    PyBuffer_Release(&buffer)
+    return position

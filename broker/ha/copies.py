@@ -71,11 +71,15 @@ class Copies:
     def is_in_sync(self, acked: int) -> bool:
         return self._log_end() - acked < self._behind_max
 
+    def _in_sync_count(self) -> int:
+        too_few = self._log_end() - self._behind_max
+        return sum([end > too_few for end in self.by_broker().values()])
+
     def when_copied(self, end: int, callback: DurableCallback) -> None:
         """Call back when so many brokers have it; at once when they are not there."""
         if end <= self._reached:
             callback(PutStatus.PUT_OK)
-        elif sum(map(self.is_in_sync, self.by_broker().values())) < self.needed:
+        elif self._in_sync_count() < self.needed:
             callback(PutStatus.SLAVE_NOT_AVAILABLE)
         else:
             self.waiters.add(end, callback)

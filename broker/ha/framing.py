@@ -40,12 +40,16 @@ class EpochFraming:
         self._epochs = epochs
         self._confirmed = confirmed
         self.told = -1  # the last confirm offset that went out
+        self._epoch, self._end = epochs.at(0)  # of the last frame
 
     def head(self, offset: int, size: int) -> bytes:
         # A heartbeat at an epoch's end speaks of the bytes before it, as far as a slave knows.
-        epoch, _ = self._epochs.at(offset)
+        self.limit(offset)
+        number, start = self._epoch
         self.told = self._confirmed()
-        return EPOCH_HEAD.pack(TRANSFER, size, offset, *epoch, self.told)
+        return EPOCH_HEAD.pack(TRANSFER, size, offset, number, start, self.told)
 
     def limit(self, offset: int) -> int:
-        return self._epochs.at(offset)[1]
+        if not self._epoch.start <= offset < self._end:
+            self._epoch, self._end = self._epochs.at(offset)
+        return self._end

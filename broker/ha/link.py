@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.ha")
 
 TAIL_BYTES: Final = 1 << 20  # at most this far behind, a slave is served from the loop
+GATHER_BYTES: Final = 256 << 10  # less than this waits for the ack of what was sent before it
 JOB_BYTES: Final = 32 << 20  # sent by a thread before the loop looks again
 MORE_FOLLOWS: Final = getattr(socket, "MSG_MORE", 0)  # Linux
 _POLL_MS: Final = 500
@@ -71,6 +72,7 @@ class Link:
         limited = settings.ha_flow_control_enable
         self._pace = Pace(settings.max_ha_transfer_byte_in_second if limited else 0)
         self._unsent = memoryview(b"")
+        self._sent_all_to = 0  # the log's end when the slave was last sent all of it
         self._job: asyncio.Task[None] | None = None
         self._closed = False
         self._sent_in_second = 0
@@ -113,18 +115,30 @@ class Link:
         return None
 
     def _reported(self) -> None:
-        """The slave has said how much it has."""
+        """The slave has said how much it has. What has gathered goes first: it works on that while
+        we answer those who waited."""
         known, sender = self.broker_id, self.sender
         who = self._master.who_is(self.peer) if known is None else known
-        self._master.copies.acked(self, who, sender.acked)
         if not self._follows:
             self._follows = True
             log.info(
                 "a slave follows", slave=self.peer[0], has=sender.acked, from_offset=sender.position
             )
-            self.push()
+        self.push()
+        if not self._closed:
+            self._master.copies.acked(self, who, sender.acked)
 
     # -- what goes
+
+    def appended(self) -> None:
+        """The log has grown. Records gather until the slave has what it was sent before: the more
+        it has to do, the fewer and larger frames it gets."""
+        sender = self.sender
+        if (
+            sender.acked >= self._sent_all_to
+            or self._master.store.committed_offset - sender.position >= GATHER_BYTES
+        ):
+            self.push()
 
     def push(self) -> None:
         """Send what the log has beyond what was sent, as far as the socket takes it now."""
@@ -132,6 +146,8 @@ class Link:
             return
         store = self._master.store
         log_end = store.committed_offset
+        if log_end == self.sender.position:
+            return
         while (frame := self._serving.next_frame(log_end)) is not None:
             offset, size = frame
             if log_end - offset > TAIL_BYTES:
@@ -148,6 +164,7 @@ class Link:
             self.sender.claim(size)
             if not self._write(self._serving.head(offset, size), data):
                 return
+        self._sent_all_to = log_end
 
     def _write(self, head: bytes, data: bytes) -> bool:
         """Send a frame; False when the socket has not taken all of it, or is broken."""

@@ -181,7 +181,8 @@ class MasterLinks:
         """Before a stop: let the slaves get what they lack, for so long at most."""
         end = self.store.committed_offset
         deadline = self._loop.time() + seconds
-        self._push()
+        for link in self.links[:]:
+            link.push()
         while self._loop.time() < deadline and any(
             link.sender.is_open and link.sender.acked < end for link in self.links
         ):
@@ -197,8 +198,8 @@ class MasterLinks:
 
     def _push(self) -> None:
         self._push_is_due = False
-        for link in list(self.links):
-            link.push()
+        for link in self.links[:]:
+            link.appended()
 
     async def watch(self) -> None:
         """Heartbeats, and an end to slaves that are silent; until cancelled."""

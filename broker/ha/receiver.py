@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from aerobee.broker.compiled import hot
 from aerobee.broker.ha.wire import FrameReader, StreamError
 from aerobee.protocol.files.record_layout import (
     BLANK_MAGIC,
@@ -76,12 +77,12 @@ class Receiver:
 
     def _count_whole(self, data: memoryview) -> int:
         """How many bytes at the start of `data` are whole records."""
-        unpack = SIZE_AND_MAGIC.unpack_from
+        unpack, place_of = SIZE_AND_MAGIC.unpack_from, _PLACE.unpack_from
         base, end = self.whole, len(data)
         if not end:
             return 0
-        position = 0
         file_end = self._file_size - base % self._file_size  # in `data`
+        position = hot.whole_records(data, base, file_end) if hot is not None else 0
         self._wanted = BLANK_SIZE
         while end - position >= BLANK_SIZE:
             size, magic = unpack(data, position)
@@ -92,10 +93,10 @@ class Receiver:
             if position + size > end:
                 self._wanted = size
                 break
-            if not position and magic != BLANK_MAGIC:
-                (place,) = _PLACE.unpack_from(data)
-                if place != base:
-                    raise StreamError(f"the record at {base} was written for {place}")
+            if magic != BLANK_MAGIC:
+                (place,) = place_of(data, position)
+                if place != base + position:
+                    raise StreamError(f"the record at {base + position} was written for {place}")
             position += size
             if position == file_end < end:
                 raise StreamError(f"a frame crosses the end of a file at {base + position}")

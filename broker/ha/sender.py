@@ -29,16 +29,16 @@ class Sender:
         """Whether the slave has said where to begin."""
         return self.position >= 0
 
-    def report(self, end: int, log_start: int, log_end: int) -> None:
-        """The slave's log ends here. StreamError when that cannot be."""
-        if not self.is_open:
-            self._begin(end, log_start, log_end)
-        elif end > self.position:
+    def report(self, end: int) -> None:
+        """The slave's log ends here by now. StreamError when that cannot be."""
+        if end > self.position:
             raise StreamError(f"it has {end}, but was sent the log up to {self.position} only")
-        elif end > self.acked:
+        if end > self.acked:
             self.acked = end
 
-    def _begin(self, end: int, log_start: int, log_end: int) -> None:
+    def begin(self, end: int, log_start: int, log_end: int) -> None:
+        """The first report: the slave's log ends here, ours is from where to where. StreamError
+        when that cannot be."""
         if end == FROM_THE_FIRST_FILE:
             self.position, self.acked = log_start, 0
         elif end == FROM_THE_FIRST_BYTE and log_start == 0:

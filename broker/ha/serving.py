@@ -36,9 +36,13 @@ class Serving:
             answer, data = self._greet(data)
         assert self._framing is not None
         end = self._framing.feed(data)
-        if end is not None:
-            self.sender.report(end, *self._log())
-        return answer, end is not None
+        if end is None:
+            return answer, False
+        if self.sender.is_open:
+            self.sender.report(end)
+        else:
+            self.sender.begin(end, *self._log())
+        return answer, True
 
     def _greet(self, data: bytes) -> tuple[bytes, bytes]:
         """The slave's first bytes tell which stream it speaks; what follows its hello."""

@@ -55,7 +55,8 @@ class ReportReader:
 
     def feed(self, data: bytes) -> int | None:
         """The last whole report; None while there is none."""
-        data = self._rest + data
+        if self._rest:
+            data = self._rest + data
         size = self._layout.size
         whole = len(data) - len(data) % size
         self._rest = data[whole:]

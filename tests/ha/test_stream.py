@@ -122,7 +122,7 @@ def test_a_java_master_without_a_file_has_no_offset_in_its_heartbeats() -> None:
 
 def test_frames_never_cross_a_file_and_end_with_the_log() -> None:
     sender = Sender(1000, FILE)
-    sender.report(FILE - 100, 0, 2 * FILE)
+    sender.begin(FILE - 100, 0, 2 * FILE)
     frames = []
     while (found := sender.next_frame(FILE + 1500)) is not None:
         frames.append(found)
@@ -132,36 +132,36 @@ def test_frames_never_cross_a_file_and_end_with_the_log() -> None:
 
 def test_an_empty_slave_gets_the_log_from_its_first_file() -> None:
     sender = Sender(1000, FILE)
-    sender.report(0, 5 * FILE, 7 * FILE)
+    sender.begin(0, 5 * FILE, 7 * FILE)
     assert (sender.position, sender.acked) == (5 * FILE, 0)
 
 
 def test_first_report_beyond_the_log_acks_nothing() -> None:
     sender = Sender(1000, FILE)
     with pytest.raises(StreamError, match="beyond ours at 100"):
-        sender.report(1 << 61, 0, 100)
+        sender.begin(1 << 61, 0, 100)
     assert sender.acked == -1
 
 
 def test_a_report_below_the_first_file_is_refused() -> None:
     with pytest.raises(StreamError, match="begins at 8192"):
-        Sender(1000, FILE).report(100, 8192, 10_000)
+        Sender(1000, FILE).begin(100, 8192, 10_000)
 
 
 def test_an_ack_of_what_was_not_sent_closes_the_link() -> None:
     sender = Sender(1000, FILE)
-    sender.report(100, 0, 2000)
+    sender.begin(100, 0, 2000)
     sender.claim(500)
-    sender.report(600, 0, 2000)
+    sender.report(600)
     with pytest.raises(StreamError, match="sent the log up to 600"):
-        sender.report(601, 0, 2000)
+        sender.report(601)
     assert sender.acked == 600
 
 
 def test_an_ack_never_goes_back() -> None:
     sender = Sender(1000, FILE)
-    sender.report(100, 0, 2000)
-    sender.report(50, 0, 2000)
+    sender.begin(100, 0, 2000)
+    sender.report(50)
     assert sender.acked == 100
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.compiled import hot
+from aerobee.broker.ha import receiver
+from aerobee.broker.ha.wire import HEAD, StreamError
 from aerobee.broker.store.log.scan_block import read_block
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
@@ -120,6 +122,38 @@ def test_damaged_records_are_left_to_python() -> None:
         assert facts.offsets() == [int(start) + FILE for start in block.start]
         stopped += len(facts) < 20
     assert stopped > 500
+
+
+def test_a_slave_takes_the_same_stream_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is damaged and however it is cut: the same lots, the same error."""
+    draw = random.Random(11)
+    whole = plain_records()
+    damaged = 0
+    for _ in range(2000):
+        data = bytearray(whole)
+        for _ in range(draw.choice([0, 0, 1])):
+            data[draw.randrange(len(data))] = draw.choice([0, 1, 0x7F, 0xFF, draw.randrange(256)])
+        stream = memoryview(HEAD.pack(FILE, len(data)) + bytes(data))
+        cuts = sorted(draw.randrange(len(stream)) for _ in range(draw.choice([0, 1, 5])))
+        reads = [stream[at:to] for at, to in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+        one = taken(reads)
+        with monkeypatch.context() as patch:
+            patch.setattr(receiver, "hot", None)
+            assert taken(reads) == one
+        damaged += one[-1] != FILE + len(whole)
+    assert damaged > 50
+
+
+def taken(reads: list[memoryview]) -> list[object]:
+    """What of the reads goes to the log, and how it ends."""
+    slave = receiver.Receiver(FILE, FILE)
+    found: list[object] = []
+    try:
+        for read in reads:
+            found += [(offset, bytes(lot)) for offset, lot in slave.feed(read)]
+    except StreamError as error:
+        return [*found, str(error)]
+    return [*found, slave.whole]
 
 
 def plain_records() -> bytes:

@@ -185,7 +185,8 @@ class Reput:
             before = self._limit()
             if self.step(None if unready is None else unready[2]):
                 if self._rest_can_wait(before):
-                    self.wake_late.set()
+                    if self.dispatcher.dispatched_offset < self._limit():
+                        self.wake_late.set()
                     return
                 await self._clock.sleep(0)
             elif unready is None:
@@ -201,7 +202,7 @@ class Reput:
             self.facts.behind
             and self.dispatcher.dispatched_offset >= before
             and self.dispatcher.dispatched_offset >= self._walk.written_from
-            and 0 < rest < REST_BYTES
+            and rest < REST_BYTES
             and not self._log.queues.listened
         )
 

@@ -1,0 +1,119 @@
+"""How a master cuts what it sends: at once to a slave that waits, gathered for one that works."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.ha.copies import Copies
+from aerobee.broker.ha.epochs import EpochFile
+from aerobee.broker.ha.link import GATHER_BYTES, Link
+from aerobee.broker.ha.master_links import MasterLinks
+from aerobee.broker.ha.wire import HEAD, REPORT
+from aerobee.broker.settings import Settings
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.settings import StoreSettings
+from aerobee.protocol.files.record import Message
+
+
+def put(store: MessageStore, size: int = 100) -> int:
+    """The log's end behind it."""
+    store.put([Message("orders", 0, bytes(size), born_host=bytes(8))])
+    return store.max_physical_offset
+
+
+class Slave:
+    """The other end of a link, which answers nothing by itself."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+
+    async def report(self, end: int) -> None:
+        await self._loop.sock_sendall(self._sock, REPORT.pack(end))
+
+    async def frame(self) -> tuple[int, int]:
+        """Offset and size of the next one."""
+        offset, size = HEAD.unpack(await self._read(HEAD.size))
+        await self._read(size)
+        return offset, size
+
+    async def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += await asyncio.wait_for(self._loop.sock_recv(self._sock, size - len(data)), 60)
+        return data
+
+
+@asynccontextmanager
+async def followed(folder: Path) -> AsyncIterator[tuple[MessageStore, Slave]]:
+    """A store with one message, and a slave that has it. Nobody looks after the link by time."""
+    settings = StoreSettings(
+        store_path_root_dir=str(folder),
+        mapped_file_size_commit_log=4 << 20,
+        disk_guard_enable=False,
+    )
+    clock = Clock()
+    store = MessageStore(settings, clock=clock, ahead=False)
+    store.load()
+    copies = Copies(
+        clock, lambda: store.max_physical_offset, needed=0, behind_max=1 << 20, timeout_ms=1000
+    )
+    epochs = EpochFile(str(folder / "epochs"), store.disk)
+    links = MasterLinks(Settings(), store, clock, copies, epochs)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    link = Link(links, ours, ("127.0.0.1", 1))
+    links.links.append(link)
+    store.on_append(links.appended)
+    slave = Slave(theirs)
+    await slave.report(put(store))
+    try:
+        yield store, slave
+    finally:
+        link.close("the test ends")
+        theirs.close()
+        store.close()
+
+
+async def test_records_gather_until_the_slave_has_what_was_sent(tmp_path: Path) -> None:
+    async with followed(tmp_path) as (store, slave):
+        first = store.max_physical_offset
+        second = put(store)
+        assert await slave.frame() == (first, second - first)
+        for _ in range(5):
+            last = put(store)
+            await asyncio.sleep(0)
+        await slave.report(second)
+        assert await slave.frame() == (second, last - second)
+        await slave.report(last)
+        end = put(store)
+        assert await slave.frame() == (last, end - last)
+
+
+async def test_much_does_not_wait_for_an_ack(tmp_path: Path) -> None:
+    async with followed(tmp_path) as (store, slave):
+        sent = store.max_physical_offset
+        put(store)
+        offset, size = await slave.frame()
+        end = put(store, GATHER_BYTES)
+        assert await slave.frame() == (offset + size, end - sent - size)
+
+
+async def test_a_slave_that_lacks_half_a_record_gets_its_rest(tmp_path: Path) -> None:
+    """A frame may end within a record, of which a slave acknowledges nothing."""
+    async with followed(tmp_path) as (store, slave):
+        first = store.max_physical_offset
+        end = put(store, (1 << 20) + 5000)  # haTransferBatchSize is 1 MiB
+        sizes = 0
+        while first + sizes < end:
+            offset, size = await slave.frame()
+            assert offset == first + sizes
+            sizes += size
+        assert offset > first
+        await slave.report(end)
+        last = put(store)
+        assert await slave.frame() == (end, last - end)
