@@ -106,7 +106,9 @@ class ConsoleChild:
                 stdout=subprocess.DEVNULL,
                 env=env | {VARIABLE: json.dumps(told)},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the broker, which then closes the channel
+                # Ctrl-C is for the broker, which then closes the channel. In a session of its own
+                # it would be a rival: Linux shares cores out between sessions, then within them.
+                process_group=0,
             )
         self._channel = ours
         log.info("console started", pid=self._process.pid)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from aerobee.client.admin.details import Details
-from aerobee.client.admin.types import Broker, Member, QueueLag, QueueStats
+from aerobee.client.admin.types import Broker, Member, QueueLag, QueueStats, moment_of
 from aerobee.client.admin.users import Users
 from aerobee.client.core import Core
 from aerobee.client.errors import Misuse, NotFound, refusal
@@ -196,24 +196,9 @@ class Admin:
     async def topic_stats(self, name: str) -> list[QueueStats]:
         """The queues of a topic and their ends."""
         route = await self._core.routes.refresh(name)
-        found = []
+        found: list[QueueStats] = []
         for part in route.parts:
-            answer = await self._ask(
-                self._core.routes.address(part.broker),
-                RequestCode.GET_TOPIC_STATS_INFO,
-                f"the state of topic {name!r}",
-                {"topic": name},
-            )
-            table = fastjson.loads(answer.body).get("offsetTable") or {}
-            found += [
-                QueueStats(
-                    queue,
-                    int(row["minOffset"]),
-                    int(row["maxOffset"]),
-                    _moment(row.get("lastUpdateTimestamp", 0)),
-                )
-                for queue, row in table.items()
-            ]
+            found += await self.details.topic_stats(self._core.routes.address(part.broker), name)
         return sorted(found, key=lambda row: row.queue)
 
     # -- groups
@@ -372,7 +357,7 @@ class Admin:
                     queue,
                     int(row["brokerOffset"]),
                     int(row["consumerOffset"]),
-                    _moment(row.get("lastTimestamp", 0)),
+                    moment_of(row.get("lastTimestamp", 0)),
                 )
                 for queue, row in table.items()
             ]
@@ -433,7 +418,3 @@ class Admin:
             self._core.timeout,
         )
         return loop.time() - begun
-
-
-def _moment(ms: int | str) -> datetime | None:
-    return datetime.fromtimestamp(int(ms) / 1000, UTC) if int(ms) > 0 else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
+from aerobee.client.admin.types import QueueStats, moment_of
 from aerobee.client.core import Core
 from aerobee.client.errors import AerobeeError, BrokerError, NoRoute, NotFound, refusal
 from aerobee.client.message import Message
@@ -162,6 +164,19 @@ class Details:
         )
         return dict(fastjson.loads(answer.body)) if answer.body else {}
 
+    # -- topics
+
+    async def brokers_of(self, topic: str) -> list[str]:
+        """The names of the brokers that have a topic; NoRoute when there is none."""
+        return [part.broker for part in (await self._core.routes.refresh(topic)).parts]
+
+    async def topic_stats(self, address: str, topic: str) -> list[QueueStats]:
+        """The queues of a topic on one broker, and their ends."""
+        what = f"the state of topic {topic!r}"
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        answer = await self._ask(address, code, what, {"topic": topic})
+        return list(_queue_stats(bytes(answer.body)))
+
     # -- messages
 
     async def copies(self, message_id: str, topic: str) -> list[Message]:
@@ -241,6 +256,20 @@ class Details:
             return dict(fastjson.loads(answer.body)) if answer.body else {}
         except fastjson.JsonError as error:
             raise AerobeeError(f"{what} at {address} cannot be read: {error}") from None
+
+
+@lru_cache(maxsize=2048)
+def _queue_stats(body: bytes) -> tuple[QueueStats, ...]:
+    """Most topics of a cluster that is watched are quiet: their answers are the last ones again."""
+    return tuple(
+        QueueStats(
+            queue,
+            int(row["minOffset"]),
+            int(row["maxOffset"]),
+            moment_of(row.get("lastUpdateTimestamp", 0)),
+        )
+        for queue, row in (fastjson.loads(body).get("offsetTable") or {}).items()
+    )
 
 
 def _queue(row: Any) -> MessageQueue:

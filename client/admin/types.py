@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from aerobee.protocol.json.fastjson import MessageQueue
 
@@ -50,3 +50,8 @@ class Member:
     address: str
     language: str
     version: int
+
+
+def moment_of(ms: int | str) -> datetime | None:
+    """A time as brokers tell it; 0 and less are none."""
+    return datetime.fromtimestamp(int(ms) / 1000, UTC) if int(ms) > 0 else None

@@ -20,7 +20,7 @@ from aerobee.client.errors import AerobeeError
 from aerobee.client.transport.url import parse_tls, parse_url
 
 CHILD_VARIABLE: Final = "AEROBEE_CONSOLE_CHILD"
-CHILD_NICENESS: Final = 10  # on a busy machine the broker goes first
+CHILD_NICENESS: Final = 10  # while it starts; then it gives way
 
 
 @click.command()
@@ -113,7 +113,15 @@ def main_child() -> None:
         hide_bodies=told["hide_bodies"],
         known_settings=known_settings(),
     )
+    give_way()
     serve_handed(options, socket.socket(fileno=told["channel"]), told["idle"])
+
+
+def give_way() -> None:
+    """Whatever else wakes on this core runs at once, the broker above all; pages get what is left,
+    and on a machine that is busy all over still a share. Threads that begin later are the same."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 if __name__ == "__main__":

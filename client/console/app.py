@@ -17,9 +17,10 @@ import msgspec
 
 from aerobee.client.console.download import Download
 from aerobee.client.console.options import ConsoleOptions
-from aerobee.client.console.routes import READS, WRITES, Params
+from aerobee.client.console.routes import READS, SHARED, WRITES, Answering, Params
 from aerobee.client.console.safety import is_equal
 from aerobee.client.console.sessions import Session, Sessions, Viewer
+from aerobee.client.console.view import View
 from aerobee.client.errors import (
     AerobeeError,
     BrokerError,
@@ -34,6 +35,7 @@ from aerobee.protocol.wire.codes import ResponseCode
 log = logging.getLogger("aerobee.console")
 
 ANSWER_SECONDS: Final = 60.0
+PAGE_SECONDS: Final = 1.0
 _SHOWN: Final = ("topic", "group", "id", "to", "consume", "handle")
 _STATUS: Final[list[tuple[type[AerobeeError], HTTPStatus]]] = [
     (Misuse, HTTPStatus.BAD_REQUEST),
@@ -125,12 +127,12 @@ class Console:
         if session is None or not session.trusted:
             return refused(HTTPStatus.UNAUTHORIZED, "log in first", login=self._login(session))
         try:
-            found = await reader(await self._sessions.view(session), params)
+            found = await page_of(reader, name, params, await self._sessions.view(session))
         except BrokerError as error:
             return _refused_by_broker(error, session)
         if isinstance(found, Download):
             return Answer(HTTPStatus.OK, found.body, found.content_type, download=found.name)
-        return Answer(HTTPStatus.OK, encode(found))
+        return Answer(HTTPStatus.OK, found)
 
     async def _write(self, name: str, params: Params, viewer: Viewer, token: str | None) -> Answer:
         session = self._sessions.find(viewer)
@@ -185,6 +187,19 @@ class Console:
         """What is to be given first: the console's token, or nothing."""
         trusted = session.trusted if session is not None else not self.options.token
         return "" if trusted else "token"
+
+
+async def page_of(reader: Answering, name: str, params: Params, view: View) -> bytes | Download:
+    """What the page shows, made once for those who ask at about the same time."""
+
+    async def ask() -> bytes | Download:
+        found = await reader(view, params)
+        return found if isinstance(found, Download) else encode(found)
+
+    if name not in SHARED:
+        return await ask()
+    kept: bytes = await view.shared.get((name, *sorted(params.items())), PAGE_SECONDS, ask)
+    return kept
 
 
 def _refused_by_broker(error: BrokerError, session: Session) -> Answer:

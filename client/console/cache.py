@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-KEPT_MAX: Final = 512
+KEPT_MAX: Final = 10_000  # some for each topic and each group
 
 
 class Shared:

@@ -47,6 +47,10 @@ READS: Final[dict[str, Answering]] = {
     "cluster": cluster.cluster,
     "search": cluster.search,
 }
+# What a page asks for again and again, and everybody who has the same rights sees alike.
+SHARED: Final = frozenset(
+    ("health", "topics", "topic", "groups", "group", "dead", "waiting", "transactions")
+) | {"clients", "settings", "store", "cluster"}
 WRITES: Final[dict[str, Answering]] = {
     "send": life.send,
     "resend": life.resend,

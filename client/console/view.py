@@ -42,6 +42,10 @@ class View:
     async def masters(self) -> list[Broker]:
         return [row for row in await self.brokers() if row.number == 0]
 
+    async def leading(self) -> list[Broker]:
+        """The masters, and where one is gone, its first slave."""
+        return list({row.name: row for row in reversed(await self.brokers())}.values())
+
     async def master(self, name: str) -> Broker:
         for row in await self.masters():
             if row.name == name:

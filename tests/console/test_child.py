@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,6 +74,17 @@ def test_it_only_shows_unless_it_is_told_otherwise(tmp_path: Path) -> None:
         browser = browser_of(daemon)
         browser.begin()
         assert browser.ask("POST", "/console/api/send", {"topic": "t", "body": "x"})[0] == 403
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this class of processes")
+def test_its_threads_run_when_nobody_else_wants_the_core(daemon: Daemon) -> None:
+    browser_of(daemon).begin()
+    child = children(daemon)[0]
+    threads = [int(each.name) for each in Path(f"/proc/{child}/task").iterdir()]
+    assert {os.sched_getscheduler(each) for each in threads} == {os.SCHED_IDLE}
+    # Cores are shared out between sessions first: in one of its own it would be the broker's equal.
+    assert os.getsid(child) == os.getsid(daemon.process.pid)
+    assert os.getpgid(child) == child  # and Ctrl-C is not for it
 
 
 def test_it_ends_with_the_broker_however_that_ends(daemon: Daemon) -> None:

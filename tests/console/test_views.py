@@ -12,6 +12,7 @@ import pytest
 from ha.pairs import in_step, running_master, running_slave
 
 from aerobee.client.client import Client, connect
+from aerobee.client.console.app import page_of
 from aerobee.client.console.history import GROWING_SAMPLES, History
 from aerobee.client.console.options import ConsoleOptions
 from aerobee.client.console.view import View, now_ms
@@ -228,6 +229,20 @@ async def test_viewers_share_what_is_asked_of_the_broker() -> None:
         ask = lambda: counted(broker.address)  # noqa: E731
         await asyncio.gather(*(view.shared.get("one", 5.0, ask) for _ in range(20)))
         assert asked == 1
+
+
+async def test_a_page_is_made_once_for_all_who_have_it_open() -> None:
+    made: list[str] = []
+
+    async def reader(_view: View, params: dict[str, Any]) -> dict[str, Any]:
+        made.append(params.get("topic", ""))
+        return {"made": len(made)}
+
+    async with EmbeddedBroker() as broker, viewing(broker.url) as view:
+        asked = [page_of(reader, "waiting", {"topic": topic}, view) for topic in "aab"]
+        assert await asyncio.gather(*asked) == [b'{"made":1}', b'{"made":1}', b'{"made":2}']
+        await asyncio.gather(*(page_of(reader, "tail", {}, view) for _ in range(2)))
+        assert made == ["a", "b", "", ""]  # who tails has seen other messages than the others
 
 
 async def test_lists_of_topics_and_groups_are_whole() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from aerobee.client.admin.types import QueueStats
 from aerobee.client.console.view import View, attempt, gather, need, now_ms
@@ -11,6 +11,7 @@ from aerobee.client.errors import AerobeeError, NotFound
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 Params = dict[str, Any]
+ROUTE_SECONDS: Final = 30.0  # as often as clients ask for their routes
 
 
 async def listed(view: View, params: Params) -> dict[str, Any]:
@@ -27,10 +28,21 @@ async def listed(view: View, params: Params) -> dict[str, Any]:
 
 
 async def stats_of(view: View, topic: str) -> list[QueueStats]:
-    found: list[QueueStats] = await view.shared.get(
-        ("stats", topic), 1.5, lambda: view.admin.topic_stats(topic)
-    )
-    return found
+    """Of each broker that has the topic; which these are changes seldom."""
+    details = view.admin.details
+
+    async def ask() -> list[QueueStats]:
+        names = await view.shared.get(
+            ("brokers of", topic), ROUTE_SECONDS, lambda: details.brokers_of(topic)
+        )
+        found: list[QueueStats] = []
+        for row in await view.leading():
+            if row.name in names:
+                found += await details.topic_stats(row.address, topic)
+        return sorted(found, key=lambda row: row.queue)
+
+    kept: list[QueueStats] = await view.shared.get(("stats", topic), 1.5, ask)
+    return kept
 
 
 async def _row(view: View, name: str, groups: list[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from aerobee.client.admin.types import Broker
 from aerobee.client.console.view import View, attempt, gather, need, now_ms, number
 from aerobee.client.console.views import message_json
+from aerobee.client.console.views.topics import stats_of
 from aerobee.client.console.views.wheel import Timers, timers_of_apache
 from aerobee.client.errors import AerobeeError, BrokerError, NoPermission, NotFound
 from aerobee.client.message import DELAY_LEVELS, Message
@@ -63,7 +64,7 @@ async def _levels(view: View, broker: Broker) -> list[dict[str, Any]]:
     """How many messages wait in each delay level, and when the next ones are due."""
     try:
         delivered = await view.admin.details.delay_offsets(broker.address)
-        stats = await view.admin.topic_stats(SCHEDULE_TOPIC)
+        stats = await stats_of(view, SCHEDULE_TOPIC)
     except AerobeeError:
         return []
     ends = {row.queue.queue_id: row for row in stats if row.queue.broker_name == broker.name}

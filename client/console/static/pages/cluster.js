@@ -96,7 +96,7 @@ export function clusterPage(root, context) {
     h("section", { class: "panel flush" }, h("div", { class: "panel-head" }, h("h2", {}, "Replicas")), slaves.element),
     h("section", { class: "panel flush" }, h("div", { class: "panel-head" }, h("h2", {}, "Name servers")), servers.element));
   return {
-    every: 4,
+    every: 5,
     async refresh() {
       const found = await context.ask("cluster", {});
       servers.update(found.name_servers);

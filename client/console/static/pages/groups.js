@@ -21,7 +21,7 @@ export function groupsPage(root, context) {
   put(root, h("div", { class: "title" }, h("h1", {}, "Groups"), h("div", { class: "tools" }, filterBox(groups, "Filter groups"))),
     h("section", { class: "panel flush" }, groups.element));
   return {
-    every: 3,
+    every: 5,
     async refresh() {
       groups.update((await context.ask("groups", {})).groups);
     },

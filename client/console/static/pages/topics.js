@@ -23,7 +23,7 @@ export function topicsPage(root, context) {
   put(root, h("div", { class: "title" }, h("h1", {}, "Topics"), h("div", { class: "tools" }, filterBox(topics, "Filter topics"), all.element)),
     h("section", { class: "panel flush" }, topics.element));
   return {
-    every: 4,
+    every: 5,
     async refresh() {
       topics.update((await context.ask("topics", { all: all.box.checked ? "1" : "" })).topics);
     },

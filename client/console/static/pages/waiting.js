@@ -39,7 +39,7 @@ export function waitingPage(root, context) {
     h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", {}, "When they are due")), picture), timersPanel,
     h("section", { class: "panel flush" }, h("div", { class: "panel-head" }, h("h2", {}, "Delay levels and retries")), levels.element));
   return {
-    every: 3,
+    every: 5,
     async refresh() {
       const found = await context.ask("waiting", {});
       const due = [...found.timers.map((row) => row.due), ...found.levels.flatMap((row) => row.due)];
