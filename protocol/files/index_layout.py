@@ -10,6 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 HEADER: Final = struct.Struct(">qqqqii")
+BEGIN_TIME_AT, END_TIME_AT = 0, 8
 END_OFFSET_AT, USED_SLOTS_AT, COUNT_AT = 24, 32, 36
 SLOT: Final = struct.Struct(">i")
 INDEX_ENTRY: Final = struct.Struct(">iqii")

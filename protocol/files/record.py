@@ -249,8 +249,9 @@ def split_records(buffer: Buffer) -> Iterator[memoryview]:
     view = memoryview(buffer)
     position = 0
     while position < len(view):
-        (size,) = SIZE.unpack_from(view, position)
-        if not HEAD_V4_SIZE < size <= len(view) - position:
-            raise CorruptRecord(position, f"size {size} with {len(view) - position} bytes left")
+        left = len(view) - position
+        size = SIZE.unpack_from(view, position)[0] if left >= SIZE.size else 0
+        if not HEAD_V4_SIZE < size <= left:
+            raise CorruptRecord(position, f"size {size} with {left} bytes left")
         yield view[position : position + size]
         position += size

@@ -76,6 +76,7 @@ def a_killed_index_may_be_anything(patch: Patch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # some take hundreds of flips, each a start of a broker
 @pytest.mark.parametrize(
     ("bug", "kind", "how"),
     [

@@ -146,8 +146,9 @@ def test_a_damaged_record_never_reads_past_its_end(position: int, value: int) ->
 
 def test_records_are_split_without_decoding_them() -> None:
     assert [bytes(view) for view in split_records(EXAMPLE * 3)] == [EXAMPLE] * 3
-    with pytest.raises(CorruptRecord):
-        list(split_records(EXAMPLE + EXAMPLE[:50]))
+    for rest in (1, 3, 4, 50):
+        with pytest.raises(CorruptRecord):
+            list(split_records(EXAMPLE + EXAMPLE[:rest]))
 
 
 PARTS = st.lists(st.tuples(st.integers(0, 100), st.binary(max_size=50), TEXT), max_size=6)

@@ -194,6 +194,19 @@ def damage_index_time(folder: Path) -> Path:
     return path
 
 
+def damage_index_begin(folder: Path) -> Path:
+    """A query passes over the file by what its header says."""
+    path = files(folder, "index")[0]
+    change(path, 0, b"\x7f")
+    return path
+
+
+def damage_index_end(folder: Path) -> Path:
+    path = files(folder, "index")[0]
+    change(path, 8, b"\x80")
+    return path
+
+
 def damage_index_missing(folder: Path) -> Path:
     files(folder, "index")[1].unlink()
     return folder / "commitlog"

@@ -47,6 +47,7 @@ from aerobee.broker.store.inspect.queue import (
     files_between,
 )
 from aerobee.broker.store.recovery.queue_end import LIGHT
+from aerobee.protocol.files.index_layout import BEGIN_TIME_AT, END_TIME_AT
 from aerobee.protocol.files.queue_entry_columns import is_entry
 from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import NOTHING_HERE, check_record
@@ -273,6 +274,7 @@ def _check_index(
     yield from check_index_file(
         file, slots, torn=not store.stopped_cleanly and not _vouched(store, file)
     )
+    yield from _check_times(store, file)
     # After a kill the index may know records that the log has lost.
     end = _EVERYWHERE if store.stopped_cleanly else report.log_end
     for numbers, keys in pieces if slots else ():
@@ -283,14 +285,14 @@ def _check_index(
 def _check_times(store: RestStore, file: RestFile) -> Iterator[Problem]:
     """A query passes over a file by the times that its header says."""
     header = header_of(file)
-    for at, name, offset, time_ms in (
-        (0, "begins", header.begin_offset, header.begin_timestamp),
-        (8, "ends", header.end_offset, header.end_timestamp),
-    ):
-        found = record_at(store, offset)
-        if found is not None and found[1].store_timestamp != time_ms:
-            text = f"the header {name} at {time_ms} ms, its record at {found[1].store_timestamp}"
-            yield Problem(file.path, at, text)
+    first, last = (record_at(store, offset) for offset in (header.begin_offset, header.end_offset))
+    if first is not None and first[1].store_timestamp != header.begin_timestamp:
+        text = f"begins at {header.begin_timestamp} ms, its record at {first[1].store_timestamp}"
+        yield Problem(file.path, BEGIN_TIME_AT, f"the header {text}")
+    # A cut file knows its end to the second; a clock that was set back leaves a later one.
+    if last is not None and last[1].store_timestamp > header.end_timestamp + 999:
+        text = f"ends at {header.end_timestamp} ms, its record at {last[1].store_timestamp}"
+        yield Problem(file.path, END_TIME_AT, f"the header {text}")
 
 
 def _vouched(store: RestStore, file: RestFile) -> bool:
