@@ -2,9 +2,15 @@
 
 What is sent holds secrets, and answers are not signed. So it is sealed with the secret that both
 brokers sign in with (innerClientAuthenticationCredentials): nobody else can read it, make it, or,
-as the asker's challenge is in it, send it again.
+as the asker's challenge is in it, send it again. An answer that nothing has changed is sealed, too,
+without a text: else who is on the way could keep a user at the replica whom the master has removed.
 
     nonce (32)   mark (32)   the text, hidden by the nonce's stream
+
+The text is hidden first, then marked, each with a key of its own: HMAC-SHA-256 of the secret. The
+stream is SHAKE-256 of its key and a nonce that is drawn each time. All of it is in the standard
+library; AES-GCM would be no safer here, and bring a dependency. A secret that can be guessed can be
+guessed from a seal as from any signed request.
 """
 
 import hashlib
@@ -17,6 +23,7 @@ from aerobee.broker.auth.model import Access
 
 NONCE_SIZE: Final = 32
 MARK_SIZE: Final = 32
+NOTHING_NEW: Final = b""  # the text when the replica has the same already
 WHITE: Final = "globalWhiteRemoteAddresses"
 
 
@@ -45,7 +52,8 @@ def _key(secret: str, use: bytes) -> bytes:
 
 
 def _mark(secret: str, challenge: str, data: bytes) -> bytes:
-    text = len(challenge).to_bytes(4, "big") + challenge.encode() + data
+    asked = challenge.encode()
+    text = len(asked).to_bytes(4, "big") + asked + data
     return hmac.digest(_key(secret, b"mark"), text, "sha256")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from aerobee.broker.auth.copied import differences, unseal
+from aerobee.broker.auth.copied import NOTHING_NEW, differences, unseal, version_of
 from aerobee.broker.auth.guard import Guard
 from aerobee.broker.auth.model import AccessError
 from aerobee.broker.ha.master_client import MasterClient, MasterFacts, MasterRefused
@@ -92,11 +92,12 @@ class AccessSync:
         challenge = secrets.token_hex(16)
         known = {"known": self._version, "challenge": challenge}
         answer = await client.ask(GET_ACCESS, known)
-        if not is_followed() or not answer.body:
+        text = unseal(secret, challenge, bytes(answer.body))
+        if not is_followed() or text == NOTHING_NEW:
             return self.differs
-        given = fastjson.loads(unseal(secret, challenge, bytes(answer.body)))
+        given = fastjson.loads(text)
         if await book.take_over(given["accounts"], given["white"]):
             log.info("users and rights are copied from the master", users=len(given["accounts"]))
-        self._version, self._generation = answer.ext.get("version", ""), book.generation
+        self._version, self._generation = version_of(secret, text), book.generation
         self.is_copied = True
         return differences(book.current, given["digests"])

@@ -4,7 +4,7 @@ from typing import Final
 
 import structlog
 
-from aerobee.broker.auth.copied import digests, seal, version_of
+from aerobee.broker.auth.copied import NOTHING_NEW, digests, seal, version_of
 from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, success
@@ -170,12 +170,12 @@ def get_access(broker: Broker, request: Request) -> Command:
     book, ext = broker.guard.book, request.command.ext
     content = {"accounts": list(book.accounts.values()), "white": book.white}
     text = fastjson.dumps(content | {"digests": digests(book.current)})
-    version = version_of(inner.secret_key, text)
-    if ext.get("known") == version:
-        return success(request)
-    log.info("users and rights are given to a replica", peer=request.connection.name)
+    if ext.get("known") == version_of(inner.secret_key, text):
+        text = NOTHING_NEW
+    else:
+        log.info("users and rights are given to a replica", peer=request.connection.name)
     data = seal(inner.secret_key, ext.get("challenge", ""), text)
-    return request.command.answer(ResponseCode.SUCCESS, {"version": version}, data)
+    return request.command.answer(ResponseCode.SUCCESS, {}, data)
 
 
 def notify_role_changed(broker: Broker, request: Request) -> Command:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from access.guarded import USERS, Asker, send_fields, write_users
 from aerobee_command import aerobee
 from waiting import until
 
-from aerobee.broker.auth.copied import seal, unseal
+from aerobee.broker.auth.copied import NOTHING_NEW, seal, unseal, version_of
 from aerobee.broker.daemon.app import AppBroker
+from aerobee.broker.ha.access_sync import AccessSync
+from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.replica_codes import GET_ACCESS, PROMOTE
 from ha.pairs import running_master, running_slave
 from ha.test_locked import INNER, locked
@@ -145,8 +148,9 @@ async def test_nobody_but_a_broker_is_given_the_users(tmp_path: Path) -> None:
         assert answer.code == 0 and SECRET.encode() not in bytes(answer.body)
         opened = unseal("a-secret-of-inner", "c", bytes(answer.body))
         assert SECRET.encode() in opened
-        known = {"challenge": "d", "known": answer.ext["version"]}
-        assert not (await ask(master, "inner", GET_ACCESS, known)).body
+        known = {"challenge": "d", "known": version_of("a-secret-of-inner", opened)}
+        same = await ask(master, "inner", GET_ACCESS, known)
+        assert unseal("a-secret-of-inner", "d", bytes(same.body)) == NOTHING_NEW
         write_users(tmp_path, users)
         master.broker.guard.reload()
         for user in ("", "inner"):
@@ -169,6 +173,32 @@ def test_a_seal_is_broken_by_any_change() -> None:
         with pytest.raises(ValueError, match="wrong seal"):
             unseal(*case)
     assert seal("secret", "challenge", text) != sealed
+
+
+@pytest.mark.parametrize("body", [b"", seal("a-secret-of-inner", "an older one", NOTHING_NEW)])
+async def test_nobody_on_the_way_can_say_that_nothing_has_changed(
+    tmp_path: Path, body: bytes
+) -> None:
+    """Answers are not signed: an empty one, or that of another time, would keep a removed user."""
+    async with (
+        running_master(tmp_path, **locked(tmp_path)) as master,
+        running_slave(tmp_path, master, **locked(tmp_path)) as slave,
+    ):
+        await until(lambda: access(slave)["isCopied"])
+        sync = AccessSync(slave.broker.settings, slave.broker.guard)
+        facts = SimpleNamespace(has_users=True, is_ours=True)
+        await sync.step(Forged(body), facts, lambda: True)  # type: ignore[arg-type]
+        assert "wrong seal" in sync.differs and not sync.is_copied
+
+
+class Forged:
+    """A master whose answers somebody on the way has replaced."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def ask(self, code: int, fields: dict[str, str]) -> Command:
+        return Command(0, {"version": fields["known"]}, self._body)
 
 
 async def test_the_command_changes_the_master_and_a_slave_gets_it(tmp_path: Path) -> None:
