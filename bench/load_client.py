@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 
 JAVA_CLIENT = "5.5.0"  # the newest, for every broker
 SOURCE = Path(__file__).parent / "load" / "load.c"
-BINARY = Path(__file__).parent / "build" / "load"
+BUILT = Path(__file__).parent / "build"
+
+
+def compiled(source: Path) -> Path:
+    """The binary of a C program, made anew when the source is newer."""
+    binary = BUILT / source.stem
+    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+        BUILT.mkdir(exist_ok=True)
+        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-o", binary, source], check=True)
+    return binary
 
 
 def build() -> Path:
-    """The binary, compiled anew when the source is newer."""
-    if not BINARY.exists() or BINARY.stat().st_mtime < SOURCE.stat().st_mtime:
-        BINARY.parent.mkdir(exist_ok=True)
-        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-o", BINARY, SOURCE], check=True)
-    return BINARY
+    """The load client."""
+    return compiled(SOURCE)
 
 
 def load(mode: str, port: int, *, check: bool = True, **options: object) -> dict[str, Any]:

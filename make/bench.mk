@@ -33,3 +33,7 @@ bench-viewers: $(OK) ## sends beside five who look at the console, and beside no
 .PHONY: bench-growth
 bench-growth: $(BENCH_OK) ## CPU per message as queues, connections, groups, timers, bodies grow (cc; ARGS="--with apache-4.9")
 	$(V)/bin/python -m bench.growth $(ARGS)
+
+.PHONY: bench-ceiling
+bench-ceiling: $(OK) ## pulls a second that loopback and load client allow: a C program in the broker's place (needs cc)
+	$(V)/bin/python -m bench.ceiling $(ARGS)

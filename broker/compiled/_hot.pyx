@@ -1099,6 +1099,7 @@ def answers_of(int codec, list waiting, Answers answers):
 
 include "dispatch.pxi"
 include "reading.pxi"
+include "repeats.pxi"
 include "log_facts.pxi"
 include "index.pxi"
 include "syncing.pxi"

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from aerobee.broker.auth.verdicts import proven
 from aerobee.broker.compiled import hot
+from aerobee.broker.fast.hot_codecs import JSON_HEAD_SIZE, JSON_HEADS, PULL
 from aerobee.broker.fast.hot_path import HotPath, Mark, Run, Stored
+from aerobee.broker.fast.repeated_pulls import RepeatedPulls
 from aerobee.broker.handlers.plain_batch import batch_rules
-from aerobee.broker.handlers.pull.pull import Pulls
+from aerobee.broker.handlers.pull.pull import Pulls, PutOff
 from aerobee.broker.handlers.send import Sends, is_unusual_batch
 from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
 from aerobee.broker.net.answers import SendAnswers, pieces_of
@@ -26,7 +28,7 @@ from aerobee.broker.store.log.facts import Facts
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.properties import CRC32, NAME_END
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
-from aerobee.protocol.wire.command import ONEWAY_FLAG
+from aerobee.protocol.wire.command import JSON, ONEWAY_FLAG
 from aerobee.protocol.wire.frame import FrameDecoder, RawFrame
 
 if TYPE_CHECKING:
@@ -124,8 +126,41 @@ class CompiledPath(HotPath):
         self._cursor: type[_hot.Cursor] = self._hot.Cursor
         self._decoder = CutDecoder(frame_size_max)
         self._takes_sends = self._is_plain_host and self._admission is None
+        self._repeated = RepeatedPulls(frame_size_max) if self._admission is None else None
         # With access control: the last sender as the path in Python has found him, and his signer.
         self._signed_by: tuple[Any, _hot.Signer | None] = (None, None)
+
+    def feed(self, data: bytes) -> Sequence[Part]:
+        """A read that is one pull, like one before, is answered at once; others go on."""
+        repeated = self._repeated
+        if (
+            repeated is None
+            or self.kept_back
+            or self.partial
+            or self.gate is not None
+            or self.error is not None
+            or (pull := repeated.match(data)) is None
+        ):
+            return super().feed(data)
+        opaque, flag, code, fields = pull
+        started = perf_counter()
+        try:
+            parts = self._pulls.pull(
+                self.connection, JSON, opaque, flag, code, fields, may_wait=True
+            )
+        except PutOff:
+            return super().feed(data)
+        self.completed += 1
+        self._latencies[code].add(perf_counter() - started)
+        return parts
+
+    def _other(self, frame: RawFrame, out: list[Part], claim: int) -> int:
+        answered = super()._other(frame, out, claim)
+        if answered > 0 and self._repeated is not None and frame[0] == JSON and not frame[2]:
+            head = JSON_HEADS.get(frame[1][:JSON_HEAD_SIZE])
+            if head is not None and head[0] == PULL:
+                self._repeated.learn(frame[1])
+        return answered
 
     def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
         if not isinstance(remaining, self._cursor):

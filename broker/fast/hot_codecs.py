@@ -230,6 +230,7 @@ def _layout(header: bytes, fields: SendFields, frame_flag: int) -> _Layout | Non
 
 
 # Codec -> how many bytes of a header tell a send or a pull; what these are -> kind, decoder, code.
+JSON_HEAD_SIZE: Final = 12
 JSON_HEADS: Final = {
     b'{"code":310,': (SEND, _json(SendFrame), 310),
     b'{"code":10,"': (SEND, _json(_LongSendFrame), 10),
@@ -249,7 +250,7 @@ Heads = tuple[int, dict[bytes, Head]]
 def heads_by_codec() -> tuple[Heads, Heads, Heads]:
     """For each codec the table of one connection: head of the header -> kind, decoder, code."""
     tables: dict[int, Heads] = {
-        JSON: (12, JSON_HEADS),
+        JSON: (JSON_HEAD_SIZE, JSON_HEADS),
         ROCKETMQ: (2, {BINARY_SEND_HEAD: (SEND, BinarySends().decode, 310)}),
         MSGPACK: (4, PACKED_HEADS),
     }

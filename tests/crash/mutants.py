@@ -15,8 +15,9 @@ from crash.planted import Mutants
 from crash.sim_disk import SimDisk
 
 from aerobee.broker.store import opening, parts
-from aerobee.broker.store.durability.flush_log import LogFlush, LogJob
+from aerobee.broker.store.durability.flush_log import LogFlush
 from aerobee.broker.store.durability.flush_queues import QueueFlush, QueueJob
+from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.index.index_file import IndexFile

@@ -17,7 +17,8 @@ from crash.mutants import MUTANTS
 from crash.sim_disk import SimDisk
 
 from aerobee.broker.services.config_files import json_file
-from aerobee.broker.store.durability.flush_log import LogFlush, LogJob
+from aerobee.broker.store.durability.flush_log import LogFlush
+from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import RealDisk
 from aerobee.broker.store.files.mapped_file import MappedFile

@@ -7,6 +7,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -152,10 +153,14 @@ async def test_a_store_that_syncs_in_c_answers_over_many_files(open_store: OpenS
     store = open_store(flush_disk_type="SYNC_FLUSH", clock=Clock())
     await store.start()
     answers: list[PutStatus] = []
+
+    def answered(count: int) -> bool:
+        return len(answers) == count
+
     for number in range(40):  # of which each sixth begins a file
         [result] = store.put([message(body=bytes(10_000))])
         store.when_durable(result.end_offset, answers.append)
-        await until(lambda number=number: len(answers) > number)
+        await until(partial(answered, number + 1))
     assert answers == [PutStatus.PUT_OK] * 40
     assert len(store.commit_log.files.files) > 5
     assert store.commit_log.flushed_offset == store.max_physical_offset

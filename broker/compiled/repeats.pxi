@@ -1,0 +1,84 @@
+# Pulls that repeat one before them: the same bytes but for the numbers in which pulls of one
+# consumer differ. What the same bytes mean was found out by the path in Python.
+
+cdef enum:
+    REPEATS_MAX = 4  # that one connection is known by: more topics than that go the other way
+    NUMBERS = 4
+    OFFSET_DIGITS = 18  # so many are always less than 2**63
+    NUMBER_DIGITS = 9
+
+
+@cython.final
+cdef class Repeats:
+    """The JSON pulls of one connection. A header is cut at its numbers; `which` says what they are:
+    0 the opaque, 1 the queue's id, 2 its offset, 3 the committed offset."""
+
+    cdef list _known  # (the pieces between numbers, what the pull says besides)
+    cdef int _which[REPEATS_MAX][NUMBERS]
+    cdef Py_ssize_t _size_max
+    cdef int _next
+
+    def __init__(self, Py_ssize_t size_max):
+        self._known = []
+        self._size_max = size_max
+
+    def learn(self, tuple pieces, tuple which, said):
+        """`said` is what `match` gives for such a header."""
+        cdef int number
+        if len(pieces) != NUMBERS + 1 or any(type(piece) is not bytes for piece in pieces):
+            raise ValueError("five pieces")
+        if sorted(which) != [0, 1, 2, 3]:
+            raise ValueError("four numbers")
+        if len(self._known) < REPEATS_MAX:
+            self._next = len(self._known)
+            self._known.append(None)
+        else:
+            self._next = (self._next + 1) % REPEATS_MAX
+        for number in range(NUMBERS):
+            self._which[self._next][number] = which[number]
+        self._known[self._next] = (pieces, said)
+
+    def match(self, bytes data):
+        """What was learned of the one frame that `data` is, and its numbers; None: it is another."""
+        cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef int64_t numbers[NUMBERS]
+        cdef int index
+        if size < 8 or size > self._size_max or <Py_ssize_t>load_int(start, 4) != size - 4:
+            return None
+        if load_int(start + 4, 4) != <uint64_t>(size - 8):  # JSON, and no body
+            return None
+        for index in range(len(self._known)):
+            if self._is_like(index, start + 8, size - 8, numbers):
+                return (
+                    (<tuple>self._known[index])[1], numbers[0], numbers[1], numbers[2], numbers[3]
+                )
+        return None
+
+    cdef bint _is_like(
+        self, int index, const uint8_t* header, Py_ssize_t size, int64_t* numbers
+    ) except -1:
+        cdef tuple pieces = <tuple>(<tuple>self._known[index])[0]
+        cdef Py_ssize_t at = 0, length, begin, digits_max
+        cdef int number, which
+        cdef int64_t value
+        cdef bytes piece
+        for number in range(NUMBERS + 1):
+            piece = <bytes>pieces[number]
+            length = PyBytes_GET_SIZE(piece)
+            if length > size - at or memcmp(header + at, PyBytes_AS_STRING(piece), length):
+                return False
+            at += length
+            if number == NUMBERS:
+                return at == size
+            which = self._which[index][number]
+            digits_max = OFFSET_DIGITS if which >= 2 else NUMBER_DIGITS
+            begin, value = at, 0
+            while at < size and at - begin <= digits_max and c'0' <= header[at] <= c'9':
+                value = 10 * value + header[at] - c'0'
+                at += 1
+            length = at - begin
+            if not 1 <= length <= digits_max or (length > 1 and header[begin] == c'0'):
+                return False
+            numbers[which] = value
+        return False

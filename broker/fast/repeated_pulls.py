@@ -1,0 +1,81 @@
+"""Pulls that repeat one before them, as those of a consumer do: only four numbers are new.
+
+The first of them is decoded as any other. The next ones are compared with it in C, byte by byte
+but for the numbers, and are decoded by that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from aerobee.broker.compiled import hot
+from aerobee.broker.fast.hot_codecs import UNUSUAL, PullFrame
+from aerobee.protocol.wire.headers import PullRequest
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
+
+LEARN_MAX: Final = 200  # pulls that are like none before: more are not worth it
+_NAMES: Final = (b"opaque", b"queueId", b"queueOffset", b"commitOffset")
+_NUMBER: Final = re.compile(rb'"(%s)"\s*:\s*"?(\d+)' % b"|".join(_NAMES))
+_decode: Final = msgspec.json.Decoder(PullFrame, strict=False).decode
+Repeated = tuple[int, int, int, PullRequest]  # opaque, flag, code
+
+
+class RepeatedPulls:
+    """Those of one connection."""
+
+    def __init__(self, frame_size_max: int) -> None:
+        assert hot is not None, "this installation has no compiled part"
+        self._repeats: _hot.Repeats = hot.Repeats(frame_size_max)
+        self._learned = 0
+
+    def match(self, data: bytes) -> Repeated | None:
+        """The pull that a read consists of, if it is like one before."""
+        found = self._repeats.match(data)
+        if found is None:
+            return None
+        like: PullFrame
+        like, opaque, queue_id, queue_offset, commit_offset = found
+        same = like.extFields
+        fields = PullRequest(
+            same.consumer_group,
+            same.topic,
+            queue_id,
+            queue_offset,
+            same.max_msg_nums,
+            same.sys_flag,
+            commit_offset,
+            same.suspend_timeout_millis,
+            same.subscription,
+            same.sub_version,
+            same.expression_type,
+            same.max_msg_bytes,
+        )
+        return opaque, like.flag, like.code, fields
+
+    def learn(self, header: bytes) -> None:
+        """Know the next pulls by this one, if it is as plain as it gets."""
+        if self._learned >= LEARN_MAX:
+            return
+        self._learned += 1
+        numbers = list(_NUMBER.finditer(header))
+        names = [found[1] for found in numbers]
+        if sorted(names) != sorted(_NAMES) or b"\\" in header:
+            return  # one is not there, or twice, or a name is written in another way
+        try:
+            frame = _decode(header)
+        except UNUSUAL:
+            return
+        fields = frame.extFields
+        values = frame.opaque, fields.queue_id, fields.queue_offset, fields.commit_offset
+        which = tuple(_NAMES.index(name) for name in names)
+        if any(int(found[2]) != values[k] for found, k in zip(numbers, which, strict=True)):
+            return
+        starts = [0, *(found.end(2) for found in numbers)]
+        ends = [*(found.start(2) for found in numbers), len(header)]
+        pieces = tuple(header[start:end] for start, end in zip(starts, ends, strict=True))
+        self._repeats.learn(pieces, which, frame)
