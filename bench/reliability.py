@@ -93,6 +93,24 @@ ROWS: Final = (
     ),
     Row("fuzz", "fuzz, all kinds", "fuzz FUZZ_SECONDS=3600", "{FUZZ_SECONDS} s each"),
     Row("hasim", "replicas, simulated", "hasim RUNS=5000", "{RUNS} runs"),
+    Row(
+        "table-kills",
+        "kills under kept tables",
+        "test-table-kills KILLS=100 SEED=1",
+        "{KILLS} kills",
+    ),
+    Row(
+        "sink-kills",
+        "kills under the exactly-once sink",
+        "test-sink-kills KILLS=100 SEED=1",
+        "{KILLS} kills",
+    ),
+    Row(
+        "sink-failovers",
+        "masters killed under the exactly-once sink",
+        "test-sink-failovers KILLS=20 SEED=1",
+        "{KILLS} kills",
+    ),
     Row("reloads", "reloads under load", "reloads", "1,000 reloads"),
 )
 

@@ -25,7 +25,7 @@ $(SV)/connect: $(SV_OK)
 KILLS ?= 100
 SEAMS ?= 50
 
-.PHONY: test-spark test-spark-full test-spark-41 test-table-kills test-sink-kills test-replay-kills test-seam \
+.PHONY: test-spark test-spark-full test-spark-41 test-table-kills test-sink-kills test-sink-failovers test-replay-kills test-seam \
 	bench-spark bench-spark-kafka bench-table
 test-spark: $(SV_OK) ## the Spark pipeline on the newest PySpark (Java 17)
 	$(SV)/bin/pytest -q -m "not slow and not apache" tests/spark $(ARGS)
@@ -44,6 +44,9 @@ test-table-kills: $(SV41_OK) ## kills under kept tables: KILLS=100 of the driver
 
 test-sink-kills: $(SV_OK) ## kills under the exactly-once sink: KILLS=100 of the driver, a fifth each of worker and broker
 	cd tests && ../$(SV)/bin/python -m spark.sink_kills $(KILLS) $(SEED)
+
+test-sink-failovers: $(SV_OK) ## KILLS=20 of masters under a stream that writes exactly once: three brokers and etcd (Debian's etcd-server)
+	cd tests && ../$(SV)/bin/python -m spark.sink_failovers $(KILLS) $(SEED)
 
 test-replay-kills: $(SV_OK) ## KILLS=20 of a replay: every message once
 	KILLS=$(KILLS) SEED=$(SEED) $(SV)/bin/pytest -q --timeout 3600 tests/spark/test_replay.py -k killed $(ARGS)

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from aerobee.pipeline.outage import Outage, Unreachable
 from aerobee.protocol.json import fastjson
@@ -238,29 +238,24 @@ class Cluster:
         """The first name server that can be reached answers."""
         return self.retrying(what, self.access.namesrv, lambda link: link.request(code, dict(ext)))
 
-    def address_now(self, topic: str, broker: str) -> str | None:
-        """Where the broker's master is by now; None when nobody can say at once. A slave may not
-        have what was read already, so it is no substitute."""
+    def address_now(self, topic: str | None, broker: str) -> str | None:
+        """Where the broker's master is by now, by the topic's route or by the list of brokers; None
+        when nobody can say at once. A slave may not have what was read already, so it is no
+        substitute."""
         with Cluster(replace(self.access, patience=0.0)) as impatient:
             try:
-                route = impatient.route(topic) or ()
+                told = impatient._brokers() if topic is None else impatient._route(topic)
             except (OSError, BrokerError):
                 return None
-        masters = (share.address for share in route if share.broker == broker and share.is_master)
-        return next(masters, None)
+        number, address = _places(told or {}).get(broker, (None, None))
+        return address if number == MASTER_ID else None
 
     def route(self, topic: str) -> list[BrokerQueues] | None:
         """Where the topic's queues are, sorted by broker; None when nobody has the topic."""
-        what = f"asking for the route of {topic}"
-        code, ext = RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
-        answer = self.ask_name_server(what, code, ext)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        told = self._route(topic)
+        if told is None:
             return None
-        body = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
-        addresses = {
-            broker["brokerName"]: _first(broker["brokerAddrs"])
-            for broker in body.get("brokerDatas") or ()
-        }
+        addresses = _places(told)
         return sorted(
             (
                 BrokerQueues(
@@ -271,11 +266,28 @@ class Cluster:
                     int(queues["perm"]),
                     addresses[queues["brokerName"]][0] == MASTER_ID,
                 )
-                for queues in body.get("queueDatas") or ()
-                if addresses.get(queues["brokerName"])
+                for queues in told.get("queueDatas") or ()
+                if queues["brokerName"] in addresses
             ),
             key=lambda queues: queues.broker,
         )
+
+    def _route(self, topic: str) -> dict[str, Any] | None:
+        """As a name server tells it that knows the topic: one that has just started knows none."""
+        what = f"asking for the route of {topic}"
+        code, ext = RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
+        answer = self.ask_name_server(what, code, ext)
+        for other in self.access.namesrv[1:]:
+            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                break
+            try:
+                answer = self.link(other).request(code, dict(ext))
+            except (OSError, ProtocolError):
+                self.drop(other)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        told = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
+        return cast(dict[str, Any], told)
 
     def topics(self) -> list[str]:
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
@@ -287,10 +299,9 @@ class Cluster:
         servers = {*(info.get("brokerAddrTable") or ()), *(info.get("clusterAddrTable") or ())}
         return [topic for topic in self.topics() if is_users_topic(topic, servers)]
 
-    def masters(self) -> list[str]:
-        """The addresses of all brokers that the name servers know."""
-        brokers = (self._brokers().get("brokerAddrTable") or {}).values()
-        return sorted(_first(broker["brokerAddrs"])[1] for broker in brokers)
+    def masters(self) -> dict[str, str]:
+        """The addresses of all brokers that the name servers know, by their names."""
+        return {name: address for name, (_, address) in sorted(_places(self._brokers()).items())}
 
     def _brokers(self) -> dict[str, Any]:
         return self._told("listing the brokers", RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -301,6 +312,12 @@ class Cluster:
         return told
 
 
-def _first(addresses: dict[Any, str]) -> tuple[int, str]:
-    """Number and address of the master, or of the first slave when there is no master."""
-    return min((int(number), address) for number, address in addresses.items())
+def _places(told: dict[str, Any]) -> dict[str, tuple[int, str]]:
+    """Of each broker number and address of the master, or of the first slave when there is none; by
+    a route or by the list of brokers."""
+    brokers = told.get("brokerDatas") or (told.get("brokerAddrTable") or {}).values()
+    return {
+        broker["brokerName"]: min((int(no), at) for no, at in broker["brokerAddrs"].items())
+        for broker in brokers
+        if broker["brokerAddrs"]
+    }

@@ -14,9 +14,10 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, read_body
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.send import Sends
-from aerobee.broker.handlers.send_rules import code_of
+from aerobee.broker.handlers.send_rules import LATE, STORED, code_of, flush_failed_text
 from aerobee.broker.net.requests import Handler, Request
 from aerobee.broker.services.batch_ledger import ROW, Chunk
+from aerobee.broker.store.results import PutStatus
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import check_batch
 from aerobee.protocol.files.ids import encode_host
@@ -72,7 +73,7 @@ def _state(broker: Broker, request: Request) -> Command:
     return request.command.answer(ResponseCode.SUCCESS, {"batch": str(newest)})
 
 
-def _prepare(sends: Sends, request: Request) -> Command:
+def _prepare(sends: Sends, request: Request) -> Command | None:
     broker = sends.broker
     fields = decode_ext(request.command.ext, PrepareRequest)
     query = _query(fields.query)
@@ -96,7 +97,28 @@ def _prepare(sends: Sends, request: Request) -> Command:
     if not result.ok:
         return request.command.answer(code_of(result.status), remark=result.reason)
     ext = {"offset": str(result.physical_offset), "size": str(result.size)}
-    return request.command.answer(ResponseCode.SUCCESS, ext)
+    if not broker.store.puts_wait:
+        return request.command.answer(ResponseCode.SUCCESS, ext)
+    connection.waits_begin()
+
+    def durable(status: PutStatus) -> None:
+        connection.waits_end()
+        request.reply(_prepared(broker, request, status, ext))
+
+    broker.store.when_durable(result.end_offset, durable)
+    return None
+
+
+def _prepared(broker: Broker, request: Request, status: PutStatus, ext: dict[str, str]) -> Command:
+    """As for a send; but a chunk that a failover may take is to be prepared again."""
+    if status is PutStatus.PUT_OK:
+        return request.command.answer(ResponseCode.SUCCESS, ext)
+    if status not in STORED:
+        return request.command.answer(code_of(status), remark=flush_failed_text(status))
+    if broker.store.settings.has_arbiter:
+        remark = f"the chunk is not on all in-sync replicas ({status.name}); prepare it again"
+        return request.command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+    return request.command.answer(ResponseCode.SUCCESS, ext, remark=LATE.get(status))
 
 
 def _query(text: str) -> str:

@@ -206,9 +206,10 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
         late = " LATE" if job.fresh and commit.fresh > job.fresh and not commit.behind else ""
         rejected = f", {commit.rejected} rejected" if commit.rejected else ""
         console.print(
-            f"{title}: {commit.rows} rows in {commit.files} files, {commit.seconds:.1f} s, "
-            f"{commit.behind} behind, fresh {commit.fresh:.1f} s{goal}{late}, "
-            f"{commit.small_files} small files{rejected}",
+            f"{title}: {_counted(commit.rows, 'row')} in {_counted(commit.files, 'file')}, "
+            f"{commit.seconds:.1f} s, {commit.behind} behind, "
+            f"fresh {commit.fresh:.1f} s{goal}{late}, "
+            f"{_counted(commit.small_files, 'small file')}{rejected}",
             highlight=False,
             soft_wrap=True,
         )
@@ -216,6 +217,10 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
     with following(title, console) as show, stopped_by_signals() as stop:
         rows = keep_table(spark, job, tell, stop, figures.complete)
     click.echo(f"{rows} messages {done} to {job.to}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 @contextmanager

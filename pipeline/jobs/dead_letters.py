@@ -128,7 +128,7 @@ def _provide_marks(job: DeadLetters) -> None:
     """The topic of the marks at every broker: any may be the one that takes the batch."""
     with job.cluster() as cluster:
         held = {share.address for share in cluster.route(REPLAYED_TOPIC) or ()}
-        for address in set(cluster.masters()) - held:
+        for address in set(cluster.masters().values()) - held:
             what, code = f"making {REPLAYED_TOPIC}", RequestCode.UPDATE_AND_CREATE_TOPIC
             cluster.request(what, address, code, _MARKS)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.jobs.slices import Batch
-from aerobee.pipeline.sink.exactly_once import newest_batch
+from aerobee.pipeline.sink.homes import all_homes
 from aerobee.pipeline.sink.ledger import entries
 from aerobee.pipeline.wire import Cluster
 
@@ -53,8 +53,7 @@ class Plan:
 
     def done(self, cluster: Cluster) -> int:
         """How many batches are published."""
-        masters = cluster.masters()
-        return 1 + max(newest_batch(cluster, address, self.query) for address in masters)
+        return 1 + max(home.newest_batch(self.query) for home in all_homes(cluster))
 
 
 def name_of(kind: str, job: Mapping[str, Any]) -> str:

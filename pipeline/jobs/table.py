@@ -239,7 +239,7 @@ class Keeper:
         self._added += len(files)
         self._small += sum(map(is_small, files))
         fresh = max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
-        ends = self._stream.available()
+        ends = self._stream.available(end)
         lag = {key: max(0, ends[key] - end.get(key, 0)) for key in ends}
         rows = sum(one.rows for one in files)
         return Commit(rows, len(files), seconds, fresh, to_json(lag), self._small, rejected)

@@ -2,16 +2,17 @@
 
 A batch is known by (query, batch): Spark's query id and batch id for a stream; for `df.write` the
 options txnAppId and txnVersion, else a fresh id. The whole batch goes to one broker, its home, so
-that one ledger decides about it. A batch that a ledger knows already is skipped by its tasks and by
-its commit.
+that one ledger decides about it. A home is a name: its master may change meanwhile. A batch that a
+ledger knows already is skipped by its tasks and by its commit.
 """
 
 import json
 import time
 import uuid
 import zlib
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -21,14 +22,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
-from aerobee.pipeline.options import OptionError, Options
+from aerobee.pipeline.options import Options
 from aerobee.pipeline.sink.encode import BulkIds, RowNames, encode_rows
+from aerobee.pipeline.sink.homes import Asked, Home, homes_of
 from aerobee.pipeline.sink.places import Places, first_turn
-from aerobee.pipeline.sink.sender import Pile, Piles
-from aerobee.pipeline.wire import Access, BrokerError, Cluster
-from aerobee.protocol.names import TEMPLATE_TOPIC
-from aerobee.protocol.wire.codes import ResponseCode
-from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE, SINK_STATE
+from aerobee.pipeline.sink.sender import DEPTH, Pile, Piles
+from aerobee.pipeline.wire import Access, Cluster
+from aerobee.protocol.wire.sink_codes import SINK_COMMIT, SINK_PREPARE
 
 COMMIT_TIMEOUT: Final = 300.0  # seconds: a large batch takes its time
 
@@ -38,9 +38,10 @@ class Prepared(WriterCommitMessage):  # type: ignore[misc]
     """What a task reports: its chunks [partition, attempt, chunk, offset, size] at the home."""
 
     query: str
-    home: str
-    chunks: list[list[int]]
-    rows: int
+    home: str  # the broker's name
+    address: str  # of its master, when the task began
+    chunks: list[list[int]] = field(default_factory=list)
+    rows: int = 0
     committed_before: bool = False
 
 
@@ -65,38 +66,11 @@ class SinkPlan:
         )
 
 
-def brokers_of(cluster: Cluster, topic: str | None) -> list[str]:
-    """Addresses of the brokers that may take the batch: those of the topic, else those that make
-    topics; for topics by column all brokers, where none makes topics by itself."""
-    route = (cluster.route(topic) if topic else None) or cluster.route(TEMPLATE_TOPIC) or []
-    addresses = sorted({share.address for share in route if share.perm & 2})
-    if not addresses and topic is None:
-        addresses = cluster.masters()
-    if not addresses:
-        raise OptionError(f"no broker takes messages for {topic or 'any topic'}; create it first")
-    return addresses
-
-
-def newest_batch(cluster: Cluster, address: str, query: str) -> int:
-    """The query's newest committed batch there; OptionError when the broker keeps no ledger."""
-    try:
-        answer = cluster.request("asking the ledger", address, SINK_STATE, {"query": query})
-    except BrokerError as error:
-        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise
-        raise OptionError(
-            f"deliveryGuarantee=exactly-once needs an Aerobee broker, which keeps a ledger of "
-            f"committed batches; the broker at {address} has none. Use "
-            "deliveryGuarantee=at-least-once, and drop repeats by messageId where you read"
-        ) from None
-    return int(answer.ext["batch"])
-
-
 def check_ledgers(plan: SinkPlan) -> None:
     """On the driver, before any row moves."""
     with Cluster(plan.access) as cluster:
-        for address in brokers_of(cluster, plan.topic):
-            newest_batch(cluster, address, "check")
+        for home in homes_of(cluster, plan.topic):
+            home.newest_batch("check")
 
 
 def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> Prepared:
@@ -104,11 +78,13 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
     context = TaskContext.get()
     assert context is not None, "a task runs inside Spark"
     with Cluster(plan.access) as cluster:
-        addresses = brokers_of(cluster, plan.topic)
-        home = addresses[zlib.crc32(query.encode()) % len(addresses)]
-        if any(newest_batch(cluster, address, query) >= batch for address in addresses):
-            return Prepared(query, home, [], 0, committed_before=True)
-        preparer = _Preparer(cluster, plan, home, query, batch, context)
+        homes = homes_of(cluster, plan.topic)
+        home = homes[zlib.crc32(query.encode()) % len(homes)]
+        done = Prepared(query, home.name, home.address)
+        if any(one.newest_batch(query) >= batch for one in homes):
+            done.committed_before = True
+            return done
+        preparer = _Preparer(home, plan, done, batch, context)
         piles = Piles(plan.batch_bytes, preparer.send)
         ids = BulkIds()
         names = RowNames(f"{query}/{batch}/{context.partitionId()}")
@@ -117,51 +93,62 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
             for group in encode_rows(record_batch, plan.topic, ids, lanes, names):
                 piles.add(group)
         piles.finish()
-        return Prepared(query, home, preparer.chunks, preparer.rows, preparer.committed_before)
+        preparer.finish()
+        return done
 
 
 class _Preparer:
-    """Stores piles of rows as chunks at the home."""
+    """Stores piles of rows as chunks at the home, a few in flight."""
 
     def __init__(
-        self, cluster: Cluster, plan: SinkPlan, home: str, query: str, batch: int, context: Any
+        self, home: Home, plan: SinkPlan, done: Prepared, batch: int, context: Any
     ) -> None:
-        self._cluster = cluster
-        self._plan = plan
         self._home = home
-        self._query = query
-        self._batch = batch
+        self._done = done
         self._partition: int = context.partitionId()
         self._attempt: int = context.taskAttemptId()
-        self.places = Places(cluster, first_turn(query, batch, self._partition), home)
-        self.chunks: list[list[int]] = []
-        self.rows = 0
-        self.committed_before = False
-
-    def send(self, pile: Pile) -> None:
-        number = len(self.chunks)
-        topic = pile.target.topic
-        _home, queue_id = self.places.choose(pile.target)
-        ext = {
-            "query": self._query,
-            "batch": str(self._batch),
+        self._fields = {
+            "query": done.query,
+            "batch": str(batch),
             "partition": str(self._partition),
             "attempt": str(self._attempt),
-            "chunk": str(number),
+            "producerGroup": plan.group,
+            "named": "true",
+        }
+        turn = first_turn(done.query, batch, self._partition)
+        self.places = Places(home.cluster, turn, home.name)
+        self._sent = 0
+        self._in_flight: deque[tuple[int, int, Asked]] = deque()  # number and rows of a chunk
+
+    def send(self, pile: Pile) -> None:
+        topic = pile.target.topic
+        _home, queue_id = self.places.choose(pile.target)
+        ext = self._fields | {
+            "chunk": str(self._sent),
             "topic": topic,
             "queueId": str(queue_id),
             "bornTimestamp": str(time.time_ns() // 1_000_000),
-            "producerGroup": self._plan.group,
-            "named": "true",
         }
+        if len(self._in_flight) >= DEPTH:
+            self._settle()
         what = f"preparing {pile.rows} rows for {topic}"
-        answer = self._cluster.request(what, self._home, SINK_PREPARE, ext, pile.body())
+        asked = self._home.ask(what, SINK_PREPARE, ext, pile.body())
+        self._in_flight.append((self._sent, pile.rows, asked))
+        self._sent += 1
+
+    def finish(self) -> None:
+        while self._in_flight:
+            self._settle()
+
+    def _settle(self) -> None:
+        number, rows, asked = self._in_flight.popleft()
+        answer = self._home.take(asked)
         if answer.ext.get("committed") == "true":
-            self.committed_before = True
+            self._done.committed_before = True
             return
         place = [int(answer.ext["offset"]), int(answer.ext["size"])]
-        self.chunks.append([self._partition, self._attempt, number, *place])
-        self.rows += pile.rows
+        self._done.chunks.append([self._partition, self._attempt, number, *place])
+        self._done.rows += rows
 
 
 def commit(plan: SinkPlan, messages: list[Any], batch: int) -> None:
@@ -172,18 +159,19 @@ def commit(plan: SinkPlan, messages: list[Any], batch: int) -> None:
     chunks = [chunk for part in parts for chunk in part.chunks]
     if not parts or not chunks:
         return
-    homes = {part.home for part in parts}
-    if len(homes) > 1:
+    names = {part.home for part in parts}
+    if len(names) > 1:
         raise RuntimeError(
             f"the topic's brokers changed during batch {batch}: its tasks wrote to "
-            f"{', '.join(sorted(homes))}; the batch is run again"
+            f"{', '.join(sorted(names))}; the batch is run again"
         )
-    query, home = parts[0].query, homes.pop()
+    query, name, address = parts[0].query, parts[0].home, parts[0].address
     ext = {"query": query, "batch": str(batch), "timeoutMs": str(plan.timeout_ms)}
     body = json.dumps({"chunks": chunks}).encode()
     patient = replace(plan.access, timeout=max(plan.access.timeout, COMMIT_TIMEOUT))
     with Cluster(patient) as cluster:
-        cluster.request(f"committing batch {batch} of {query}", home, SINK_COMMIT, ext, body)
+        home = Home(cluster, name, address, plan.topic)
+        home.request(f"committing batch {batch} of {query}", SINK_COMMIT, ext, body)
 
 
 class PreparedStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]

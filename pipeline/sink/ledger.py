@@ -23,7 +23,7 @@ class Entry:
 def entries(cluster: Cluster) -> list[Entry]:
     """What all brokers remember."""
     found = []
-    for address in cluster.masters():
+    for address in sorted(cluster.masters().values()):
         answer = cluster.request("listing the ledger", address, SINK_LIST, {})
         for row in json.loads(bytes(answer.body))["queries"]:
             at_ms = row["committedAt"]

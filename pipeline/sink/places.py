@@ -15,7 +15,7 @@ from aerobee.protocol.names import TEMPLATE_TOPIC
 PERM_WRITE: Final = 2
 BROKERS_CHOICE: Final = -1  # as a queue: the exactly-once sink's home decides
 
-Place = tuple[str, int]  # a broker's address and a queue there
+Place = tuple[str, int]  # a broker's address (the name of a home) and a queue there
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Places:
     def __init__(self, cluster: Cluster, first_turn: int = 0, home: str | None = None) -> None:
         self._cluster = cluster
         self._first_turn = first_turn  # tasks of a few rows each must not all begin with queue 0
-        self._home = home
+        self._home = home  # the one broker's name
         self._known: dict[str, list[Place]] = {}
         self._turns: dict[str, int] = {}
 
@@ -63,7 +63,7 @@ class Places:
             self._known[topic] = [
                 (share.address, queue_id)
                 for share in writable_route(self._cluster, topic)
-                if share.perm & PERM_WRITE and self._home in (None, share.address)
+                if share.perm & PERM_WRITE and self._home in (None, share.broker)
                 for queue_id in range(share.write_queues)
             ]
         return self._known[topic]

@@ -60,7 +60,7 @@ def pull_range(
         what = f"reading {wanted.key} at {position}: {address}"
         try:
             link = cluster.link(address)
-            for body, following in _pull(link, wanted, position, plan, warn):
+            for body, following in _pull(link, wanted, position, plan):
                 cluster.note_wait(address, outage.over(what))
                 if len(body):
                     yield body
@@ -73,10 +73,18 @@ def pull_range(
             cluster.drop(address)
             outage.wait(what, error)
             address = cluster.address_now(wanted.key.topic, wanted.key.broker) or address
+        except DataLoss as error:  # a replica may lack what its master has
+            master = cluster.address_now(wanted.key.topic, wanted.key.broker)
+            if master is None:
+                outage.wait(what, error)
+            elif master != address:
+                address = master
+            else:
+                position = lost(error, plan, warn)
 
 
 def _pull(
-    link: Link, wanted: Range, start: int, plan: PullPlan, warn: Callable[[str], None]
+    link: Link, wanted: Range, start: int, plan: PullPlan
 ) -> Iterator[tuple[bytes | memoryview, int]]:
     """Pairs of a body and the offset that follows it, up to the range's end."""
     in_flight: deque[Pull] = deque()
@@ -96,7 +104,7 @@ def _pull(
             asked = end
         asked_for, offset, end = in_flight.popleft()
         answer = link.take(asked_for)
-        following = _following(answer, wanted, offset, plan, warn)
+        following = _following(answer, wanted, offset, plan)
         if following > offset:
             moved_at = time.monotonic()
         elif time.monotonic() - moved_at > PATIENCE:
@@ -119,9 +127,7 @@ def _depth(answer_size: int) -> int:
     return max(DEPTH_MIN, min(DEPTH_MAX, IN_FLIGHT_BYTES // max(1, answer_size)))
 
 
-def _following(
-    answer: Command, wanted: Range, offset: int, plan: PullPlan, warn: Callable[[str], None]
-) -> int:
+def _following(answer: Command, wanted: Range, offset: int, plan: PullPlan) -> int:
     """The offset to go on with after this answer; DataLoss when it tells of lost messages."""
     code = answer.code
     known = (
@@ -139,25 +145,28 @@ def _following(
     if code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > offset:
         if plan.filtered and answer.remark != "MESSAGE_WAS_REMOVING":
             return following  # none of those matched the filter
-        return lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
+        raise gap(wanted, offset, min(following, wanted.end), "were deleted")
     if following > offset:  # trimmed, or a gap in the queue
-        return lost(wanted, offset, min(following, wanted.end), plan, warn, "were deleted")
+        raise gap(wanted, offset, min(following, wanted.end), "were deleted")
     maximum = int(answer.ext.get("maxOffset", "0"))
     if maximum > offset:  # stored, not yet shown: wait a little
         time.sleep(0.02)
         return offset
-    reason = f"are not there: the queue ends at {maximum}"
-    return lost(wanted, offset, wanted.end, plan, warn, reason)
+    raise gap(wanted, offset, wanted.end, f"are not there: the queue ends at {maximum}")
 
 
-def lost(
-    wanted: Range, start: int, end: int, plan: PullPlan, warn: Callable[[str], None], reason: str
-) -> int:
-    """`end`, after a warning that these messages are not there; DataLoss where the plan says so."""
-    text = f"offsets {start} to {end - 1} of {wanted.key} {reason}"
-    if plan.fail_on_data_loss:
-        error = DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
-        error.at = start
+def gap(wanted: Range, start: int, end: int, reason: str) -> DataLoss:
+    error = DataLoss(f"offsets {start} to {end - 1} of {wanted.key} {reason}")
+    error.at, error.upto = start, end
+    return error
+
+
+def lost(error: DataLoss, plan: PullPlan, warn: Callable[[str], None]) -> int:
+    """Where to go on, after a warning; the error itself where the plan says so."""
+    if error.upto is None:
         raise error
-    warn(text)
-    return end
+    if plan.fail_on_data_loss:
+        error.args = (f"{error}; set failOnDataLoss=false to go on without them",)
+        raise error
+    warn(str(error))
+    return error.upto

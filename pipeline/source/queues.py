@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from aerobee.pipeline.options import EARLIEST, LATEST, OptionError, Options, no_match
-from aerobee.pipeline.wire import Cluster, Link, checked
+from aerobee.pipeline.wire import Cluster, Link, Unreachable, checked
 from aerobee.protocol.files.record_layout import HEAD_V4_SIZE, store_timestamp
 from aerobee.protocol.names import is_system_topic
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -21,6 +21,7 @@ class DataLoss(RuntimeError):
     """Messages that the read should have seen are gone, from the offset `at` on."""
 
     at: int | None = None
+    upto: int | None = None  # the first that may be there
 
 
 class QueueKey(NamedTuple):
@@ -77,13 +78,11 @@ def _topics(cluster: Cluster, options: Options) -> Iterable[str]:
     if options["assign"]:
         return tuple(options["assign"])
     pattern = re.compile(options["subscribePattern"])
-    own = options["subscribePattern"].startswith("%")
-    topics = [
-        topic
-        for topic in cluster.topics()
-        if pattern.fullmatch(topic) and (own or not topic.startswith("%"))
-        if not is_system_topic(topic)
-    ]
+    if pattern.pattern.startswith("%"):  # retries or dead letters are meant
+        known = [topic for topic in cluster.topics() if not is_system_topic(topic)]
+    else:
+        known = cluster.users_topics()
+    topics = [topic for topic in known if pattern.fullmatch(topic)]
     if not topics:
         no_match(options, f"no topic of this cluster matches {pattern.pattern}", log.warning)
     return topics
@@ -130,6 +129,18 @@ def edges(cluster: Cluster, addresses: Addresses) -> tuple[Offsets, Offsets]:
 
 def latest(cluster: Cluster, addresses: Addresses) -> Offsets:
     return _ask_each(cluster, addresses, RequestCode.GET_MAX_OFFSET, lambda key: {})
+
+
+def ends(cluster: Cluster, addresses: Addresses, read: Offsets) -> Offsets:
+    """The next offset of each queue. Only a master is believed that a queue ends before what was
+    `read` of it: a replica, at the address that was the master's, may lack that."""
+    found = latest(cluster, addresses)
+    outage = cluster.outage()
+    for key in [key for key in found if found[key] < read.get(key, 0)]:
+        while (master := cluster.address_now(key.topic, key.broker)) is None:
+            outage.wait(f"asking for the end of {key}", Unreachable("it has no master"))
+        found |= latest(cluster, {key: master})
+    return found
 
 
 def _ask_each(

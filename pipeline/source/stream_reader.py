@@ -35,6 +35,7 @@ from aerobee.pipeline.source.queues import (
     commit_group,
     discover,
     edges,
+    ends,
     from_json,
     latest,
     spread,
@@ -118,11 +119,11 @@ class TopicStream:
             return self._past(keys)
         return self.history
 
-    def available(self) -> Offsets:
+    def available(self, read: Offsets) -> Offsets:
         """The newest end; that of the start of the run when it is to stop there (AvailableNow)."""
         if self._frozen_end is not None:
             return self._frozen_end
-        return latest(self.cluster, self.addresses())
+        return ends(self.cluster, self.addresses(), read)
 
     def readings(self) -> Address | None:
         """Where tasks tell what they have read; from the first batch on."""
@@ -134,20 +135,20 @@ class TopicStream:
         """The newest end; how long the first message beyond the next batch has waited; and what
         was read, how often servers were asked again and how long they were waited for since the
         last report."""
-        ends = self.available()
-        report: Report = dict(to_json(ends))
+        end = self.available({})
+        report: Report = dict(to_json(end))
         waited, self.cluster.waited = self.cluster.waited, {}
         retries, self.cluster.retries = self.cluster.retries, 0
         if waited:
             report[WAITED] = {at: round(1000 * seconds) for at, seconds in waited.items()}
         read = self._readings.take() if self._readings else {}
         report[READ] = {**read, "retries": read.get("retries", 0) + retries}
-        if ages := self._ages(ends):
+        if ages := self._ages(end):
             report[LAG_SECONDS] = ages
         return report
 
-    def _ages(self, ends: Offsets) -> dict[str, float]:
-        behind = {k: n for k, n in self._planned_end.items() if n < ends.get(k, n)}
+    def _ages(self, end: Offsets) -> dict[str, float]:
+        behind = {k: n for k, n in self._planned_end.items() if n < end.get(k, n)}
         try:
             waited = waiting_seconds(self.cluster, self._addresses, behind)
         except (OSError, BrokerError, ProtocolError) as error:
@@ -161,7 +162,7 @@ class TopicStream:
 
     def next_end(self, start: Offsets, rows_max: int | None) -> Offsets:
         """Where the next batch ends; `start` itself when it is not to run yet."""
-        end = start | self.available()
+        end = start | self.available(start)
         if behind := [key for key in start if end[key] < start[key]]:
             return start | self._begun_anew(behind, start, end)
         waiting = sum(max(0, end[key] - start.get(key, 0)) for key in end)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from aerobee.protocol.names import is_system_topic
+from aerobee.protocol.names import is_system_topic, is_users_topic
 
 
 class topic_filter:
@@ -16,6 +16,8 @@ class topic_filter:
     def __call__(self, topic: str) -> bool:
         if self.topics is not None:
             return topic in self.topics
-        if self.pattern is not None:
-            return self.pattern.fullmatch(topic) is not None
-        return not is_system_topic(topic)
+        if self.pattern is None or self.pattern.pattern.startswith("%"):
+            shown = not is_system_topic(topic)
+        else:
+            shown = is_users_topic(topic, ())
+        return shown and (self.pattern is None or self.pattern.fullmatch(topic) is not None)

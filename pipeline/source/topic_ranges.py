@@ -12,7 +12,7 @@ from aerobee.pipeline.columns import COLUMNS, DEFAULT_COLUMNS
 from aerobee.pipeline.options import OptionError, Options
 from aerobee.pipeline.source.decode import Records
 from aerobee.pipeline.source.history import History, Slices, read_part
-from aerobee.pipeline.source.puller import PullPlan, Range, lost, pull_range
+from aerobee.pipeline.source.puller import PullPlan, Range, gap, lost, pull_range
 from aerobee.pipeline.source.queues import (
     DEFAULT_GROUP,
     Addresses,
@@ -23,6 +23,7 @@ from aerobee.pipeline.source.queues import (
     check_starts,
     discover,
     edges,
+    ends,
 )
 from aerobee.pipeline.source.readings import NAMES, Address, told
 from aerobee.pipeline.source.split_reader import BATCH_ROWS
@@ -151,7 +152,7 @@ def _pulled(
 ) -> Iterator[Any]:
     pending: list[bytes | memoryview] = []
     size = 0
-    gap: DataLoss | None = None
+    missing: DataLoss | None = None
     try:
         for body in pull_range(cluster, wanted, plan.pull, log.warning):
             pending.append(body)
@@ -161,20 +162,21 @@ def _pulled(
                 yield from _decode(pending, wanted, plan, schema)
                 pending, size = [], 0
     except DataLoss as error:
-        gap = error
+        missing = error
     yield from _decode(pending, wanted, plan, schema)
-    if gap is not None:  # after all that came before it
-        raise gap
+    if missing is not None:  # after all that came before it
+        raise missing
 
 
 def _places(cluster: Cluster, wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     """Only the places of the messages: the broker says which it has, and none is read."""
     key = wanted.key
-    first, behind = edges(cluster, {key: wanted.address})
+    address = {key: wanted.address}
+    first, behind = edges(cluster, address)[0], ends(cluster, address, {key: wanted.end})
     start, end = wanted.start, min(wanted.end, behind[key])
     if start < first[key]:
         upto = min(first[key], wanted.end)
-        start = lost(wanted, start, upto, plan.pull, log.warning, "were deleted")
+        start = lost(gap(wanted, start, upto, "were deleted"), plan.pull, log.warning)
     same = {"topic": key.topic, "partition": key.queue_id, "broker": key.broker}
     for at in range(start, end, BATCH_ROWS):
         count = min(BATCH_ROWS, end - at)
@@ -187,7 +189,8 @@ def _places(cluster: Cluster, wanted: Range, plan: TopicPlan, schema: Any) -> It
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
     if end < wanted.end:
         reason = f"are not there: the queue ends at {behind[key]}"
-        lost(wanted, max(start, end), wanted.end, plan.pull, log.warning, reason)
+        missing = gap(wanted, max(start, end), wanted.end, reason)
+        lost(missing, plan.pull, log.warning)
 
 
 def read_joined(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:

@@ -12,6 +12,8 @@ from peers.tools import wait_for
 from peers.wire import Wire
 
 from aerobee import connect
+from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.wire.sink_codes import SINK_PREPARE
 from ha.failover_cluster import Cluster, FailoverProducer, Replicas
 from ha.processes import TOPIC, has_topic, send_fields
 from ha.test_killed import queue
@@ -167,6 +169,24 @@ def test_no_consumer_sees_what_is_not_confirmed(tmp_path: Path) -> None:
                 timeout=60,
                 what="both show what both have",
             )
+
+
+def test_a_chunk_of_the_spark_sink_that_a_failover_could_take_is_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, 2, haMaxTimeSlaveNotCatchup="60000", slaveTimeout="500") as cluster:
+        master = cluster.wait_in_sync(1, 2)
+        names = ("query", "batch", "partition", "attempt", "chunk", "topic", "queueId")
+        values = ("q-1", "0", "0", "0", "0", TOPIC, "0")
+        ext = dict(zip(names, values, strict=True)) | {"bornTimestamp": "1"}
+        body = encode_batch([(0, b"row", "")])
+        with Wire(cluster.brokers[master].broker, timeout=30) as wire:
+            assert wire.request(SINK_PREPARE, ext, body).code == 0
+            os.kill(cluster.brokers[3 - master].pid, signal.SIGSTOP)
+            refused = wire.request(SINK_PREPARE, ext | {"chunk": "1"}, body)
+        os.kill(cluster.brokers[3 - master].pid, signal.SIGCONT)
+        assert refused.code == 14
+        assert "prepare it again" in refused.header["remark"]
 
 
 def test_the_last_one_in_sync_is_waited_for_unless_a_person_accepts_the_loss(

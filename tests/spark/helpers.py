@@ -58,7 +58,7 @@ def produce(
     if queue_id is not None:
         columns["partition"] = [queue_id] * len(values)
     batch = pa.record_batch(columns)
-    with Cluster(Access((namesrv,))) as cluster:
+    with Cluster(Access(tuple(namesrv.split(";")))) as cluster:
         sender = BatchSender(cluster, "test-producer", 16 * 1024)
         for group in encode_rows(batch, topic, BulkIds()):
             sender.add(group)

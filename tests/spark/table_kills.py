@@ -80,4 +80,6 @@ if __name__ == "__main__":
     count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     with_spark()
     with tempfile.TemporaryDirectory() as temporary:
-        print(run(Path(temporary), count, max(1, count // 5), start), flush=True)
+        rows = run(Path(temporary), count, max(1, count // 5), start)
+    told = ", ".join(f"{table_format} {found}" for table_format, found in rows.items())
+    print(f"{count} kills: rows, each once: {told}", flush=True)

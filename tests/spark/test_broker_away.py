@@ -20,9 +20,10 @@ from spark.helpers import create_topic, numbers, produce, topic_values
 from aerobee.pipeline import arrow
 from aerobee.pipeline.outage import Unreachable
 from aerobee.pipeline.sink.encode import BulkIds, encode_rows
+from aerobee.pipeline.sink.homes import Home, homes_of
 from aerobee.pipeline.sink.sender import BatchSender
 from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
-from aerobee.pipeline.source.queues import QueueKey, latest
+from aerobee.pipeline.source.queues import DataLoss, QueueKey, ends, latest
 from aerobee.pipeline.wire import Access, Cluster
 
 AWAY_SECONDS = 5.0  # well above what a query's start waits for
@@ -100,6 +101,43 @@ def test_a_read_goes_on_at_the_address_that_the_master_has_by_now(own_broker: Ow
     assert rows == numbers(10)
 
 
+def test_a_replica_that_lags_ends_no_read(own_broker: OwnBroker) -> None:
+    """An old master that came back as a replica, at the address that the query still has."""
+    master, replica = own_broker(), own_broker()
+    for broker, count in ((master, 10), (replica, 3)):
+        create_topic(broker.broker, "in", 1)
+        produce(broker.namesrv, "in", numbers(count))
+    plan = PullPlan("reader", ("TAG", "*"), True)
+    with Cluster(Access((master.namesrv,), patience=20)) as cluster:
+        route = cluster.route("in")
+        assert route is not None
+        key = QueueKey("in", route[0].broker, 0)
+        assert ends(cluster, {key: replica.broker}, {key: 8}) == {key: 10}
+        bodies = list(pull_range(cluster, Range(key, replica.broker, 0, 10), plan, pytest.fail))
+        with pytest.raises(DataLoss, match="the queue ends at 10"):
+            list(pull_range(cluster, Range(key, replica.broker, 0, 11), plan, pytest.fail))
+    rows = [row for body in bodies for row in arrow.decode(body, ["value"]).column(0).to_pylist()]
+    assert rows == numbers(10)
+
+
+def test_a_ledger_is_asked_at_the_address_that_the_master_has_by_now(own_broker: OwnBroker) -> None:
+    broker = own_broker()
+    create_topic(broker.broker, "out", 1)
+    nobody = f"127.0.0.1:{free_port()}"
+    with Cluster(Access((broker.namesrv,), patience=20)) as cluster:
+        for topic in ("out", None):
+            (home,) = homes_of(cluster, topic)
+            assert Home(cluster, home.name, nobody, topic).newest_batch("q") == -1
+
+
+def test_a_topic_is_found_by_the_name_server_that_knows_it(own_broker: OwnBroker) -> None:
+    fresh, broker = own_broker(), own_broker()
+    create_topic(broker.broker, "in", 1)
+    with Cluster(Access((fresh.namesrv, broker.namesrv))) as cluster:
+        assert [share.address for share in cluster.route("in") or ()] == [broker.broker]
+        assert cluster.route("nowhere") is None
+
+
 def test_a_broker_that_stays_away_ends_the_read_after_the_deadline(own_broker: OwnBroker) -> None:
     broker = own_broker()
     create_topic(broker.broker, "in", 1)
@@ -112,6 +150,7 @@ def test_a_broker_that_stays_away_ends_the_read_after_the_deadline(own_broker: O
     assert 0.9 < time.monotonic() - began < 8
 
 
+@pytest.mark.timeout(300)
 def test_a_running_query_goes_on_after_the_broker_was_killed_and_rows_are_there_once(
     spark: SparkSession, own_broker: OwnBroker, tmp_path: Path
 ) -> None:

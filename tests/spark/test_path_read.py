@@ -15,6 +15,7 @@ from spark.helpers import create_topic, numbers, produce, topic_rows
 
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.source.batch_readers import PathReader
+from aerobee.pipeline.source.topic_filter import topic_filter
 
 
 @pytest.fixture
@@ -56,6 +57,10 @@ def test_topics_tags_and_times_prune_what_is_read(
     path = str(filled.store)
     assert load(spark, path=path, subscribe="red").count() == 570
     assert load(spark, path=path, subscribePattern="b.*").count() == 500
+    assert load(spark, path=path, subscribePattern=".*").count() == 1070
+    wanted = topic_filter(None, ".*")
+    assert not any(map(wanted, ("RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%g", "c_REPLY_TOPIC")))
+    assert topic_filter(None, "%RETRY%.*")("%RETRY%g")
     assert load(spark, path=path, tags="late || blue").count() == 570
     assert load(spark, path=path, startingTimestamp=middle).count() == 70
     assert load(spark, path=path, endingTimestamp=middle).count() == 1000

@@ -16,9 +16,10 @@ from spark.helpers import create_topic, numbers, produce, topic_rows
 
 from aerobee.pipeline.columns import arrow_schema
 from aerobee.pipeline.options import OptionError, source_options
-from aerobee.pipeline.source.queues import DataLoss
+from aerobee.pipeline.source.queues import DataLoss, discover
 from aerobee.pipeline.source.readings import Readings
 from aerobee.pipeline.source.topic_ranges import TopicPlan, plan_batch, read_range
+from aerobee.pipeline.wire import Access, Cluster
 
 Read = Callable[..., DataFrame]
 
@@ -90,6 +91,24 @@ def test_assign_and_patterns_choose_queues_and_topics(read: Read, orders: str) -
     assert {row.partition for row in assigned} <= {1, 2}
     assert read(subscribePattern="ord.*").count() == 500
     assert read(subscribePattern="nothing.*").count() == 0
+
+
+def test_a_pattern_matches_the_topics_that_people_are_shown(
+    broker: AerobeeBroker, orders: str
+) -> None:
+    for topic in ("%DLQ%billing", "%RETRY%billing"):
+        create_topic(broker.broker, topic, 1)
+
+    def matched(pattern: str) -> set[str]:
+        given = {"namesrv": broker.namesrv, "subscribePattern": pattern}
+        return {key.topic for key in discover(cluster, source_options(given, streaming=False))}
+
+    with Cluster(Access((broker.namesrv,))) as cluster:
+        shown = cluster.users_topics()
+        assert orders in shown
+        assert len(shown) < len(cluster.topics())
+        assert matched(".*") == set(shown)
+        assert matched("%DLQ%.*") == {"%DLQ%billing"}
 
 
 def test_times_bound_a_read(read: Read, broker: AerobeeBroker) -> None:
