@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 from peers.controller import VERSION, ApacheController
 from peers.java_client import JavaClient
 from peers.tools import free_port, wait_for
+from peers.wire import Wire
 
 from aerobee import connect
 from aerobee.protocol.files.epoch_file import Epoch, decode_epochs
@@ -178,3 +180,39 @@ def test_another_controller_leads_while_messages_come(tmp_path: Path) -> None:
         for each in controllers:
             if each.is_running:
                 each.kill()
+
+
+def test_a_controller_that_wants_tls_and_hears_signed_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes a certificate of its own and knows no users: what is signed is taken as it is."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dtls.server.mode=enforcing")
+    inner = '{"accessKey":"inner","secretKey":"a-secret-of-inner"}'
+    locked = {
+        "tls.enable": "true",
+        "tls.client.authServer": "false",
+        "innerClientAuthenticationCredentials": inner,
+    }
+    cluster = ControllerCluster(tmp_path, 1, **locked)
+    host, port = cluster.controller.address.split(":")
+    try:
+        cluster.controller.launch()
+        wait_for(lambda: listens(host, int(port)), timeout=120, what="the controller listens")
+        with pytest.raises((OSError, ConnectionError)), Wire(f"{host}:{port}", timeout=10) as wire:
+            wire.request(1005, {})  # without TLS
+        cluster.start()
+        wait_for(
+            lambda: send_one(cluster.brokers[1].broker, "first") == 0,
+            timeout=120,
+            what="the broker is elected",
+        )
+    finally:
+        cluster.__exit__()
+
+
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True

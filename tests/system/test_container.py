@@ -41,10 +41,15 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     make_base_image(folder)
     build_image(folder)
     yield IMAGE
-    podman("rm", "-fa", "-t", "1", check=False)
+    for name in started:  # the machine may have others'
+        podman("rm", "-f", "-t", "1", name, check=False)
+
+
+started: set[str] = set()
 
 
 def start(name: str, image: str, *words: str, options: tuple[str, ...] = ()) -> None:
+    started.add(name)
     podman("rm", "-f", "-t", "1", name, check=False)
     podman("run", "-d", "--name", name, *HARDENED, *options, image, *words)
 
