@@ -17,13 +17,20 @@ from aerobee.testing import EmbeddedBroker
 SMALL_LOG = {"mappedFileSizeCommitLog": "262144", "mappedFileSizeConsumeQueue": "20000"}
 
 
+PACE_S = 0.02  # between two sends of a sender when nobody waits for more of them
+
+
 class Load:
-    """Sends that go on until it is left; `acknowledged` holds what the broker has answered."""
+    """Sends that go on until it is left; `acknowledged` holds what the broker has answered.
+
+    At full speed only while somebody waits for a number of them: all that is sent meanwhile is
+    copied, verified and read by each check."""
 
     def __init__(self, mq) -> None:
         self._mq = mq
         self.acknowledged: dict[bytes, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._wanted = 0
 
     async def __aenter__(self):
         self._tasks = [asyncio.create_task(self._send(number)) for number in range(8)]
@@ -42,8 +49,11 @@ class Load:
             topic = f"orders-{number % 3}"
             await self._mq.send(topic, body.ljust(300, b"."), key=body.decode())
             self.acknowledged[body] = topic
+            if len(self.acknowledged) >= self._wanted:
+                await asyncio.sleep(PACE_S)
 
     async def until(self, count: int) -> None:
+        self._wanted = count
         await until(lambda: len(self.acknowledged) >= count, seconds=60)
 
 
