@@ -34,7 +34,7 @@ test-full-disk: $(OK) ## a 64 MB disk filled up (needs root for a loop mount)
 	$(V)/bin/pytest -q tests/crash/test_full_disk.py tests/broker/test_daemon.py -m root $(ARGS)
 
 test-dead-device: $(OK) ## file systems shut down under a running broker (needs root and xfsprogs; CUTS=6)
-	$(V)/bin/pytest -q tests/crash/test_dead_device.py -m root $(ARGS)
+	$(V)/bin/pytest -q tests/crash/test_dead_device.py tests/crash/test_bad_sectors.py -m root $(ARGS)
 
 test-exchange: $(OK) ## one store folder in turns under Apache RocketMQ and Aerobee (JDK, Maven)
 	$(V)/bin/pytest -q tests/exchange tests/services -m "apache and not slow" $(ARGS)

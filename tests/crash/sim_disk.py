@@ -121,6 +121,12 @@ class SimFile:
     def is_cached(self, position: int, length: int) -> bool:
         return True
 
+    def is_resident(self, position: int, length: int) -> bool:
+        return True
+
+    def first_unreadable(self, start: int, end: int) -> int | None:
+        return None
+
     def close(self) -> None:
         """The inode stays; a map that others hold stays valid."""
 

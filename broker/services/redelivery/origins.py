@@ -8,12 +8,13 @@ which every copy is counted in it. A start reads the log from there, and knows t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import structlog
 
-from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.files.mapped_file import PAGE, MappedFile
 from aerobee.broker.store.log.scan_block import read_block
 from aerobee.protocol.files.record_columns import read_heads
 from aerobee.protocol.files.record_layout import (
@@ -26,6 +27,8 @@ from aerobee.protocol.files.record_scan import find_record, scan_records
 
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.services")
 
 MARK_BYTES: Final = 64 << 20  # so much log may follow a mark before it is saved anew
 _LOOK_S: Final = 10.0
@@ -59,9 +62,30 @@ def origins_since(store: "MessageStore", mark: int | None) -> set[int]:
         mark = 0 if end < MARK_BYTES else end
     position = max(mark, store.min_physical_offset)
     while position < end and (file := store.commit_log.files.find(position)) is not None:
-        _read_file(file, position - file.start, min(end - file.start, file.size), origins)
+        for part in _readable(file, position - file.start, min(end - file.start, file.size)):
+            _read_file(file, *part, origins)
         position = file.end
     return origins
+
+
+def _readable(file: MappedFile, position: int, end: int) -> Iterator[tuple[int, int]]:
+    """A range without what its device cannot read; each part begins with a record."""
+    while (bad := file.file.first_unreadable(position, end)) is not None:
+        log.error(
+            "the log cannot be read on a bad sector: what was delivered before may be delivered "
+            "again if its copy stands there",
+            path=file.path,
+            position=bad,
+        )
+        yield position, min(bad, end)
+        after = bad + PAGE
+        while after < end and file.file.first_unreadable(after, after + PAGE) is not None:
+            after += PAGE
+        whole = file.file.first_unreadable(after, end)
+        position = find_record(file.view, file.start, after, end if whole is None else whole)
+        if position >= end:
+            return
+    yield position, end
 
 
 def _read_file(file: MappedFile, position: int, end: int, origins: set[int]) -> None:

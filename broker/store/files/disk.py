@@ -25,6 +25,7 @@ from aerobee.broker.store.files.open_files import QUEUE_FILES
 from aerobee.broker.store.files.system_calls import (
     allocate_blocks,
     data_sync,
+    first_unreadable,
     is_empty_from,
     map_file,
     rewrite_blocks,
@@ -93,6 +94,14 @@ class DiskFile(Protocol):
 
     def is_cached(self, position: int, length: int) -> bool:
         """Whether the range can be read without waiting for the device."""
+
+    def is_resident(self, position: int, length: int) -> bool:
+        """Whether a range that is cached can be touched through the view: a page that could not be
+        read is in the cache, too, and ends the process."""
+
+    def first_unreadable(self, start: int, end: int) -> int | None:
+        """Where in a range of the view the device cannot read: touching that would end the process.
+        None: all of it is in memory now."""
 
     def close(self) -> None:
         """Close; memory that others still look at stays valid until they let go of it."""
@@ -296,13 +305,28 @@ class RealFile:
         closings, descriptor = self._closings, self._descriptor
         try:
             data = os.pread(self._open() if descriptor < 0 else descriptor, length, position)
-            if self._closings == closings:
+            is_whole = len(data) == length or position + len(data) >= self.size
+            if self._closings == closings and is_whole:
                 return data
-        except OSError:
+        except OSError as error:
             if self._closings == closings:
-                raise
+                raise self._named(error) from None
         with self._lock:
-            return os.pread(self._open(), length, position)
+            return self._read_whole(position, length)
+
+    def _read_whole(self, position: int, length: int) -> bytes:
+        """A read that comes to a bad sector ends there, and only the next one says so."""
+        pieces: list[bytes] = []
+        try:
+            while length > 0 and (piece := os.pread(self._open(), length, position)):
+                pieces.append(piece)
+                position, length = position + len(piece), length - len(piece)
+        except OSError as error:
+            raise self._named(error) from None
+        return b"".join(pieces)
+
+    def _named(self, error: OSError) -> OSError:
+        return OSError(error.errno, error.strerror, self.path)
 
     def send_to(self, socket: int, position: int, length: int) -> int:
         return os.sendfile(socket, self._open(), position, length)  # of the log, which stays open
@@ -312,6 +336,14 @@ class RealFile:
             return page_cache.is_cached(self._open(), position, length)
         with self._lock:
             return page_cache.is_cached(self._open(), position, length)
+
+    def is_resident(self, position: int, length: int) -> bool:
+        if self._random:  # read without a map
+            return True
+        return page_cache.is_resident(self.view(), position, length)
+
+    def first_unreadable(self, start: int, end: int) -> int | None:
+        return first_unreadable(self._open(), self.view(), start, min(end, self.size))
 
     def close(self) -> None:
         # Views that were handed out keep the memory mapped; the last of them unmaps it.

@@ -8,6 +8,7 @@ bytes first go to the buffer and `commit` moves them into the file. Readers see 
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from aerobee.broker.store.files.disk import DiskFile
@@ -105,6 +106,12 @@ class MappedFile:
     def read(self, position: int, length: int) -> bytes:
         """Bytes of the file, not through the map: OSError where a map would end the process."""
         return self.file.read(position, length)
+
+    def check_readable(self, start: int, end: int) -> None:
+        """Before a range is looked at through the map. OSError when the device cannot read it."""
+        at = self.file.first_unreadable(start, end)
+        if at is not None:
+            raise OSError(errno.EIO, f"Input/output error at byte {at}", self.path)
 
     def blank_out(self, start: int, end: int) -> None:
         """Take back what was written, whole or in part: it must not look like records."""

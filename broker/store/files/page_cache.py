@@ -7,6 +7,8 @@ import errno
 import os
 from typing import Final
 
+import numpy as np
+
 _CACHESTAT: Final = 451  # Linux 6.5; the number is the same on every architecture
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PROBE_BYTES: Final = 1 << 20
@@ -26,7 +28,10 @@ class _Counts(ctypes.Structure):
     )
 
 
-_syscall: Final = ctypes.PyDLL(None, use_errno=True).syscall
+_libc: Final = ctypes.PyDLL(None, use_errno=True)
+_syscall: Final = _libc.syscall
+_mincore: Final = _libc.mincore
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 _has_cachestat = hasattr(os, "RWF_NOWAIT")  # Linux, and not yet refused
 
 
@@ -45,6 +50,21 @@ def is_cached(descriptor: int, position: int, length: int) -> bool:
             return bool(counts.cached >= pages)
         _has_cachestat = False  # an older kernel, or a sandbox that forbids the call
     return _by_reading(descriptor, position, length)
+
+
+def is_resident(view: memoryview, position: int, length: int) -> bool:
+    """Whether a range of a map can be touched without the device. Unlike `is_cached` it does not
+    count pages that could not be read: they stay in the page cache, and end who touches them."""
+    if length <= 0 or not _has_cachestat:  # the other way of `is_cached` counts none of them
+        return True
+    address = np.frombuffer(view, np.uint8).ctypes.data
+    start = position - position % _PAGE
+    pages = (position + length - start + _PAGE - 1) // _PAGE
+    states = ctypes.create_string_buffer(pages)
+    if _mincore(address + start, position + length - start, states):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return states.raw.count(b"\1") == pages
 
 
 def _by_reading(descriptor: int, position: int, length: int) -> bool:

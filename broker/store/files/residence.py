@@ -9,6 +9,7 @@ from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
 
 _BLOCK: Final = 1 << 20
 _FRESH_S: Final = 0.02  # so long an answer for a block holds
+_KNOWN_S: Final = 0.5
 _BLOCKS_MAX: Final = 4096  # remembered at most
 _SPARSE: Final = 32  # records so far apart are asked for one by one
 
@@ -73,15 +74,24 @@ class Residence:
             and self.holds_range(file, position, end)
         ):
             return True
-        return all(each.file.is_cached(start, length) for each, start, length in spans)
+        return all(
+            each.file.is_cached(start, length) and each.file.is_resident(start, length)
+            for each, start, length in spans
+        )
 
     def _end_of(self, file: MappedFile) -> int:
         return file.size if self._whole_files else file.readable
 
     def _has_block(self, file: MappedFile, position: int, now: float) -> bool:
-        if not file.file.is_cached(position, min(_BLOCK, self._end_of(file) - position)):
+        key, length = (id(file), position), min(_BLOCK, self._end_of(file) - position)
+        if not file.file.is_cached(position, length):
+            self._until.pop(key, None)
+            return False
+        # The dearer question is asked of a block that was not looked at for a while.
+        is_known = now < self._until.get(key, 0.0) + _KNOWN_S
+        if not is_known and not file.file.is_resident(position, length):
             return False
         if len(self._until) >= _BLOCKS_MAX:
             self._until.clear()
-        self._until[id(file), position] = now + _FRESH_S
+        self._until[key] = now + _FRESH_S
         return True

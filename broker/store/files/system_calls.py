@@ -34,7 +34,10 @@ _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _advise = _libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _FAILED = ctypes.c_void_p(-1).value
+_POPULATE_READ: Final = 22  # MADV_POPULATE_READ, Linux 5.14
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_UNREADABLE: Final = (errno.EFAULT, getattr(errno, "EHWPOISON", 133))
+_READ_STEP: Final = 4 * 1024 * 1024
 _WRITE_AND_WAIT: Final = 7  # of sync_file_range
 if sys.platform == "linux":
     _sync_range = _libc.sync_file_range
@@ -54,6 +57,36 @@ def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
     memory = (ctypes.c_ubyte * size).from_address(address)
     weakref.finalize(memory, _unmap, address, size).atexit = False
     return np.frombuffer(memoryview(memory), np.uint8).data  # plain bytes, unlike those of ctypes
+
+
+def first_unreadable(descriptor: int, view: memoryview, start: int, end: int) -> int | None:
+    """The first page of a map's range that touching would end the process for, because its device
+    cannot read it; None: all of it is in memory now. Not asked of a kernel before 5.14."""
+    if sys.platform != "linux":
+        return None
+    address = np.frombuffer(view, np.uint8).ctypes.data
+    start -= start % PAGE
+    while start < end:
+        if end - start > _READ_STEP:
+            start = max(start, _data_from(descriptor, start, end) // PAGE * PAGE)
+        step = min(end - start, _READ_STEP)
+        if step > 0 and _is_unreadable(address + start, step):
+            pages = range(start, start + step, PAGE)
+            return next((at for at in pages if _is_unreadable(address + at, PAGE)), None)
+        start += _READ_STEP
+    return None
+
+
+def _data_from(descriptor: int, position: int, end: int) -> int:
+    """Where the next block is that was ever written."""
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else position
+
+
+def _is_unreadable(address: int, length: int) -> bool:
+    return bool(_advise(address, length, _POPULATE_READ)) and ctypes.get_errno() in _UNREADABLE
 
 
 def rewrite_blocks(descriptor: int, start: int, length: int) -> None:

@@ -84,6 +84,8 @@ def _agrees(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> bo
     file = commit_log.files.find(offset)
     if file is None:
         return offset < commit_log.files.min_offset  # its record has expired
+    if file.file.first_unreadable(offset - file.start, offset - file.start + size) is not None:
+        return True  # on a bad sector: nobody can say
     try:
         record = check_record(file.view, file.start, offset - file.start, file.end - offset, False)
     except CorruptRecord:

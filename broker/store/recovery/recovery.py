@@ -38,6 +38,7 @@ from aerobee.protocol.files.record_scan import NOTHING_HERE, find_record
 log = structlog.get_logger("aerobee.store")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
+_RECORD_MAX = 8 << 20
 WRITE_STEP = 1024 * 1024
 
 
@@ -198,8 +199,11 @@ class Recovery:
         file = self._log.files.find(offset) if offset >= 0 else None
         if file is None:
             return
+        position = offset - file.start
+        if file.file.first_unreadable(position, position + _RECORD_MAX) is not None:
+            return  # on a bad sector: its keys cannot be read
         try:
-            record = decode_record(file.view, offset - file.start)
+            record = decode_record(file.view, position)
         except CorruptRecord:
             return  # the scan finds that too, and cuts the log before it
         queue = self._log.queues.of_record(record.topic.encode(), record.queue_id)
@@ -255,6 +259,7 @@ class Recovery:
             lambda offset: self._report_progress(offset - plan.scan_from, total),
         )
         while (file := self._log.files.find(end)) is not None:
+            file.check_readable(end - file.start, file.size)
             try:
                 scan.scan_file(file, end - file.start)
                 end = file.end
