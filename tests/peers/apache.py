@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from peers.jvm import Jvm
 from peers.tools import build_once, free_port, need_tools, wait_for
 from peers.wire import has_route
 
@@ -67,7 +67,7 @@ def java_argv(
     return ["java", *opens, *jvm, *defines, "-cp", build(version), main, *args]
 
 
-class ApacheBroker:
+class ApacheBroker(Jvm):
     """A name server and a broker of Apache RocketMQ in one JVM, started by entering it.
 
     ``folder`` gets conf/, logs/ and store/. Settings are broker settings by their own names. The
@@ -75,8 +75,8 @@ class ApacheBroker:
     """
 
     def __init__(self, version: str, folder: Path, *, heap: str = "512m", **settings: str) -> None:
+        super().__init__(folder, "the broker")
         self.version = version
-        self.folder = folder
         self.store = folder / "store"
         self.settings = STORE_SIZES | settings
         self.port = free_port(-2, 1)  # the VIP port and the HA port
@@ -84,20 +84,6 @@ class ApacheBroker:
         self.broker = f"127.0.0.1:{self.port}"
         self.namesrv = f"127.0.0.1:{self.namesrv_port}"
         self.heap = heap
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> ApacheBroker:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self.kill()
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the broker is not running"
-        return self._process.pid
 
     def start(self) -> None:
         """Starts it and waits until a client would find the route of the template topic."""
@@ -112,10 +98,7 @@ class ApacheBroker:
             *(f"{key}={value}" for key, value in self.settings.items()),
             heap=self.heap,
         )
-        with (self.folder / "output.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-            )
+        self._launch(command)
         try:
             wait_for(self._is_ready, timeout=60, what=f"Apache RocketMQ {self.version} is up")
         except BaseException:
@@ -123,26 +106,12 @@ class ApacheBroker:
             raise
 
     def _is_ready(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise AssertionError(f"the JVM ended by itself:\n{self.output()[-4000:]}")
+        self.check_alive()
         # Registered together with the template topic TBW102, and there without auto-creation too.
         return has_route(self.namesrv, "SELF_TEST_TOPIC")
 
     def stop(self) -> None:
         """A clean stop: SIGTERM, which a JVM answers with exit code 143."""
-        assert self._process is not None, "the broker is not running"
-        self._process.send_signal(signal.SIGTERM)
-        code = self._process.wait(timeout=60)
-        self._process = None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.ended(timeout=60)
         assert code == 143, f"exit code {code}:\n{self.output()[-4000:]}"
-
-    def kill(self) -> None:
-        """SIGKILL: what is not written yet is lost."""
-        assert self._process is not None, "the broker is not running"
-        self._process.kill()
-        self._process.wait()
-        self._process = None
-
-    def output(self) -> str:
-        return (self.folder / "output.log").read_text(errors="replace")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from peers.apache import java_argv
+from peers.jvm import Jvm
 from peers.tools import free_port, wait_for
 from peers.wire import Wire
 
 VERSION = "5.5.0"
 
 
-class ApacheController:
+class ApacheController(Jvm):
     """Started by entering it; the ports stay the same over ``start`` after ``kill``."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         """``controllerDLegerPeers`` and ``controllerDLegerSelfId`` make it one of several."""
-        self.folder = folder
+        super().__init__(folder, "the controller")
         peers = settings.get("controllerDLegerPeers") or f"n0-127.0.0.1:{free_port()}"
         number, names = settings.get("controllerDLegerSelfId", "n0"), free_port()
         self.address = dict(peer.split("-", 1) for peer in peers.split(";"))[number]
@@ -37,24 +37,6 @@ class ApacheController:
             "scanNotActiveBrokerInterval": "1000",
             **settings,
         }
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> ApacheController:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self.kill()
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the controller is not running"
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None
 
     def start(self) -> None:
         """And wait until it knows a controller that leads."""
@@ -68,10 +50,7 @@ class ApacheController:
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
         home = {"rocketmq.home.dir": str(self.folder)}
         argv = java_argv(VERSION, self.folder, main, "-c", str(file), heap="256m", properties=home)
-        with (self.folder / "output.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-            )
+        self._launch(argv)
 
     def wait_for_leader(self) -> None:
         try:
@@ -91,21 +70,12 @@ class ApacheController:
 
     def leader(self) -> str:
         """The address of the one that leads, as this one knows it; empty: none."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            output = (self.folder / "output.log").read_text(errors="replace")
-            raise AssertionError(f"the JVM ended by itself:\n{output[-4000:]}")
+        self.check_alive()
         try:
             with Wire(self.address, timeout=5) as wire:
                 return wire.request(1005, {}).ext.get("controllerLeaderAddress", "")
         except OSError:
             return ""
-
-    def kill(self) -> None:
-        assert self._process is not None, "the controller is not running"
-        self._process.kill()
-        self._process.wait()
-        self._process = None
 
     def record(self, name: str) -> dict[str, Any]:
         """What it keeps of this name; empty: nothing, or it does not lead."""

@@ -118,14 +118,19 @@ class Composed:
 
     def remove(self) -> None:
         for name in self._services:
-            podman("rm", "-f", "-v", "-t", "1", name, check=False)
+            podman("rm", "-f", "-v", "-t", "1", self.container(name), check=False)
         podman("volume", "rm", "-f", *self._volumes, check=False)
         podman("network", "rm", "-f", self.network, check=False)
 
     def up(self, *names: str) -> None:
         for name in names:
             command = self._services[name].get("command", [])
-            podman("run", "-d", "--name", name, *self._options(name), self._image(name), *command)
+            words = ("--name", self.container(name), *self._options(name), self._image(name))
+            podman("run", "-d", *words, *command)
+
+    def container(self, name: str) -> str:
+        """The container of this service, by a name that no other container has."""
+        return f"{self.network}-{name}"
 
     def run(self, name: str, *words: str, check: bool = True) -> str:
         """`compose run --rm name words`."""

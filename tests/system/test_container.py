@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(900)]
 SECRET = "/var/lib/aerobee/secret/root.json"
 BROKERS = ("cluster", "brokers", "--json")
 HARDENED = ("--read-only", "--cap-drop=ALL")
+STARTED: list[str] = []  # containers to remove at the end; others on the machine stay
 
 
 @pytest.fixture(scope="module")
@@ -41,52 +42,56 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     make_base_image(folder)
     build_image(folder)
     yield IMAGE
-    for name in started:  # the machine may have others'
-        podman("rm", "-f", "-t", "1", name, check=False)
-
-
-started: set[str] = set()
+    podman("rm", "-f", "-t", "1", *STARTED, check=False)
 
 
 def start(name: str, image: str, *words: str, options: tuple[str, ...] = ()) -> None:
-    started.add(name)
     podman("rm", "-f", "-t", "1", name, check=False)
+    STARTED.append(name)
     podman("run", "-d", "--name", name, *HARDENED, *options, image, *words)
 
 
 def test_it_runs_hardened_answers_its_healthcheck_and_stops_by_sigterm(image: str) -> None:
-    start("one", image)
-    wait_log("one", "ready broker=")
-    assert podman("exec", "one", "id", "-u") == "10001"
-    podman("healthcheck", "run", "one")
-    podman("exec", "one", "aerobee", "send", "Greetings", "hello")
+    start("aerobee-one", image)
+    wait_log("aerobee-one", "ready broker=")
+    assert podman("exec", "aerobee-one", "id", "-u") == "10001"
+    podman("healthcheck", "run", "aerobee-one")
+    podman("exec", "aerobee-one", "aerobee", "send", "Greetings", "hello")
     found = podman(
-        "exec", "one", "aerobee", "consume", "Greetings", "--group=g", "--count=1",
+        "exec", "aerobee-one", "aerobee", "consume", "Greetings", "--group=g", "--count=1",
         "--json",
     )  # fmt: skip
     assert json.loads(found.splitlines()[-1])["body"] == "hello"
-    podman("stop", "-t", "20", "one")
-    assert podman("inspect", "one", "--format", "{{.State.ExitCode}}") == "0"
+    podman("stop", "-t", "20", "aerobee-one")
+    assert podman("inspect", "aerobee-one", "--format", "{{.State.ExitCode}}") == "0"
 
 
 def test_who_has_not_the_secret_of_the_first_start_is_refused(image: str) -> None:
-    start("locked", image)
-    wait_log("locked", "ready broker=")
-    assert podman("exec", "locked", "stat", "-c", "%a %u", SECRET) == "600 10001"
-    secret = json.loads(podman("exec", "locked", "cat", SECRET))["secretKey"]
-    told = run("sh", "-c", "podman logs locked 2>&1")
+    start("aerobee-locked", image)
+    wait_log("aerobee-locked", "ready broker=")
+    assert podman("exec", "aerobee-locked", "stat", "-c", "%a %u", SECRET) == "600 10001"
+    secret = json.loads(podman("exec", "aerobee-locked", "cat", SECRET))["secretKey"]
+    told = run("sh", "-c", "podman logs aerobee-locked 2>&1")
     assert SECRET in told and secret not in told
-    unsigned = ("exec", "-e", "AEROBEE_CREDENTIALS_FILE=", "locked", "aerobee", "topic", "list")
+    unsigned = (
+        "exec",
+        "-e",
+        "AEROBEE_CREDENTIALS_FILE=",
+        "aerobee-locked",
+        "aerobee",
+        "topic",
+        "list",
+    )
     with pytest.raises(AssertionError, match="is not signed"):
         podman(*unsigned)
-    podman("restart", "-t", "20", "locked")
+    podman("restart", "-t", "20", "aerobee-locked")
     wait_for(
-        lambda: podman("logs", "locked").count("ready broker=") == 2,
+        lambda: podman("logs", "aerobee-locked").count("ready broker=") == 2,
         timeout=60,
         what="it is back",
     )
-    assert json.loads(podman("exec", "locked", "cat", SECRET))["secretKey"] == secret
-    podman("exec", "locked", "aerobee", "topic", "list")
+    assert json.loads(podman("exec", "aerobee-locked", "cat", SECRET))["secretKey"] == secret
+    podman("exec", "aerobee-locked", "aerobee", "topic", "list")
 
 
 def test_two_masters_of_the_compose_file_serve_clients_with_one_secret(image: str) -> None:
@@ -104,9 +109,12 @@ def test_two_masters_of_the_compose_file_serve_clients_with_one_secret(image: st
         found = composed.run("client", *words)
         bodies = {json.loads(line)["body"] for line in found.splitlines() if line.startswith("{")}
         assert bodies == {f"hello-{number}" for number in range(8)}
-        secrets = {podman("exec", name, "cat", SECRET) for name in ("namesrv", "broker-b")}
+        secrets = {
+            podman("exec", composed.container(name), "cat", SECRET)
+            for name in ("namesrv", "broker-b")
+        }
         assert len(secrets) == 1
-        podman("healthcheck", "run", "namesrv")
+        podman("healthcheck", "run", composed.container("namesrv"))
 
 
 def brokers(composed: Composed) -> set[str]:
@@ -129,7 +137,7 @@ def test_a_replica_of_the_compose_file_takes_over_from_a_killed_master(image: st
     """The commands at the top of compose.replicas.yaml."""
     with Composed(ROOT / "compose.replicas.yaml", {"aerobee": image}) as composed:
         composed.up("namesrv")
-        wait_log("namesrv", "ready")
+        wait_log(composed.container("namesrv"), "ready")
         composed.up("orders-1", "orders-2", "orders-3")
         wait_for(
             lambda: roles(composed) == {(0, "SYNC_MASTER"), (2, "SLAVE"), (3, "SLAVE")},
@@ -137,7 +145,7 @@ def test_a_replica_of_the_compose_file_takes_over_from_a_killed_master(image: st
             what="a master and two replicas are there",
         )
         composed.run("client", "send", "Greetings", "hello")
-        podman("kill", "orders-1")
+        podman("kill", composed.container("orders-1"))
         composed.run("client", "promote", "orders-2:10911", "--yes")
         wait_for(
             lambda: roles(composed) >= {(0, "SYNC_MASTER"), (3, "SLAVE")},
@@ -155,16 +163,16 @@ def test_replicas_of_the_compose_file_with_etcd_take_over_by_themselves(image: s
     file = ROOT / "compose.failover.yaml"
     with etcd_image(), Composed(file, {"aerobee": image, ETCD: ETCD_STAND_IN}) as composed:
         composed.up("etcd", "namesrv")
-        wait_log("namesrv", "ready")
+        wait_log(composed.container("namesrv"), "ready")
         composed.up("orders-1")  # so that it is the first master
         wait_for(lambda: leader(composed) == 1, timeout=120, what="there is a master")
         composed.up("orders-2", "orders-3")
         wait_for(lambda: in_set(composed) == {1, 2, 3}, timeout=120, what="all are in sync")
         composed.run("client", "send", "Greetings", "hello")
-        podman("kill", "orders-1")
+        podman("kill", composed.container("orders-1"))
         composed.run("client", "send", "Greetings", "again", "--timeout", "60")
         assert leader(composed) in (2, 3)
-        podman("start", "orders-1")
+        podman("start", composed.container("orders-1"))
         wait_for(lambda: in_set(composed) == {1, 2, 3}, timeout=120, what="all are in sync again")
         words = ("consume", "Greetings", "--group", "demo", "--count", "2", "--json")
         found = [json.loads(line)["body"] for line in composed.run("client", *words).splitlines()]
@@ -194,9 +202,9 @@ def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:
     with OutsideHost() as outside:
         advertised = f"advertisedAddr={outside.host_address}:20911"
         ports = ("-p", "20911:10911", "-p", "29876:9876")
-        start("mapped", image, "broker", "--set", advertised, options=ports)
-        wait_log("mapped", "ready broker=")
-        user = json.loads(podman("exec", "mapped", "cat", SECRET))
+        start("aerobee-mapped", image, "broker", "--set", advertised, options=ports)
+        wait_log("aerobee-mapped", "ready broker=")
+        user = json.loads(podman("exec", "aerobee-mapped", "cat", SECRET))
         login = f"{user['accessKey']}:{user['secretKey']}"
         url = ("--url", f"mq://{login}@{outside.host_address}:29876")
         outside.run(aerobee, "send", "Mapped", "through the wall", *url)
@@ -204,6 +212,6 @@ def test_a_client_that_knows_only_the_mapped_port_is_served(image: str) -> None:
         assert "through the wall" in found
         # the same broker serves a client inside, by its own address
         inside = podman(
-            "exec", "mapped", "aerobee", "message", "time", "Mapped", "--json", check=False
+            "exec", "aerobee-mapped", "aerobee", "message", "time", "Mapped", "--json", check=False
         )
         assert "through the wall" in inside
