@@ -271,7 +271,9 @@ class Collector(Families):
         ):
             yield self._single(name, text, told[value])
         yield self._single(
-            "aerobee_etcd_away_seconds", "Since etcd or the controller does not answer", away_s
+            "aerobee_arbiter_unreachable_seconds",
+            "Time since etcd or the controller last answered; 0 while it does",
+            away_s,
         )
         members = len(told["inSync"])
         yield self._single("aerobee_failover_in_sync", "Replicas in sync by the record", members)

@@ -85,11 +85,11 @@ async def test_metrics_tell_of_the_set_and_of_etcd(tmp_path: Path) -> None:
             assert figures["aerobee_failover_in_sync"] == 1
             assert figures["aerobee_failover_epoch"] == 1
             assert figures["aerobee_failover_elections_won"] == 1
-            assert figures["aerobee_etcd_away_seconds"] == 0
+            assert figures["aerobee_arbiter_unreachable_seconds"] == 0
             etcd.stop()
 
             async def is_away() -> bool:
-                return (await scrape(app.metrics_port))["aerobee_etcd_away_seconds"] > 0
+                return (await scrape(app.metrics_port))["aerobee_arbiter_unreachable_seconds"] > 0
 
             await until(is_away, 60)
 
