@@ -1,7 +1,7 @@
 """Dispatch of a block of records read from the log: queue entries and keys, in whole columns.
 
-A block that is out of the ordinary (a queue that starts elsewhere than it ended, deliver times,
-units, somebody who listens, a topic that is no name) is left to reput, which goes record by record.
+A block that is not plain (a gap in a queue's offsets, deliver times, extension units, a queue with
+listeners, an invalid topic) is left to the fallback path, which goes record by record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aerobee.protocol.files.record import NOT_IN_QUEUE, TRANSACTION_MASK, TRANSA
 from aerobee.protocol.files.record_columns import groups, rows
 
 Column = NDArray[Any]
-Lane = tuple[ConsumeQueue, Column, Column]  # its records in the block: all, those it lacks
+Lane = tuple[ConsumeQueue, Column, Column]  # its records in the block: all, those without entry
 # Entries by queue; hashes, physical offsets and store times of keys, 64 bits each.
 Derived = tuple[list[tuple[ConsumeQueue, bytes]], tuple[bytes, bytes, bytes]]
 
@@ -36,9 +36,8 @@ def dispatch_block(
     block: Block,
     opened_max: int | None = None,
 ) -> bool:
-    """Write the block's queue entries and keys; False, and nothing written, if it is not one for
-    columns, or if more than `opened_max` queues would need their first file. OSError when the disk
-    refuses."""
+    """Write the block's queue entries and keys. False, with nothing written, if the block is not
+    plain or more than `opened_max` queues would need their first file. OSError on a disk error."""
     lanes = []
     for topic, queue_id, which in _by_queue(view, block):
         queue = queues.of_record(topic, queue_id)
@@ -65,7 +64,7 @@ def dispatch_block(
 def dispatch_derived(
     index: IndexService | None, derived: Derived, opened_max: int | None = None
 ) -> bool:
-    """The same for records whose entries and keys are made already, by compiled code."""
+    """The same for records whose entries and keys the compiled code has derived already."""
     lanes, keys = derived
     if opened_max is not None:
         opened = sum(queue.writing is None for queue, entries in lanes if entries)
@@ -85,7 +84,7 @@ def dispatch_derived(
 
 
 def number_block(queues: QueueTable, view: memoryview, block: Block) -> None:
-    """Note which numbers the block's records have taken in their queues; no entry is written."""
+    """Advance each queue's assigned offset past the block's records; writes no entry."""
     for topic, queue_id, which in _by_queue(view, block):
         queue = queues.of_record(topic, queue_id)
         taken = block.queue_offset[which[block.sys_flag[which] & NOT_IN_QUEUE == 0]]
@@ -107,7 +106,7 @@ def _by_queue(view: memoryview, block: Block) -> Iterator[tuple[bytes, int, Colu
 
 
 def _lane(queue: ConsumeQueue, base: int, block: Block, which: Column) -> Lane | None:
-    """What of a queue's records it lacks; None if they do not simply follow its end."""
+    """The queue's records that have no entry yet; None if they do not continue its end."""
     if queue.listened or not queue.plain_tags:
         return None
     lacking = which[

@@ -1,8 +1,8 @@
-"""The dispatcher: gives records their queue entries and keys, and tells the listeners.
+"""The dispatcher: writes the queue entries and index keys of records, and notifies listeners.
 
 Records come as facts of an append, as facts read from the log, or as a block of the log in columns.
-It knows how far it came (`dispatched_offset`); a record that comes again is ignored. After an
-OSError what was not dispatched is to be handed over again.
+`dispatched_offset` is its progress; a record below it is ignored. After an OSError the caller hands
+over again what was not dispatched.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from aerobee.protocol.files.record_scan import Scanned, check_record
 
 Derive = Callable[[Facts], Derived | None]
 QueueOf = Callable[[bytes, int], ConsumeQueue | None]
-# View of a log file, where it begins, from where to where, and how many at most.
+# Arguments: view of a log file, its start offset, first and last position, most records.
 ReadFacts = Callable[[memoryview, int, int, int, int, QueueOf], Facts]
 
-BLOCK_MIN: Final = 256  # so many are dispatched in columns, for half the price
-OPENED_MAX: Final = 2  # queues that get a file or blocks in one go: some 0.3 ms each
+BLOCK_MIN: Final = 256  # from here on columns cost half of the loop over records
+OPENED_MAX: Final = 2  # queues that get a new file or blocks per step: about 0.3 ms each
 CHUNK_RECORDS: Final = 1024
 
 
@@ -53,17 +53,17 @@ class RecordDispatcher:
         self._stats = base.stats
         self.dispatched_offset = 0
         self.dispatched_timestamp = 0
-        self._failed_to = 0  # records below may have keys in the index though they wait
+        self._failed_to = 0  # pending records below may have keys in the index already
         self._arrivals: list[Arrival] = []
-        # Entries and keys of plain records, in C where the installation has that.
+        # Entries and keys of plain records, derived in C if the compiled part is installed.
         self.derive: Derive | None = hot.derived if hot is not None else None
         self.read_facts: ReadFacts | None = hot.read_facts if hot is not None else None
 
     # -- facts of an append
 
     def dispatch_appended(self, facts: Facts, *, in_columns: bool) -> None:
-        """Dispatch the first of these facts, at least one. `tell_arrivals` is left to the caller,
-        who drops them first: a listener may come back here. `in_columns`: the log may be read."""
+        """Dispatch a prefix of these facts, at least one. The caller drops them and then calls
+        `tell_arrivals`: a listener may re-enter here. `in_columns`: the log may be read."""
         if in_columns and len(facts) >= BLOCK_MIN:
             facts = self._of_one_file(facts)
             if len(facts) >= BLOCK_MIN and self._dispatch_as_block(facts):
@@ -76,14 +76,14 @@ class RecordDispatcher:
             self._listeners.tell(arrivals)
 
     def _of_one_file(self, facts: Facts) -> Facts:
-        """The records that are in the first one's file."""
+        """The facts whose records are in the first one's file."""
         file = self._log.files.find(begin_of_all(facts))
         if file is None or end_of_all(facts) <= file.end:
             return facts
         return facts[: count_up_to(facts, file.end)]
 
     def _dispatch_as_block(self, facts: Facts) -> bool:
-        """Dispatch records of one file in columns. False: not plain ones, or somebody listens."""
+        """Dispatch records of one file in columns. False: not plain, or a queue has listeners."""
         start, end = begin_of_all(facts), end_of_all(facts)
         file = self._log.files.find(start)
         if file is None or start not in (self.dispatched_offset, file.start):
@@ -108,8 +108,8 @@ class RecordDispatcher:
     # -- records read from the log
 
     def dispatch_written(self, file: MappedFile, position: int, end: int, count: int) -> bool:
-        """Dispatch records that this process has just written, so that they are in memory, in C or
-        in columns. False, with nothing done: they are few, or none for that."""
+        """Dispatch records that this process has just written (they are in the page cache), in C
+        or in columns. False, with nothing done: too few for columns, or not plain."""
         if self._dispatch_plain(file, position, end, count):
             return True
         if end - position < BLOCK_MIN * LEAST_SIZE:
@@ -121,7 +121,7 @@ class RecordDispatcher:
         return True
 
     def _dispatch_plain(self, file: MappedFile, position: int, end: int, count: int) -> bool:
-        """The same for plain records that nobody listens to, however few, where C reads them."""
+        """In C, whatever their number: plain records of queues without listeners."""
         if self.read_facts is None or self.derive is None:
             return False
         queue_of = self._log.queues.of_record
@@ -134,14 +134,14 @@ class RecordDispatcher:
         return True
 
     def _note_time(self) -> None:
-        """What is stored next is not older than what the log has."""
+        """Keep store timestamps monotonic: the next one is not older than the log's last."""
         self._log.last_store_timestamp = max(
             self._log.last_store_timestamp, self.dispatched_timestamp
         )
 
     def dispatch_block(self, file: MappedFile, block: Block) -> None:
-        """Dispatch a block of the log, in columns or, where it is out of the ordinary, record by
-        record. CorruptRecord when a topic is no name."""
+        """Dispatch a block of the log, in columns or, if it is not plain, record by record.
+        CorruptRecord when a topic is not valid."""
         if self._dispatch_columns(file, block):
             return
         for first in range(0, len(block), CHUNK_RECORDS):
@@ -156,7 +156,7 @@ class RecordDispatcher:
                     self.dispatch_read(facts)
 
     def fact_of(self, record: Scanned, view: memoryview, base: int) -> Fact:
-        """What append would have said of a record. CorruptRecord when its topic is no name."""
+        """The fact that append would have made. CorruptRecord when its topic is not valid."""
         queue = self._log.queues.of_record(record.topic, record.queue_id)
         if queue is None:
             raise CorruptRecord(record.physical_offset, f"its topic is {record.topic!r}")
@@ -172,7 +172,7 @@ class RecordDispatcher:
         )
 
     def dispatch_read(self, facts: list[Fact]) -> None:
-        """Dispatch records read from the log; the index may have some of them already."""
+        """Dispatch records read from the log; the index may have the keys of some already."""
         known = 0
         if self._index is not None:
             self._index.write_pending()
@@ -207,8 +207,8 @@ class RecordDispatcher:
         self._stats.dispatched += count
 
     def _dispatch(self, facts: Facts, opened_max: int) -> None:
-        """Queue entries and keys. After a failure none counts as dispatched, though some queues
-        may have their entries."""
+        """Write queue entries and keys. After a failure none counts as dispatched, although some
+        queues may have their entries."""
         try:
             self._put_entries(facts, opened_max)
         finally:

@@ -1,4 +1,4 @@
-"""The queue entries of a batch of facts, and the arrivals to tell of."""
+"""The queue entries of a batch of facts, and the arrivals for listeners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aerobee.protocol.files.properties import NAME_END, PAIR_END, TAGS
 from aerobee.protocol.files.queue_entry import ENTRY, ENTRY_SIZE
 
 NO_MAX: Final = 1 << 62
-_TAGS_MAX: Final = 10_000  # remembered: somebody who invents tags gets no memory for them
+_TAGS_MAX: Final = 10_000  # cached; bounded, as clients can make up any number of tags
 _TAGS_NAME: Final = TAGS + NAME_END
 _TAGS_SIZE: Final = len(_TAGS_NAME)
 _pack_entry = ENTRY.pack
@@ -26,9 +26,9 @@ _tag_codes: dict[str, int] = {}
 def put_entries(
     settings: StoreSettings, batch: Facts, arrivals: list[Arrival], opened_max: int
 ) -> int:
-    """Write a batch's queue entries, each queue's with one call; how many facts it took. It stops
-    before a queue that needs a new file or new blocks when so many have got them. OSError when the
-    disk refuses: no arrival is noted, and the whole batch is to be tried again."""
+    """Write a batch's queue entries, one call per queue; returns how many facts it took. It stops
+    before the queue that would be the `opened_max`-th plus one to get a new file or blocks.
+    OSError on a disk error: no arrival is noted, and the caller retries the whole batch."""
     touched: list[ConsumeQueue] = []
     known = len(arrivals)
     try:
@@ -37,7 +37,7 @@ def put_entries(
             queue.write_waiting()
     except BaseException:
         del arrivals[known:]
-        for queue in touched:  # the others need not wait for the one that failed
+        for queue in touched:  # one queue's failure does not hold up the others
             with suppress(OSError):
                 queue.write_waiting()
         raise
@@ -51,11 +51,11 @@ def _collect(
     touched: list[ConsumeQueue],
     opened_max: int,
 ) -> int:
-    """The loop that every message passes; how many it took."""
+    """The hot loop of dispatch; returns how many facts it took."""
     tag_codes = _tag_codes
     opened = 0
     for queue, queue_offset, offset, size, time_ms, text, _sys_flag in batch:
-        at = text.rfind(_TAGS_NAME)  # of two the last counts, as in Java's map
+        at = text.rfind(_TAGS_NAME)  # the last of several wins, as in Java's map
         if at < 0 and queue.plain_tags:
             code = 0
         elif at >= 0 and queue.plain_tags and (at == 0 or text[at - 1] == PAIR_END):
@@ -64,7 +64,7 @@ def _collect(
             tag = tag or message_properties.get(text, TAGS) or ""
             found = tag_codes.get(tag)
             code = _remember_tag(tag) if found is None else found
-        elif opened >= opened_max:  # before it has a unit of its own in the queue's extension
+        elif opened >= opened_max:  # before a unit is written to the queue's extension
             return count_up_to(batch, offset)
         else:
             code = _unusual_code(settings, queue, offset + size, text, time_ms)
@@ -77,7 +77,7 @@ def _collect(
                     touched.append(queue)
                 waiting.append(_pack_entry(offset, size, code))
             elif not ahead and offset + size <= queue.max_physical_offset:
-                pass  # it is there: a batch is tried again
+                pass  # already written: this batch is a retry
             elif opened >= opened_max:
                 return count_up_to(batch, offset)
             else:
@@ -103,7 +103,7 @@ def _collect(
 def _unusual_code(
     settings: StoreSettings, queue: ConsumeQueue, end: int, text: str, time_ms: int
 ) -> int:
-    """The tags code where it is not simply that of TAGS: a deliver time, a unit's address."""
+    """The tags code that is not just TAGS' hash: a deliver time, or an extension's address."""
     code = code_of_tag(message_properties.get(text, message_properties.TAGS))
     if queue.is_schedule:
         level = message_properties.get(text, message_properties.DELAY)

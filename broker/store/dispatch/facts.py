@@ -1,6 +1,6 @@
-"""The queue of facts: what append knows of its records, until they are dispatched.
+"""The queue of facts: what append knows about its records, until they are dispatched.
 
-When too many wait they are dropped, and the log is walked instead: `behind`.
+When too many are pending they are dropped, and the log is scanned instead: `behind`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from aerobee.broker.compiled import hot
 from aerobee.broker.store.log.facts import Facts, end_of
 
-WAITING_MAX: Final = 200_000  # facts kept; beyond, the log is walked
+WAITING_MAX: Final = 200_000  # pending facts; beyond that, the log is scanned
 
 
 def count_up_to(facts: Facts, offset: int) -> int:
@@ -25,7 +25,7 @@ def count_up_to(facts: Facts, offset: int) -> int:
 
 
 class FactQueue:
-    """In the log's order. Hands out the first ones, and drops them when they are dispatched."""
+    """Pending facts in log order."""
 
     __slots__ = ("_seen_to", "behind", "forgotten_to", "make", "waiting")
 
@@ -64,7 +64,7 @@ class FactQueue:
         return count, self.waiting[known:count]
 
     def drop_up_to(self, offset: int) -> None:
-        """Records that end at `offset` or before are dispatched."""
+        """Drop the facts of records that end at `offset` or before."""
         count = count_up_to(self.waiting, offset)
         if count == len(self.waiting):
             self.waiting = self.make()
@@ -74,7 +74,7 @@ class FactQueue:
             self.waiting.drop(count)
 
     def forget(self, topic: str, log_end: int) -> None:
-        """Give no queue entries to waiting records of a topic that is deleted."""
+        """Skip queue entries for pending records of a deleted topic."""
         self.forgotten_to = log_end
         if not isinstance(self.waiting, list):
             self.waiting.forget(topic)

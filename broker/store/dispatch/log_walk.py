@@ -1,4 +1,4 @@
-"""The way through the log for a dispatch that has no facts: after a start, or when it is behind."""
+"""Dispatch by scanning the log, where there are no facts: after a start, or when it is behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aerobee.broker.store.log.facts import Fact
 from aerobee.broker.store.log.read_records import read_records
 from aerobee.protocol.files.record_layout import CorruptRecord
 
-STEP_RECORDS: Final = 128  # read and dispatched in one go before the loop gets its turn
+STEP_RECORDS: Final = 128  # read and dispatched before yielding to the event loop
 BLOCK_RECORDS: Final = 2048  # ... in columns
 
 
@@ -22,10 +22,10 @@ class LogWalk:
         self._log = commit_log
         self._dispatcher = dispatcher
         self._deleted: dict[bytes, int] = {}  # topics, and the log's end when they were deleted
-        self.written_from = NOTHING  # what stands from here on was written by this process
+        self.written_from = NOTHING  # the log from here on was written by this process
 
     def skip(self, topic: str) -> None:
-        """The topic is deleted: pass over the records that it has so far."""
+        """The topic is deleted: skip the records that it has so far."""
         self._deleted[topic.encode()] = self._log.max_offset
 
     def end(self) -> None:
@@ -38,7 +38,7 @@ class LogWalk:
         offset = dispatcher.dispatched_offset
         file = files.find(offset)
         if file is None and files.files and offset < files.min_offset:
-            dispatcher.dispatched_offset = files.min_offset  # files were removed before it came
+            dispatcher.dispatched_offset = files.min_offset  # retention removed the rest
             return True
         if file is None or offset >= limit:
             return False
@@ -55,7 +55,7 @@ class LogWalk:
                 if len(facts) >= STEP_RECORDS:
                     break
         except CorruptRecord:
-            if not facts:  # else it is met again, as the first, in the next step
+            if not facts:  # else the next step starts with it, and raises
                 raise
         if facts:
             dispatcher.dispatch_read(facts)

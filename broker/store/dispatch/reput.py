@@ -1,7 +1,7 @@
-"""reput: hands appended records to the dispatcher, soon when somebody listens, else many at once.
+"""reput: hands appended records to the dispatcher, at once if a consumer waits, else in batches.
 
-It works from the facts that append noted; when it is behind it walks the log instead. It never goes
-past `limit()`: what is flushed in SYNC_FLUSH, what is committed with the pool.
+It works from the facts that append noted; when it is behind it scans the log instead. It never goes
+past `limit()`: what is flushed with SYNC_FLUSH, what is committed with the buffer pool.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from aerobee.protocol.files.record_layout import CorruptRecord
 
 log = structlog.get_logger("aerobee.store")
 
-STEP_FACTS: Final = 2048  # dispatched in one go before the loop gets its turn
-FEW_BYTES: Final = 64 << 10  # of a copy: more, and still more follows as a rule
+STEP_FACTS: Final = 2048  # dispatched before yielding to the event loop
+FEW_BYTES: Final = 64 << 10  # of replicated log: a larger piece is usually followed by more
 MANY_BYTES: Final = 2 << 20
-REST_BYTES: Final = 512 << 10  # of a copy: less is dispatched with what follows it
+REST_BYTES: Final = 512 << 10  # of replicated log: less is left for the next dispatch
 TRIES: Final = 30
 RETRY_S: Final = 1.0
-LINGER_S: Final = 0.02  # how long records and keys that nobody waits for may wait for others
+LINGER_S: Final = 0.02  # how long records and keys without listeners may wait to be batched
 
 
 class Reput:
@@ -61,34 +61,34 @@ class Reput:
     # -- when to dispatch
 
     def nudge(self, are_listened: bool) -> None:
-        """Records were appended and may be dispatched: at once when somebody listens, else when
-        they are many."""
+        """Records were appended and may be dispatched: at once if a queue has listeners, else when
+        there are many."""
         self._wake_for(len(self.facts.waiting), are_listened)
 
     def flushed(self) -> None:
-        """More may be dispatched, because it is on disk: at once when somebody listens, else when
-        it is many. Check listeners now: one that came after the put has found nothing."""
+        """More may be dispatched, because it is on disk. Listeners are checked now, not at the
+        append: a consumer that subscribed in between has read only up to what was dispatched."""
         count, new = self.facts.newly_below(self._limit())
         self._wake_for(count, are_listened(new))
 
     def _wake_for(self, count: int, new_are_listened: bool) -> None:
-        """So many may be dispatched."""
+        """`count` may be dispatched."""
         if self.facts.behind or count >= STEP_FACTS or new_are_listened:
             self.wake.set()
         elif count and not self.wake_late.is_set:
             self.wake_late.set()
 
     def catch_up(self) -> None:
-        """Dispatch what waits for others, because somebody asks for it now."""
+        """Dispatch the pending batch now, because a reader asks for it."""
         if self.facts.waiting and not self.facts.behind and not self.failures:
             try:
                 while self.step():
                     pass
             except (OSError, StoreError, CorruptRecord):
-                self.wake.set()  # the coroutine meets it again, and counts
+                self.wake.set()  # the coroutine meets the error again, and counts it
 
     def drain(self) -> bool:
-        """Dispatch all that may be, and write its keys; whether that worked."""
+        """Dispatch everything up to the limit and write its keys; False if that failed."""
         try:
             while self.step():
                 pass
@@ -101,13 +101,13 @@ class Reput:
         return True
 
     def start_at(self, physical_offset: int) -> None:
-        """Begin, or begin again, by walking the log from here."""
+        """Start, or start over, by scanning the log from here."""
         self.dispatcher.dispatched_offset = physical_offset
         self.facts.fall_behind()
 
     def copied(self, offset: int, size: int) -> None:
-        """A slave: records were appended here as its master wrote them; nobody knows them yet. Of
-        many that come, more are dispatched at once."""
+        """On a slave: log of the master was appended, for which there are no facts. Under load
+        dispatch waits for larger pieces."""
         self._walk.written_from = min(self._walk.written_from, offset)
         self.facts.behind = True
         waiting = offset + size - self.dispatcher.dispatched_offset
@@ -117,7 +117,7 @@ class Reput:
             self.wake_late.set()
 
     def forget(self, topic: str) -> None:
-        """Give no queue entries to waiting records of a topic that is deleted."""
+        """Skip queue entries for pending records of a deleted topic."""
         self.facts.forget(topic, self._log.max_offset)
         if self.facts.behind:
             self._walk.skip(topic)
@@ -126,7 +126,7 @@ class Reput:
 
     def step(self, before: int | None = None) -> bool:
         """Dispatch some records, below `before` if given; True when more can be dispatched at once.
-        OSError, StoreError or CorruptRecord when one could not be: it stays the next to try."""
+        OSError, StoreError or CorruptRecord when one fails: the next step begins with it."""
         limit = self._limit() if before is None else min(self._limit(), before)
         more = self._walk_on(limit) if self.facts.behind else self._dispatch_facts(limit)
         if self._index is not None and len(self._index.keys) >= BATCH:
@@ -140,8 +140,8 @@ class Reput:
         batch = facts.first(limit, STEP_FACTS)
         if not batch:
             return False
-        # After a failure nothing is read: the disk may be gone, and the map with it. Nor does the
-        # log know of topics that were deleted.
+        # After a failure nothing is read: the disk may be gone, and the map with it. And the log
+        # does not tell which topics were deleted.
         in_columns = not self.failures and begin_of_all(batch) >= facts.forgotten_to
         try:
             dispatcher.dispatch_appended(batch, in_columns=in_columns)
@@ -150,7 +150,7 @@ class Reput:
             dispatcher.tell_arrivals()
         if facts.waiting:
             return True
-        if limit > dispatcher.dispatched_offset:  # by a blank, when the next file was not made
+        if limit > dispatcher.dispatched_offset:  # a blank, and no next file yet
             dispatcher.dispatched_offset = limit
         return False
 
@@ -178,8 +178,8 @@ class Reput:
                 self.wake.set()
 
     async def _dispatch_all(self) -> None:
-        """Dispatch with pauses. A record whose queue's first file is in the making is waited for,
-        and so is what comes after it; the loop goes on meanwhile."""
+        """Dispatch, yielding to the event loop between steps. Waits, in order, for records whose
+        queue's first file is still being created."""
         while True:
             unready = self._first_unready()
             before = self._limit()
@@ -195,8 +195,8 @@ class Reput:
                 await self._first_files.made(unready[0].files.folder)
 
     def _rest_can_wait(self, before: int) -> bool:
-        """A slave: what is left came while the last step ran, nobody listens, and more follows. Few
-        records would go one by one."""
+        """On a slave: the rest came while the last step ran and no queue has listeners. More is
+        likely to follow, and few records would take the slower path, one by one."""
         rest = self._limit() - self.dispatcher.dispatched_offset
         return (
             self.facts.behind
@@ -207,7 +207,7 @@ class Reput:
         )
 
     def _first_unready(self) -> Fact | None:
-        """The first record of the next step whose queue's file is in the making."""
+        """The first record of the next step whose queue's file is still being created."""
         files = self._first_files
         if files.are_made:
             return None
@@ -215,7 +215,7 @@ class Reput:
         return next((fact for fact in step if files.is_in_making(fact[0].files.folder)), None)
 
     async def run_late(self) -> None:
-        """Dispatch records, and write keys, that stayed alone: no more came in LINGER_S."""
+        """Dispatch incomplete batches of records and keys once no more came within LINGER_S."""
         index = self._index
         while True:
             await self.wake_late.wait()
@@ -224,12 +224,12 @@ class Reput:
             keys_wait = index is not None and index.keys
             if self.dispatcher.dispatched_offset != dispatched_before and not keys_wait:
                 if self.facts.waiting or self.facts.behind:
-                    self.wake_late.set()  # what waits now came later, and has not waited so long
+                    self.wake_late.set()  # what is pending now arrived later
                 continue
             try:
                 if index is not None:
                     index.write_pending()
-                # A step finds out if all is well again.
+                # After failures, a step finds out whether the disk works again.
                 if self.facts.waiting or self.facts.behind or self.failures:
                     self.wake.set()
             except OSError as error:
@@ -243,10 +243,10 @@ class Reput:
             "dispatch failed",
             error,
             call="write",
-            then=f"tried again every second; after {TRIES} tries puts are refused",
+            then=f"retried every second; after {TRIES} tries puts are refused",
         )
         if self.failures == TRIES:
-            remedy = remedy_for(error, "free space or mend the disk")
+            remedy = remedy_for(error, "free space or repair the disk")
             self._refusals.set(
                 Cause.DISPATCH_FAILED,
                 f"queues and index could not be written for the record at "
@@ -255,6 +255,6 @@ class Reput:
             )
 
     def _note_success(self) -> None:
-        log.info("dispatch goes on", after_failures=self.failures)
+        log.info("dispatch resumed", after_failures=self.failures)
         self.failures = 0
         self._refusals.clear(Cause.DISPATCH_FAILED)
