@@ -16,4 +16,4 @@ async def every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
         except Exception:
-            log.exception("background work failed; it is tried again in %g s", seconds)
+            log.exception("background work failed; retry in %g s", seconds)

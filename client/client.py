@@ -1,4 +1,4 @@
-"""`connect` and the client that it gives: the door to everything else."""
+"""`connect` and the client that it returns: the entry point of the SDK."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
 
-if TYPE_CHECKING:  # imported by those who use them
+if TYPE_CHECKING:  # imported when first used
     from aerobee.client.telemetry import Telemetry
     from aerobee.client.why.answer import Why
 
@@ -53,7 +53,7 @@ class connect:
 
     `url` is `mq://[key:secret@]host:port[,host:port...]` of name servers (an Aerobee broker is one
     itself); without it AEROBEE_URL, then mq://127.0.0.1:9876. `timeout` is for single requests,
-    `wait` for how long a cluster that is not there yet is waited for. `on_connection` is called
+    `wait` is how long to wait for a cluster that is not up yet. `on_connection` is called
     when a connection is lost and when it is back. With a `serializer` bodies may be values.
     `telemetry` makes OpenTelemetry's spans and metrics (`aerobee[otel]`).
     """
@@ -90,7 +90,7 @@ class connect:
 class Client:
     """A connection to a cluster. Make it with `connect`, close it when done."""
 
-    telemetry_default = False  # for those who do not say; `opentelemetry-instrument` sets it
+    telemetry_default = False  # where `telemetry` is not given; `opentelemetry-instrument` sets it
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Client:
         if not timeout > 0:
             raise Misuse("timeout is a positive number of seconds")
         if not wait >= 0:
-            raise Misuse("wait is a number of seconds that is not negative")
+            raise Misuse("wait is a number of seconds, 0 or more")
         self._wait = wait
         self._on_connection = on_connection
         self._serializer = serializer
@@ -121,7 +121,7 @@ class Client:
     # -- life
 
     async def open(self) -> Self:
-        """Connect to the first name server that answers; errors say what is wrong."""
+        """Connect to the first name server that answers; the error says why none did."""
         remoting = Remoting(
             lambda connection, command: answer_broker(self._members, connection, command),
             credentials=self._credentials,
@@ -192,10 +192,10 @@ class Client:
         if any(routes.cached(topic) != route for topic, route in before.items()):
             await self._core.presence.beat()
             for consumer in self._members.consumers.values():
-                consumer.request_rebalance()
+                consumer._member.request_rebalance()
 
     async def close(self) -> None:
-        """Close what is still open of it: consumers drain and leave their groups."""
+        """Close it and all that it opened: consumers drain and leave their groups."""
         core = self._core_or_none
         if core is None:
             return
@@ -204,7 +204,7 @@ class Client:
             for consumer in list(self._members.consumers.values()):
                 try:
                     await consumer.close()
-                except Exception as error:  # the others are to commit and leave all the same
+                except Exception as error:  # the others still have to commit and leave
                     errors.append(error)
         finally:
             tasks = [*self._tasks, *self._members.tasks]
@@ -236,7 +236,7 @@ class Client:
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this client."""
+        """The id under which brokers know this client."""
         return self._core.client_id
 
     @property
@@ -259,10 +259,10 @@ class Client:
         durable: bool = True,
         timeout: float | None = None,
     ) -> Receipt:
-        """Store one message and give its receipt.
+        """Store one message and return its receipt.
 
         `tag` is what consumers filter by, `key` what queries find it by; messages with the same
-        `order_key` share a queue and stay in order. `delay` (seconds) or `deliver_at` keep it back.
+        `order_key` share a queue and stay in order. `delay` (seconds) or `deliver_at` defer it.
         `durable=False` does not wait for the flush that the broker is set to.
         Unconfirmed is raised when it is unknown whether the message was stored.
         """
@@ -282,7 +282,7 @@ class Client:
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Send without waiting for an answer: the message may be lost. Gives its id."""
+        """Send without waiting for an answer: the message may be lost. Returns its id."""
         sender = self._core.sender
         message = sender.make(topic, body, tag, key, order_key, properties)
         await sender.send_oneway(message)
@@ -334,7 +334,7 @@ class Client:
     def transactions(
         self, topic: str, *, group: str, check: Check, timeout: float | None = None
     ) -> TransactionProducer:
-        """A producer of transactions; `check` tells the broker what became of a half message."""
+        """A producer of transactions; `check` answers when the broker asks for a half's outcome."""
         core = self._core
         return TransactionProducer(
             core.sender,
@@ -358,7 +358,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Message:
-        """Send a message and give the reply of the consumer that handles it (`message.reply`).
+        """Send a message and return the reply of the consumer that handles it (`message.reply`).
 
         RequestTimeout when none comes within `timeout`.
         """
@@ -366,7 +366,7 @@ class Client:
         return await self._requests.ask(message, timeout or self._timeout)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
-        """Take back a delayed message before its time; gives its id. (Receipts have the handle.)"""
+        """Cancel a delayed message before it is due; returns its id. (Receipts have the handle.)"""
         core = self._core
         try:
             broker = recall_handle_of(recall_handle).broker_name
@@ -417,7 +417,7 @@ class Client:
             options=options or ConsumerOptions(),
         )
 
-    # -- reading by hand, queries, administration
+    # -- reading without a group, queries, administration
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read."""
@@ -433,7 +433,7 @@ class Client:
         tags: str | Iterable[str] | None = None,
         sql: str | None = None,
     ) -> Pulled:
-        """Read a queue by hand, outside of any group; `wait` seconds when there is nothing yet."""
+        """Read a queue without a group; waits up to `wait` seconds for the first message."""
         subscription = subscribe(queue.topic, tags, sql, 0)
         return await query.pull_queue(
             self._core, queue, queue_offset, count=count, wait=wait, subscription=subscription
@@ -463,9 +463,9 @@ class Client:
         sql: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Message]:
-        """Stored messages: those with a key, or those of a time (all of the topic without one)."""
+        """Stored messages: those with a key, or those of a time range (by default all)."""
         if key is not None and (tags is not None or sql is not None):
-            raise Misuse("give a key, or tags or sql: the index of keys knows no more")
+            raise Misuse("give either a key, or tags or sql: the index finds messages by key only")
         if key is None:
             subscription = subscribe(topic, tags, sql, 0)
             count = 0
@@ -493,10 +493,10 @@ class Client:
         return await query.by_id(self._core, message_id, topic)
 
     async def why(self, message_id: str, topic: str | None = None, group: str | None = None) -> Why:
-        """Where a message is: its life, and for the group (for each without one) one verdict.
+        """Where a message is: its history, and one verdict for the group (by default for each).
 
-        Nothing is guessed: what no broker has evidence of is `unknown`. A message that is not
-        there is an answer too. Without `topic` all topics are searched.
+        Nothing is guessed: without evidence from a broker the verdict is `unknown`. A missing
+        message gets a verdict, too. Without `topic` all topics are searched.
         """
         from aerobee.client.why.why import explain
 

@@ -22,7 +22,7 @@ class Misuse(AerobeeError, ValueError):
 
 
 class Reject(Exception):
-    """Raise it in a handler to put the message to the dead letters at once, with this text."""
+    """Raise it in a handler to move the message to the dead letters at once, with this reason."""
 
 
 class Closed(AerobeeError):
@@ -48,12 +48,14 @@ class RequestTimeout(AerobeeError):
 
 
 class Overloaded(AerobeeError):
-    """More sends are under way than get through; nothing was sent of this one."""
+    """Too many sends are in flight; this one was not sent."""
 
     retriable = True
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, hint="nothing was sent; send less at a time, or look at the broker")
+        super().__init__(
+            text, hint="nothing was sent; limit the sends in flight, or look at the broker"
+        )
 
 
 class Unconfirmed(AerobeeError):
@@ -64,7 +66,7 @@ class Unconfirmed(AerobeeError):
     def __init__(self, text: str, *, message_id: str, topic: str) -> None:
         super().__init__(
             text,
-            hint="it may be stored: look it up by its id, or resend if consumers ignore doubles",
+            hint="it may be stored: look it up by its id, or resend if consumers are idempotent",
         )
         self.message_id = message_id
         self.topic = topic
@@ -91,7 +93,7 @@ class SendsFailed(AerobeeError):
 
 
 class BrokerError(AerobeeError):
-    """The broker's refusal: `code` and `remark` are its own words."""
+    """The broker refused: `code` and `remark` are those of its answer."""
 
     def __init__(self, code: int, remark: str | None, *, what: str = "the request") -> None:
         row = _REFUSALS.get(code, _Refusal("", False))
@@ -157,22 +159,22 @@ _REFUSALS: Final[dict[int, _Refusal]] = {
     ),
     21: _Refusal("the offset is outside the queue; start from the offset it names", True),
     23: _Refusal("correct the expression", False, FilterRefused),
-    24: _Refusal("the next heartbeat brings the subscription", True),
-    25: _Refusal("the next heartbeat brings the subscription", True),
+    24: _Refusal("the next heartbeat registers the subscription", True),
+    25: _Refusal("the next heartbeat registers the subscription", True),
     26: _Refusal(
         "create it with `aerobee group create` or switch autoCreateSubscriptionGroup on",
         False,
         GroupNotFound,
     ),
-    27: _Refusal("the next heartbeat brings the filter", True),
-    28: _Refusal("the next heartbeat brings the filter", True),
+    27: _Refusal("the next heartbeat registers the filter", True),
+    28: _Refusal("the next heartbeat registers the filter", True),
     29: _Refusal("check names, queue ids and counts", False),
-    204: _Refusal("another broker may take it", True),
-    205: _Refusal("another broker may take it", True),
+    204: _Refusal("another broker may accept it", True),
+    205: _Refusal("another broker may accept it", True),
     206: _Refusal("start a consumer of the group", True),
     207: _Refusal("the consumer did not answer in time", True),
     215: _Refusal("slow down, then try again", True, BrokerBusy),
-    1500: _Refusal("the broker is going down; another one may take it", True),
+    1500: _Refusal("the broker is shutting down; another one may accept it", True),
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from aerobee.client.consuming.consumer import Consumer
 from aerobee.client.consuming.handed import Handed
+from aerobee.client.consuming.membership import Membership
 from aerobee.client.producing.requests import Requests
 from aerobee.client.producing.transactions import TransactionProducer, dispatch_check
 from aerobee.client.transport.connection import Connection
@@ -24,7 +25,7 @@ log = logging.getLogger("aerobee.client")
 
 @dataclass(slots=True)
 class Members:
-    """Those of one client that belong to groups, by group: brokers ask for them."""
+    """The consumers and transaction producers of one client, by group."""
 
     consumers: dict[str, Consumer] = field(default_factory=dict)
     producers: dict[str, TransactionProducer] = field(default_factory=dict)
@@ -64,7 +65,7 @@ def _take_reply(members: Members, _: Connection, command: Command) -> Command:
 def _members_changed(members: Members, _: Connection, command: Command) -> Command:
     consumer = members.consumers.get(command.ext.get("consumerGroup", ""))
     if consumer is not None:
-        consumer.request_rebalance()
+        consumer._member.request_rebalance()
     return command.answer(ResponseCode.SUCCESS)
 
 
@@ -81,7 +82,7 @@ def _reset_offsets(members: Members, _: Connection, command: Command) -> Command
     mine = set(consumer.queues)
     for queue, offset in pairs:
         if queue in mine:
-            log.info("the broker moves group %s on %s to %d", consumer.group, queue, offset)
+            log.info("the broker resets group %s on %s to offset %d", consumer.group, queue, offset)
             consumer.seek(queue, offset)
     return command.answer(ResponseCode.SUCCESS)
 
@@ -96,7 +97,7 @@ def _consumer_status(members: Members, _: Connection, command: Command) -> Comma
         return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark="no such consumer here")
     table = {
         row.queue: row.commit_offset
-        for row in consumer.process_queues
+        for row in consumer._member.assignment.process_queues
         if row.queue.topic == command.ext.get("topic")
     }
     body = fastjson.dumps({"messageQueueTable": table})
@@ -107,17 +108,17 @@ def _running_info(members: Members, _: Connection, command: Command) -> Command:
     consumer = members.consumers.get(command.ext.get("consumerGroup", ""))
     if consumer is None:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
-    return command.answer(ResponseCode.SUCCESS, body=fastjson.dumps(_describe(consumer)))
+    return command.answer(ResponseCode.SUCCESS, body=fastjson.dumps(_describe(consumer._member)))
 
 
 def _consume_directly(members: Members, connection: Connection, command: Command) -> Command | None:
-    """Have the application handle a stored message now; the answer comes when it has."""
+    """Have the application handle a stored message now; answers when that is done."""
     consumer = members.consumers.get(command.ext.get("consumerGroup", ""))
     if consumer is None:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
     broker = command.ext.get("brokerName", "")
-    handed = Handed(decode_record(bytes(command.body)), broker, consumer.serializer)
-    consumer.hand_in(handed.message)
+    handed = Handed(decode_record(bytes(command.body)), broker, consumer._member.serializer)
+    consumer._member.hand_in(handed.message)
     task = asyncio.create_task(_answer_later(connection, command, handed), name="handed message")
     members.tasks.add(task)
     task.add_done_callback(members.tasks.discard)
@@ -130,29 +131,30 @@ async def _answer_later(connection: Connection, command: Command, handed: Handed
         connection.answer(command.answer(ResponseCode.SUCCESS, body=body))
 
 
-def _describe(consumer: Consumer) -> dict[str, Any]:
+def _describe(member: Membership) -> dict[str, Any]:
+    rows = member.assignment.process_queues
     queues = {
         row.queue: {
             "cachedMsgCount": row.unfinished,
             "cachedMsgSizeInMiB": row.unfinished_bytes >> 20,
             "commitOffset": row.commit_offset,
             "droped": row.revoked,
-            "locked": consumer.locks_queues,
+            "locked": member.locks_queues,
         }
-        for row in consumer.process_queues
+        for row in rows
     }
-    topics = {row.queue.topic for row in consumer.process_queues}
+    topics = {row.queue.topic for row in rows}
     return {
         "mqPopTable": {},
         "mqTable": queues,
         "properties": {
             "PROP_CLIENT_VERSION": "V5_5_0",
-            "PROP_CONSUMEORDERLY": "true" if consumer.orderly else "false",
+            "PROP_CONSUMEORDERLY": "true" if member.orderly else "false",
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-            "PROP_NAMESERVER_ADDR": ";".join(consumer.core.routes.name_servers),
+            "PROP_NAMESERVER_ADDR": ";".join(member.core.routes.name_servers),
         },
         "statusTable": {},
-        "subscriptionSet": [consumer.subscription(topic).describe() for topic in sorted(topics)],
+        "subscriptionSet": [member.subscription(topic).describe() for topic in sorted(topics)],
         "userConsumerInfo": {},
     }
 

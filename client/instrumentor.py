@@ -16,7 +16,7 @@ from aerobee.client.client import Client
 
 
 class AerobeeInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Telemetry for all that do not say `telemetry=False`."""
+    """Telemetry for all clients without `telemetry=False`."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         return ("aerobee >= 0.1",)

@@ -1,4 +1,4 @@
-"""What goes out and what comes in: outgoing messages, receipts, received messages."""
+"""Outgoing messages, receipts, and received messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BY_CODE: Final = {
 
 
 class Receipt(NamedTuple):
-    """The broker's word that it has stored a message."""
+    """The broker's confirmation that it has stored a message."""
 
     topic: str
     message_id: str
@@ -60,7 +60,7 @@ class Receipt(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the broker reached all the durability that it is set to."""
+        """Whether the broker reached the durability that it is configured for."""
         return self.durability in _FULL
 
 
@@ -70,7 +70,7 @@ _FULL: Final = frozenset(
 
 
 def durability_of(code: int, flush_mode: str | None, waited: bool) -> Durability:
-    """What an answer to a send says; only of an Aerobee broker the flush mode is known."""
+    """The status in a send's answer; the flush mode is known of Aerobee brokers only."""
     if code == 0 and not waited:
         return Durability.CACHED
     if code == 0 and flush_mode is not None:
@@ -79,7 +79,7 @@ def durability_of(code: int, flush_mode: str | None, waited: bool) -> Durability
 
 
 def delay_level(seconds: float) -> int:
-    """The smallest delay level that waits at least so long; the last one for anything longer."""
+    """The smallest delay level of at least this delay; the last one for anything longer."""
     for level, level_seconds in enumerate(DELAY_LEVELS, 1):
         if seconds <= level_seconds:
             return level
@@ -112,13 +112,13 @@ def check_properties(properties: Mapping[str, str]) -> None:
     """Misuse when a property could not be read back as it was given."""
     for name, value in properties.items():
         if name in _RESERVED:
-            raise Misuse(f"property {name!r} has a meaning of its own: use the matching option")
+            raise Misuse(f"property {name!r} is reserved: use the matching option")
         if not name or not isinstance(value, str) or not value:
-            raise Misuse(f"property {name!r}: name and value must be text that is not empty")
+            raise Misuse(f"property {name!r}: name and value must be non-empty text")
         for text in (name, value):
             if props.NAME_END in text or props.PAIR_END in text:
                 raise Misuse(
-                    f"property {name!r} contains \\x01 or \\x02, which end names and values"
+                    f"property {name!r} contains \\x01 or \\x02, which separate names and values"
                 )
 
 
@@ -126,7 +126,7 @@ def checked_text(what: str, text: str) -> str:
     """A tag or key that can travel in a property."""
     if not isinstance(text, str) or not text:
         article = "an" if what[0] in "aeiou" else "a"
-        raise Misuse(f"{article} {what} is text that is not empty, not {text!r}")
+        raise Misuse(f"{article} {what} must be non-empty text, not {text!r}")
     if props.NAME_END in text or props.PAIR_END in text:
         raise Misuse(f"the {what} {text!r} contains \\x01 or \\x02")
     return text
@@ -138,7 +138,9 @@ def check_encoded(properties: str) -> None:
         size = len(properties.encode())
     except UnicodeEncodeError as error:
         bad = error.object[error.start : error.end]
-        raise Misuse(f"tag, keys and properties are sent as UTF-8, which has no {bad!a}") from None
+        raise Misuse(
+            f"tag, keys and properties are sent as UTF-8, which cannot encode {bad!a}"
+        ) from None
     if size > props.PROPERTIES_SIZE_MAX:
         raise Misuse(
             f"tag, keys and properties take {size} bytes; "
@@ -150,7 +152,7 @@ _PLAIN_KEY: Final = re.compile(r"[^\x00-\x20]+")
 
 
 def key_text(key: str | Iterable[str]) -> str:
-    """Several keys are kept apart by blanks, so a single one has none."""
+    """Keys are separated by blanks, so a single one must not contain any."""
     if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
         return key
     keys = [key] if isinstance(key, str) else list(key)
@@ -162,12 +164,12 @@ def key_text(key: str | Iterable[str]) -> str:
 
 def timestamp_ms(moment: datetime | float | int) -> int:
     """Milliseconds of a datetime (one without a zone is local time) or of Unix seconds."""
-    # Cut, not rounded, as the broker cuts its own time: what is stored now is not before now.
+    # Truncated, not rounded, as the broker does: a message stored now is never before now.
     try:
         seconds = moment.timestamp() if isinstance(moment, datetime) else moment
         return math.floor(seconds * 1000)
     except (ValueError, OverflowError):
-        raise Misuse(f"{moment!r} is no time") from None
+        raise Misuse(f"{moment!r} is not a time") from None
 
 
 def _time(ms: int) -> datetime:
@@ -194,7 +196,7 @@ class DeliveringQueue(Protocol):
 
 
 class Received:
-    """What a message that came from a broker says of itself."""
+    """The attributes of a message that came from a broker."""
 
     __slots__ = (
         "_body",
@@ -219,18 +221,18 @@ class Received:
         self.finished = False  # acked, or handed back
         self.reconsume_times = stored.reconsume_times
         self._delivery = delivery
-        self._serializer = serializer  # of the queue, where it came by one
+        self._serializer = serializer  # the queue's, if it came from one
         self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it is stored; of a retry queue when it comes from one."""
+        """Its offset in the queue it came from, which may be a retry queue."""
         return MessageQueue(self.stored.topic, self.broker, self.stored.queue_id)
 
     @property
     def body(self) -> bytes:
-        """The body, inflated when the producer had compressed it."""
+        """The body, decompressed if the producer had compressed it."""
         if self._body is None:
             raw = self.stored.body
             flag = self.stored.sys_flag
@@ -239,7 +241,7 @@ class Received:
 
     @property
     def value(self) -> Any:
-        """What the serializer makes of the body."""
+        """The body decoded by the serializer."""
         serializer = self._serializer if self._delivery is None else self._delivery.serializer
         if serializer is None:
             raise Misuse("no serializer was given: connect(serializer=JSON), or ConsumerOptions")
@@ -275,14 +277,14 @@ class Received:
 
     @property
     def keys(self) -> list[str]:
-        # At the blank only, as brokers do: other scripts' blanks are part of a key.
+        # Only at U+0020, as brokers do: other white space is part of a key.
         return [
             key for key in (props.get(self.stored.properties, props.KEYS) or "").split(" ") if key
         ]
 
     @property
     def failure(self) -> str | None:
-        """Why it was retried or rejected the last time, if that was said."""
+        """Why it was retried or rejected the last time, if a reason was given."""
         return props.get(self.stored.properties, props.LAST_FAILURE)
 
     @property
@@ -311,7 +313,7 @@ class Message(Received):
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Say that it is done: the group does not get it again."""
+        """Acknowledge it: the group does not get it again."""
         self._delivered().finish(self)
 
     async def retry(self, delay: float | None = None, *, reason: str = "") -> None:
@@ -323,17 +325,17 @@ class Message(Received):
         await self._delivered().retry(self, delay, reason)
 
     async def reject(self, reason: str = "") -> None:
-        """Put it to the group's dead letters at once: no retry can help."""
+        """Move it to the group's dead letters at once, without retries."""
         await self._delivered().reject(self, reason)
 
     async def reply(self, body: Body, *, properties: Mapping[str, str] | None = None) -> bool:
-        """Answer a message that was sent by `request`; it is not acked by that.
+        """Reply to a message that was sent by `request`; this does not ack it.
 
         False when the client that asked is gone.
         """
         return await self._delivered().reply(self, body, properties)
 
-    def again(self) -> Message:
+    def _again(self) -> Message:
         """The same message for one more attempt in its queue; this one is finished."""
         message = Message(self.stored, self.broker, self._delivery)
         message.reconsume_times = self.reconsume_times + 1
@@ -342,17 +344,19 @@ class Message(Received):
 
     def _delivered(self) -> DeliveringQueue:
         if self._delivery is None:
-            raise Misuse("only what a consumer delivered can be acked, retried or replied to")
+            raise Misuse(
+                "only a message that a consumer delivered can be acked, retried or replied to"
+            )
         return self._delivery
 
 
 def given_body(message: Outgoing) -> bytes:
-    """The body as the producer was given it."""
+    """The body as given to the producer."""
     return inflate(message.body, message.sys_flag) if message.sys_flag else message.body
 
 
 def inflate(raw: bytes, sys_flag: int) -> bytes:
-    """The body as it was before compressing; AerobeeError when it cannot be."""
+    """The decompressed body; AerobeeError when it cannot be decompressed."""
     try:
         return compression.inflate(raw, sys_flag)
     except compression.CannotInflate as error:

@@ -1,4 +1,4 @@
-"""The pytest fixture `aerobee_broker`: a real broker for one test, there once Aerobee is installed.
+"""The pytest fixture `aerobee_broker`: a real broker for one test, if Aerobee is installed.
 
 pytest imports this module in every project that has Aerobee installed, so nothing of Aerobee is
 imported before a test asks for the fixture.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _async_fixture() -> Callable[..., Any]:
-    """pytest-asyncio's fixture where it is installed: pytest's own cannot await."""
+    """pytest-asyncio's fixture decorator if installed: pytest's own cannot await."""
     try:
         import pytest_asyncio
     except ImportError:

@@ -11,14 +11,14 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Serializer:
-    """`dumps` makes the body of a value, `loads` the value of a body."""
+    """`dumps` encodes a value as a body, `loads` decodes it."""
 
     dumps: Callable[[Any], bytes]
     loads: Callable[[bytes], Any]
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know: a model of Pydantic's."""
+    """The fallback for types that msgspec does not know: Pydantic models."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} cannot be serialized")
@@ -37,14 +37,14 @@ MSGPACK: Final = Serializer(_dump_msgpack, msgspec.msgpack.decode)
 
 
 def json_of(kind: Any) -> Serializer:
-    """JSON of one type, and checked: a dataclass, a TypedDict, a Pydantic model."""
+    """JSON validated against one type: a dataclass, a TypedDict, a Pydantic model."""
     if hasattr(kind, "model_validate_json"):
         return _checked(_dump_json, kind.model_validate_json)
     return _checked(_dump_json, msgspec.json.Decoder(kind).decode)
 
 
 def msgpack_of(kind: Any) -> Serializer:
-    """MessagePack of one type, and checked."""
+    """MessagePack validated against one type."""
     if hasattr(kind, "model_validate"):
         decode = msgspec.msgpack.decode
         return _checked(_dump_msgpack, lambda body: kind.model_validate(decode(body)))
@@ -52,7 +52,7 @@ def msgpack_of(kind: Any) -> Serializer:
 
 
 def _checked(dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> Serializer:
-    """What a consumer could not read is not sent: it would end among the dead letters."""
+    """Validate before sending: an invalid body would end up among the dead letters."""
 
     def dumps_readable(value: Any) -> bytes:
         body = dumps(value)

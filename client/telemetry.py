@@ -1,11 +1,11 @@
 """OpenTelemetry for one client, when it is asked for: `connect(url, telemetry=True)`.
 
-Spans and metrics by the messaging conventions (1.44, in development: their names stand here alone).
+Spans and metrics by the messaging conventions (1.44, in development: only this module names them).
 The context travels in message properties under the names of its fields (`traceparent`,
 `tracestate`, `baggage`), as OpenTelemetry's Java agent writes them, so that one trace goes through
 both, and through retries and timers, which keep properties.
 
-What is called here depends on `opentelemetry-api`; without an SDK that exports, it does nothing.
+It needs `opentelemetry-api` only; without an SDK that exports, the calls do nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5,
 
 
 class Telemetry:
-    """Makes the spans of one client, and counts."""
+    """The spans and metrics of one client."""
 
     def __init__(self) -> None:
         try:
@@ -86,7 +86,7 @@ class Telemetry:
     # -- context in properties
 
     def with_context(self, text: str) -> str:
-        """A message's properties with the current context, where there is one."""
+        """A message's properties with the current context, if there is one."""
         carrier: dict[str, str] = {}
         self._propagate.inject(carrier)
         if not carrier:
@@ -151,7 +151,7 @@ class Telemetry:
     def received(
         self, topic: str, group: str, found: Sequence[Mapping[str, str]], broadcast: bool
     ) -> None:
-        """A pull has brought messages with these properties."""
+        """A pull has returned messages with these properties."""
         attributes = self._attributes(RECEIVE, topic) | _consumer(group, broadcast)
         attributes[_BATCH_COUNT] = len(found)
         links = [link for each in found if (link := self._link(each)) is not None]

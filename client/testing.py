@@ -1,11 +1,11 @@
-"""A real broker inside a test: in this process, in a temporary folder, on free ports, in no time.
+"""A real broker inside a test: in this process, in a temporary folder, on free ports, started fast.
 
     async with EmbeddedBroker() as broker:
         async with connect(broker.url) as mq:
             await mq.send("reminders", b"...", delay=7200)
             await broker.advance(hours=2)          # and it is due
 
-Time goes on as usual and also by `advance`: what waits in the broker by time (delays, retries,
+Time passes as usual, and by `advance`: what is due in the broker (delays, retries,
 transaction checks, retention) happens then, in order. The pytest fixture is `aerobee_broker`.
 """
 
@@ -36,13 +36,13 @@ DEFAULTS: Final[dict[str, object]] = {
     "flushDiskType": "ASYNC_FLUSH",
     "metricsExporterType": "DISABLE",
     "shutdownWaitTimeSeconds": 0,
-    # What only ticks makes hours pass slowly: `advance` stops at every tick.
+    # Frequent timers make `advance` slow: it stops at every one.
     "flushIntervalCommitLog": 60_000,
     "flushIntervalConsumeQueue": 60_000,
     "timerFlushIntervalMs": 60_000,
     "cleanResourceInterval": 60_000,
     "scanNotActiveBrokerInterval": 60_000,
-    "channelExpiredTimeout": 2**31 - 1,  # heartbeats go by real time
+    "channelExpiredTimeout": 2**31 - 1,  # clients send heartbeats by real time
     "diskGuardEnable": False,
 }
 
@@ -51,7 +51,7 @@ class EmbeddedBroker:
     """A broker with its name service, running from entering the block until leaving it.
 
     Settings are those of broker.conf: `EmbeddedBroker(flushDiskType="SYNC_FLUSH")`. With a `folder`
-    the store is kept there, so that a second broker can go on with it.
+    the store is kept there, so that a second broker can open it.
     """
 
     def __init__(self, folder: Path | None = None, **settings: object) -> None:
@@ -143,5 +143,5 @@ class EmbeddedBroker:
     async def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:
-        """Move the broker's time on; everything that falls due meanwhile happens, in order."""
+        """Move the broker's clock forward; everything that becomes due happens, in order."""
         await self.clock.advance(days * 86400 + hours * 3600 + minutes * 60 + seconds)

@@ -44,7 +44,7 @@ class Worker:
         serializer: Serializer | None = None,
         telemetry: bool | None = None,
     ) -> None:
-        """As `connect`; a cluster that is not there is waited for."""
+        """As `connect`; waits for a cluster that is not up yet."""
         self.url = url
         self._timeout = timeout
         self._wait = wait
@@ -92,16 +92,18 @@ class Worker:
     def mq(self) -> Client:
         """The client, for handlers that send."""
         if self._client is None:
-            raise Closed("the worker does not run")
+            raise Closed("the worker is not running")
         return self._client
 
     async def run(self, *, concurrency: int | None = None) -> None:
-        """Run the handlers until `stop`; then let those at work end, and commit.
+        """Run the handlers until `stop`; then let the running ones finish, and commit.
 
-        `concurrency` is for every handler, in the place of its own.
+        `concurrency` overrides that of every handler.
         """
         if not self._declared:
-            raise Misuse("the worker has no handler: declare one by @app.handler(topic, group=...)")
+            raise Misuse(
+                "the worker has no handler: declare one with @app.handler(topic, group=...)"
+            )
         self._stop = asyncio.Event()
         opened = connect(
             self.url,
@@ -130,6 +132,6 @@ class Worker:
         self._client = None
 
     def stop(self) -> None:
-        """End `run`, once the handlers at work have ended."""
+        """End `run` once the running handlers have finished."""
         if self._stop is not None:
             self._stop.set()

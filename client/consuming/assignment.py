@@ -1,4 +1,4 @@
-"""Which queues a consumer reads: joins the group, splits the queues, moves offsets, commits."""
+"""Which queues a consumer reads: joins the group, rebalances, moves offsets, commits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger("aerobee.consumer")
 
 REBALANCE_SECONDS: Final = 20.0
 NO_ANSWER: Final = (ConnectFailed, ConnectionLost, RequestTimeout)
-INCOMPLETE_SECONDS: Final = 1.0  # the next look while a topic has no route or a lock is missing
+INCOMPLETE_SECONDS: Final = 1.0  # to the next try while a topic has no route or a lock is missing
 
 
 class Assignment:
@@ -67,8 +67,8 @@ class Assignment:
             )
         self._offsets = self._offsets_store()
         self._queues: dict[MessageQueue, ProcessQueue] = {}
-        self._old_queues: set[MessageQueue] = set()  # those that were there at the start
-        self._missed: set[str] = set()  # topics that do not exist, which was said
+        self._old_queues: set[MessageQueue] = set()  # those that existed at the start
+        self._missed: set[str] = set()  # missing topics that were logged
         self._wanted = asyncio.Event()
         self._incomplete = False
         self._reading = False
@@ -91,7 +91,7 @@ class Assignment:
             if route is not None:
                 self._old_queues.update(route.read_queues())
         if not self._core.routes.broker_addresses:
-            await self._core.routes.refresh(TEMPLATE_TOPIC)  # to know at least the brokers
+            await self._core.routes.refresh(TEMPLATE_TOPIC)  # to know the brokers at least
         await self._check_sql()
         await self._core.presence.join_consumer(self._consumer.group, self.describe)
         await self._rebalance(first=True)
@@ -108,7 +108,7 @@ class Assignment:
             self._tasks.append(asyncio.create_task(renewing, name=name))
 
     async def _check_sql(self) -> None:
-        """A broker refuses a wrong expression here, not later in silence."""
+        """Let brokers check SQL filters now: else an invalid one would silently match nothing."""
         for row in self.subscriptions.values():
             if row.kind != SQL92:
                 continue
@@ -169,7 +169,7 @@ class Assignment:
             "unitMode": False,
         }
 
-    # -- what is ours
+    # -- the assigned queues
 
     @property
     def process_queues(self) -> list[ProcessQueue]:
@@ -190,7 +190,7 @@ class Assignment:
         return found
 
     def request(self) -> None:
-        """Look at the group anew, soon."""
+        """Rebalance soon."""
         self._wanted.set()
 
     async def _keep_balanced(self) -> None:
@@ -200,12 +200,12 @@ class Assignment:
                 async with asyncio.timeout(wait):
                     await self._wanted.wait()
             except TimeoutError:
-                pass  # nobody asked: it is time all the same
+                pass  # no request: the periodic rebalance is due
             self._wanted.clear()
             await self._rebalance()
 
     async def _rebalance(self, *, first: bool = False) -> None:
-        """Look at every topic; only the first time a refusal is the caller's to see."""
+        """Rebalance every topic; refusals are raised the first time, and logged later."""
         self._incomplete = False
         before = self.queues
         for topic in self.subscriptions:
@@ -239,13 +239,13 @@ class Assignment:
         except NoRoute:
             if topic != self._retry_topic and topic not in self._missed:
                 self._missed.add(topic)
-                text = "group %s waits for topic %r, which does not exist (yet) by name servers %s"
+                text = "group %s waits for topic %r, which name servers %s do not know (yet)"
                 servers = ", ".join(self._core.routes.name_servers)
                 log.warning(text, self._consumer.group, topic, servers)
             return None
         if topic in self._missed:
             self._missed.discard(topic)
-            log.warning("group %s: topic %r is there now", self._consumer.group, topic)
+            log.warning("group %s: topic %r exists now", self._consumer.group, topic)
         return route
 
     async def _rebalance_topic(self, topic: str, *, first: bool) -> None:
@@ -272,14 +272,14 @@ class Assignment:
             locked, _ = await order_locks.lock(self._core, self._consumer.group, missing)
             self._incomplete |= len(locked) < len(missing)
             missing = [queue for queue in missing if queue in locked]
-        # Each to its end: the next look must not meet one that is still being taken.
+        # Wait for all: the next rebalance must not meet a queue that is still being taken.
         taken = await asyncio.gather(*map(self._take, missing), return_exceptions=True)
         for error in taken:
             if error is not None:
                 raise error
 
     async def _probe(self, queue: MessageQueue) -> None:
-        """The broker has not taken our heartbeat: its answer to a pull says why."""
+        """The broker has refused our heartbeat: its answer to a pull says why."""
         await pull(
             self._core.remoting,
             self._core.routes.address(queue.broker_name),
@@ -291,7 +291,7 @@ class Assignment:
         )
 
     async def _members(self, route: Route) -> list[str]:
-        """Who is in the group, by the first broker that answers: every one of them knows."""
+        """The group's client ids, from the first broker that answers: every one knows them."""
         unreached: AerobeeError = NoRoute(f"no broker of topic {route.topic!r} is known")
         for part in route.parts:
             try:
@@ -304,14 +304,14 @@ class Assignment:
             except NO_ANSWER as error:
                 unreached = error
             except BrokerError as error:
-                if error.code == 1:  # the broker does not know anybody of the group yet
+                if error.code == 1:  # the broker knows no member of the group yet
                     return []
                 raise
             else:
                 return sorted(fastjson.loads(answer.body).get("consumerIdList") or ())
         raise unreached
 
-    # -- queues come and go
+    # -- queues are taken and given up
 
     async def _take(self, queue: MessageQueue) -> None:
         offset = await self._offsets.load(queue)
@@ -343,7 +343,7 @@ class Assignment:
         process_queue.locked_until = order_locks.expiry()
         self._queues[queue] = process_queue
         if not self._reading:
-            return  # moved while closing: the next member reads from there
+            return  # moved while closing: the next owner reads from there
         name = f"read {queue.topic}/{queue.queue_id} of {queue.broker_name}"
         process_queue.reader = asyncio.create_task(
             read_queue(self._consumer, process_queue), name=name
@@ -374,13 +374,13 @@ class Assignment:
             await order_locks.unlock(self._core, self._consumer.group, queues)
 
     def drop(self, process_queue: ProcessQueue) -> None:
-        """The queue's lock is no longer sure: stop, and try to get it again."""
+        """The queue's lock may have expired: stop reading, and try to lock it again."""
         self._end(process_queue)
         self._incomplete = True
         self.request()
 
     def move(self, process_queue: ProcessQueue, queue_offset: int) -> None:
-        """Read on from another offset, forgetting what was taken."""
+        """Continue from another offset; messages in flight are dropped."""
         if process_queue.revoked:
             return
         self._end(process_queue)
@@ -389,11 +389,11 @@ class Assignment:
             moved.running.clear()
         self._begin(moved)
 
-    # -- offsets and locks, from time to time
+    # -- periodic: offsets and locks
 
     async def _commit_all(self) -> None:
-        """What a broker that was stopped has not read is sent again, and confirmed, one round
-        later: nothing else would tell that it was lost."""
+        """One-way commits, except for offsets that did not move since the last round: those are
+        sent again with an answer, as a broker that was stopping may not have read them."""
         rows = self.process_queues
         resting = [row for row in rows if row.confirmed != row.commit_offset == row.committed]
         await self._commit([row for row in rows if row not in resting], confirm=False)
@@ -423,5 +423,5 @@ class Assignment:
         for queue, process_queue in list(self._queues.items()):
             if queue in locked:
                 process_queue.locked_until = order_locks.expiry()
-            elif queue in refused:  # without an answer a lock is good until it expires
+            elif queue in refused:  # without an answer a lock is valid until it expires
                 self.drop(process_queue)

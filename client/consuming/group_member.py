@@ -1,4 +1,4 @@
-"""A consumer as the parts see it that it is made of."""
+"""What assignment and pull loops need of a consumer's membership."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aerobee.protocol.files.record import StoredMessage
 
 
 class GroupMember(QueueOwner, Protocol):
-    """A member of a group: what it is set to, and what it does with queues and messages."""
+    """A member of a group: its options, and what it does with queues and messages."""
 
     core: Core
     group: str

@@ -1,4 +1,4 @@
-"""A message that an operator handed to one member: it is worked on as any, and no offset moves."""
+"""A message that an operator hands to one member: handled as any other, but no offset moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER_SECONDS: Final = 9.0  # the broker waits for 10
 
 
 class Handed:
-    """In the place of a queue: told what became of the message, it tells who handed it over."""
+    """Takes the place of the queue: reports the message's outcome to the operator."""
 
     revoked = False
 
@@ -27,12 +27,12 @@ class Handed:
         self._outcome: asyncio.Future[tuple[str, str]] = loop.create_future()
 
     async def result(self) -> dict[str, Any]:
-        """In the words of RocketMQ's ConsumeMessageDirectlyResult."""
+        """RocketMQ's ConsumeMessageDirectlyResult."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 outcome, remark = await asyncio.shield(self._outcome)
         except TimeoutError:
-            outcome, remark = "CR_LATER", f"still at work after {ANSWER_SECONDS:g} s"
+            outcome, remark = "CR_LATER", f"still running after {ANSWER_SECONDS:g} s"
         return {
             "autoCommit": True,
             "consumeResult": outcome,
@@ -58,4 +58,4 @@ class Handed:
     async def reply(
         self, message: Message, body: Body, properties: Mapping[str, str] | None
     ) -> bool:
-        return False  # nobody waits for it any more
+        return False  # the requester no longer waits for it

@@ -1,4 +1,4 @@
-"""`run`: a handler is called for each message, so many at a time, in the loop or in threads."""
+"""`run`: calls a handler for each message, concurrently, in the event loop or in threads."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ Handler = Callable[[Message], object]
 LOCAL_RETRY_SECONDS: Final = 5.0  # for a message that could not be handed back to the broker
 
 
-class Source(Protocol):
-    """The consumer, as handlers need it."""
+class Redelivers(Protocol):
+    """The membership of the consumer, as handlers need it."""
 
-    group: str
     broadcast: bool
-
-    async def get(self) -> Message: ...
 
     def again_here(self, message: Message, seconds: float) -> None: ...
 
@@ -36,20 +33,26 @@ class Handling:
     """One `run` of a consumer."""
 
     def __init__(
-        self, source: Source, handler: Handler, concurrency: int, time_limit: float | None
+        self,
+        member: Redelivers,
+        get: Callable[[], Awaitable[Message]],
+        handler: Handler,
+        concurrency: int,
+        time_limit: float | None,
     ) -> None:
         if concurrency < 1:
             raise Misuse("concurrency is at least 1")
         if time_limit is not None and not time_limit > 0:
             raise Misuse("time_limit is a positive number of seconds")
-        self._source = source
+        self._member = member
+        self._get = get
         self._time_limit = time_limit
         self._pool = None if is_async(handler) else ThreadPoolExecutor(concurrency, "aerobee-run")
         self._handler = handler
         self.workers = [asyncio.create_task(self._work()) for _ in range(concurrency)]
 
     async def join(self) -> None:
-        """Until the consumer is closed; who is cancelled here cancels the handlers."""
+        """Wait until the consumer is closed; cancelling this cancels the handlers."""
         try:
             await asyncio.gather(*self.workers)
         finally:
@@ -61,7 +64,7 @@ class Handling:
     async def _work(self) -> None:
         while True:
             try:
-                message = await self._source.get()
+                message = await self._get()
             except Closed:
                 return
             try:
@@ -70,7 +73,7 @@ class Handling:
             except asyncio.CancelledError as error:
                 if _is_cancelled():
                     raise
-                await self._failed(message, error)  # something it waited for was cancelled, not it
+                await self._failed(message, error)  # the handler awaited something cancelled
             except Reject as error:
                 await self._hand_back(message, partial(message.reject, str(error)))
             except Exception as error:
@@ -95,7 +98,7 @@ class Handling:
         await self._hand_back(message, lambda: message.retry(reason=reason))
 
     async def _hand_back(self, message: Message, how: Callable[[], Awaitable[None]]) -> None:
-        if self._source.broadcast:
+        if self._member.broadcast:
             await message.ack()
         if message.finished:
             return
@@ -103,14 +106,18 @@ class Handling:
             await how()
         except Exception:
             seconds = LOCAL_RETRY_SECONDS
-            log.exception("%r could not be handed back; it comes again in %g s", message, seconds)
-            self._source.again_here(message, seconds)
+            log.exception(
+                "%r could not be handed back to the broker; redelivered locally in %g s",
+                message,
+                seconds,
+            )
+            self._member.again_here(message, seconds)
 
 
 def traced(
     handler: Handler, processing: Callable[[Message], AbstractContextManager[object]]
 ) -> Handler:
-    """The handler, within a span for each message."""
+    """The handler, wrapped in a span for each message."""
 
     async def call(message: Message) -> None:
         with processing(message):
@@ -126,7 +133,7 @@ def traced(
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
-    """Whether calling it blocks nobody; else it belongs into a thread."""
+    """Whether it is a coroutine function; any other is called in a thread."""
     call = getattr(handler, "__call__", None)  # noqa: B004  # an object may have an async one
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 

@@ -1,4 +1,4 @@
-"""How far a group has come: kept by the broker, or for broadcasting in a file of this machine."""
+"""A group's progress: kept by the broker or, for broadcasting, in a local file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Offsets(Protocol):
     """Where a group's progress is kept."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """The offset to go on from; None when the group has none."""
+        """The offset to continue from; None when the group has none."""
 
     async def save(
         self, offsets: Mapping[MessageQueue, int], *, confirm: bool
     ) -> Mapping[MessageQueue, int]:
-        """Keep these; with `confirm` be sure that they are kept. Gives those that were."""
+        """Save these; `confirm`: wait for the broker's answer. Returns those that were saved."""
 
 
 class BrokerOffsets:
@@ -90,7 +90,7 @@ class BrokerOffsets:
 
 
 class LocalOffsets:
-    """Offsets in a file of this machine, for broadcasting: each reader has its own progress."""
+    """Offsets in a local file, for broadcasting: each reader has its own progress."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,7 +145,7 @@ class LocalOffsets:
     def _unusable(self, verb: str, error: OSError) -> AerobeeError:
         return AerobeeError(
             f"the offsets file {self.path} cannot be {verb}: {error.strerror or error}",
-            hint="give another by ConsumerOptions.state_path",
+            hint="set another path with ConsumerOptions.state_path",
         )
 
 
@@ -154,7 +154,7 @@ def _queue_name(queue: MessageQueue) -> str:
 
 
 def default_offsets_path(name_servers: list[str], group: str) -> Path:
-    """In the user's state folder, apart for each cluster and group."""
+    """In the user's state folder, one file per cluster and group."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     cluster = re.sub(r"[^\w.-]+", "_", ",".join(sorted(name_servers)))
     return Path(state) / "aerobee" / "offsets" / cluster / f"{group.replace('%', '_')}.json"

@@ -21,7 +21,7 @@ class ConsumerOptions:
 
     # How the group splits the queues: a name from `rebalance.STRATEGIES`, or a function.
     strategy: str | Strategy = "averagely"
-    # Pulling pauses while so many messages, or bytes, are taken and not finished.
+    # Backpressure: pulling pauses while this many messages, or bytes, are unfinished.
     prefetch_count: int = 4096
     prefetch_bytes: int = 64 << 20
     # How many messages one pull asks for; Apache's brokers give 32 at most.
@@ -31,9 +31,9 @@ class ConsumerOptions:
     # Seconds before each retry that names none: one after the other, the last for all further ones,
     # or a function of the retry's number (from 1). None: the group's growing delays.
     backoff: Sequence[float] | Callable[[int], float] | None = None
-    # Called with the queues that were taken and those that were given up, after each change.
+    # Called after each rebalance with the queues that were assigned and those that were revoked.
     on_rebalance: Callable[[list[MessageQueue], list[MessageQueue]], object] | None = None
-    # What makes `message.value` of a body; None: the client's.
+    # Decodes a body into `message.value`; None: the client's.
     serializer: Serializer | None = None
     # Seconds between commits of the finished offsets.
     commit_interval: float = 5.0
@@ -41,7 +41,7 @@ class ConsumerOptions:
     state_path: Path | None = None
 
     def delay_before(self, retry: int) -> float | None:
-        """What `backoff` says of the retry with that number."""
+        """The delay that `backoff` gives for the retry with that number."""
         if self.backoff is None:
             return None
         if callable(self.backoff):

@@ -17,9 +17,7 @@ from aerobee.protocol.wire.codes import RequestCode
 
 log = logging.getLogger("aerobee.consumer")
 
-LOCK_SECONDS: Final = (
-    30.0  # the broker keeps a lock for 60; after 30 without renewal it is not ours
-)
+LOCK_SECONDS: Final = 30.0  # the broker's locks last 60; after 30 without renewal we assume it lost
 RENEW_SECONDS: Final = 20.0
 PAUSE_LEVEL_MAX: Final = DELAY_LEVELS.index(60)
 
@@ -27,7 +25,7 @@ PAUSE_LEVEL_MAX: Final = DELAY_LEVELS.index(60)
 async def lock(
     core: Core, group: str, queues: Iterable[MessageQueue]
 ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-    """Take or renew the locks: those that are ours now, and those that the brokers refused."""
+    """Take or renew the locks; returns those we hold now, and those that brokers refused."""
     locked: set[MessageQueue] = set()
     asked: set[MessageQueue] = set()
     for address, mine in _by_broker(core, queues).items():
@@ -50,7 +48,7 @@ async def lock(
 
 
 async def unlock(core: Core, group: str, queues: Iterable[MessageQueue]) -> None:
-    """Give locks back, so that others need not wait for them to expire."""
+    """Release locks, so that others need not wait for them to expire."""
     for address, mine in _by_broker(core, queues).items():
         try:
             await core.remoting.ask(
@@ -64,7 +62,7 @@ async def unlock(core: Core, group: str, queues: Iterable[MessageQueue]) -> None
 
 
 def pause(message: Message) -> float:
-    """Seconds before an orderly queue tries its message again: growing, to a minute at most."""
+    """Seconds before an orderly queue retries its message: growing, at most a minute."""
     return float(DELAY_LEVELS[min(message.reconsume_times, PAUSE_LEVEL_MAX)])
 
 
@@ -78,7 +76,7 @@ def _by_broker(core: Core, queues: Iterable[MessageQueue]) -> dict[str, list[Mes
     for queue in queues:
         try:
             address = core.routes.address(queue.broker_name)
-        except NoRoute as error:  # the other brokers are to be asked all the same
+        except NoRoute as error:  # the other brokers still have to be asked
             log.info("%s", error)
         else:
             found.setdefault(address, []).append(queue)

@@ -1,4 +1,4 @@
-"""Offsets of a queue by other means than reading it: its ends, and by time."""
+"""Offsets of a queue: its ends, and by time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from aerobee.protocol.wire.codes import RequestCode
 
 
 async def min_offset(core: Core, queue: MessageQueue) -> int:
-    """Where the oldest message that is still kept is."""
+    """The offset of the oldest message that is still kept."""
     return await _ask(core, RequestCode.GET_MIN_OFFSET, queue, {})
 
 
 async def max_offset(core: Core, queue: MessageQueue) -> int:
-    """Where the next message will be."""
+    """The offset of the next message."""
     return await _ask(core, RequestCode.GET_MAX_OFFSET, queue, {})
 
 
 async def offset_at(core: Core, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Where the first message stored at that time or later is."""
+    """The offset of the first message stored at that time or later."""
     extra = {"timestamp": str(timestamp_ms), "boundaryType": "LOWER"}
     return await _ask(core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, extra)
 

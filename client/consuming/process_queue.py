@@ -1,4 +1,4 @@
-"""A queue that a consumer reads: what was taken, what is finished, what can be committed."""
+"""A queue that a consumer reads: messages taken, messages finished, the offset to commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aerobee.protocol.json.fastjson import MessageQueue
 
 
 class QueueOwner(Protocol):
-    """The consumer, as a queue calls it."""
+    """What a queue needs of its consumer's membership."""
 
     serializer: Serializer | None
 
@@ -32,7 +32,7 @@ class QueueOwner(Protocol):
 
 
 class ProcessQueue:
-    """The consumer's side of one queue, from its assignment until it is taken away."""
+    """The consumer's side of one queue, from its assignment until it is revoked."""
 
     __slots__ = (
         "_consumer",
@@ -59,16 +59,16 @@ class ProcessQueue:
         self.next_offset = next_offset
         self.max_offset = next_offset
         self.committed = -1  # as sent
-        self.confirmed = -1  # as the other side has answered
+        self.confirmed = -1  # as acknowledged
         self.revoked = False
         self.running = asyncio.Event()  # cleared by pause
         self.running.set()
         self.unfinished_bytes = 0
-        self.busy = False  # orderly: a message of this queue is being worked on, or will be next
-        self.in_hand = False  # orderly: the user has one now
-        self.leaving = False  # orderly: another member gets the queue once nothing is in hand
+        self.busy = False  # orderly: a message of this queue is in flight or about to be
+        self.in_hand = False  # orderly: the application holds a message
+        self.leaving = False  # orderly: to be given up once no message is in hand
         self.locked_until = 0.0
-        self.buffer: deque[Message] = deque()  # orderly: what waits behind it
+        self.buffer: deque[Message] = deque()  # orderly: messages behind the one in flight
         self.reader: asyncio.Task[None] | None = None
         self._consumer = consumer
         self._unfinished: deque[int] = deque()
@@ -80,7 +80,7 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """All before it is finished."""
+        """Everything below this offset is finished."""
         return self._unfinished[0] if self._unfinished else self.next_offset
 
     @property
@@ -89,11 +89,11 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """How many were taken since the oldest that is not finished."""
+        """Messages taken since the oldest unfinished one."""
         return len(self._unfinished)
 
     def take(self, stored: list[StoredMessage]) -> list[Message]:
-        """Track what a pull brought."""
+        """Track pulled messages."""
         broker = self.queue.broker_name
         self._unfinished.extend([message.queue_offset for message in stored])
         self.unfinished_bytes += sum([message.size for message in stored])

@@ -1,4 +1,4 @@
-"""The task that keeps one queue's messages coming: pull, hand over, wait for room."""
+"""The task that reads one queue: pull, hand over, wait for room."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ log = logging.getLogger("aerobee.consumer")
 
 SUSPEND_SECONDS: Final = 15.0
 PAUSE_MAX: Final = 5.0
-# What is finished behind an unfinished message is remembered, and comes again after a restart.
+# Messages finished out of order are tracked in memory, and redelivered after a restart.
 SPAN_MAX: Final = 65536
 SPAN_SECONDS: Final = 5.0
-SUBSCRIPTION_CODES: Final = frozenset((24, 25, 27, 28))  # cured by the next heartbeat
+SUBSCRIPTION_CODES: Final = frozenset((24, 25, 27, 28))  # fixed by the next heartbeat
 
 
 async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None:
-    """Runs until cancelled, which is how a queue is taken away."""
+    """Runs until cancelled, when the queue is revoked."""
     pause = 0.1
     broker_number = 0
     queue = process_queue.queue
@@ -54,7 +54,7 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
                 await core.presence.beat()
             else:
                 log.log(loudness(error), "%s; next try in %.1f s", error, pause)
-                core.routes.refresh_soon(queue.topic)  # another broker may be the master by now
+                core.routes.refresh_soon(queue.topic)  # there may be a new master
             broker_number = 0
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX, pause * 2)
@@ -65,11 +65,11 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
             continue
         pause = 0.1
         if not process_queue.running.is_set():
-            continue  # paused while the pull waited at the broker: it is asked for again
+            continue  # paused while the pull was held: pulled again on resume
         broker_number = pulled.suggested_broker
         if pulled.status is PullStatus.OFFSET_MOVED:
             log.warning(
-                "group %s asked %s for offset %d, outside of %d..%d; it goes on from %d",
+                "group %s asked %s for offset %d, outside of %d..%d; continues from %d",
                 *(consumer.group, queue, process_queue.next_offset),
                 *(pulled.min_offset, pulled.max_offset, pulled.next_offset),
             )
@@ -83,7 +83,7 @@ async def read_queue(consumer: GroupMember, process_queue: ProcessQueue) -> None
 
 async def _wait_for_the_oldest(consumer: GroupMember, process_queue: ProcessQueue) -> None:
     log.warning(
-        "group %s takes no more of %s: offset %d is neither acked nor retried, %d messages later",
+        "group %s pauses %s: offset %d is neither acked nor retried, %d messages later",
         *(consumer.group, process_queue.queue, process_queue.commit_offset, process_queue.span),
     )
     await asyncio.sleep(SPAN_SECONDS)

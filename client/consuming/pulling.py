@@ -20,7 +20,7 @@ from aerobee.protocol.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION,
 log = logging.getLogger("aerobee.consumer")
 
 PULL_BYTES: Final = 4 << 20
-ANSWER_SECONDS: Final = 15.0  # what a pull may take beyond the time it asks to be held for
+ANSWER_SECONDS: Final = 15.0  # a pull's timeout beyond the time it may be held
 
 
 class PullStatus(Enum):
@@ -32,7 +32,7 @@ class PullStatus(Enum):
 
 @dataclass(slots=True)
 class Pulled:
-    """What a pull brought; `next_offset` is where to go on."""
+    """The result of a pull; `next_offset` is where to continue."""
 
     status: PullStatus
     messages: list[StoredMessage]
@@ -88,7 +88,7 @@ async def pull(
         try:
             stored = decode_records(bytes(answer.body))
         except CorruptRecord as error:
-            if count > 1:  # one by one, so that only what is damaged is left out
+            if count > 1:  # one by one, so that only the damaged one is skipped
                 return await pull(
                     remoting,
                     address,
@@ -101,7 +101,7 @@ async def pull(
                     commit_offset=commit_offset,
                 )
             log.error(
-                "the message of %s at offset %d is damaged and left out: %s",
+                "the message of %s at offset %d is damaged and skipped: %s",
                 *(queue, queue_offset, error),
             )
     return Pulled(

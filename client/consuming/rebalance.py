@@ -1,4 +1,4 @@
-"""Who of a group reads which queue: RocketMQ's standard strategies, so that mixed groups agree.
+"""Which member of a group reads which queue: RocketMQ's strategies, so that mixed groups agree.
 
 Every member computes the same split from the same sorted queues and client ids.
 """
@@ -21,7 +21,7 @@ VIRTUAL_NODES: Final = 10
 def averagely(
     me: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> list[MessageQueue]:
-    """Neighbouring queues together; the first members get one more when it does not come out."""
+    """Contiguous ranges; the first members get one more when it does not divide evenly."""
     if me not in members:
         return []
     index = members.index(me)
@@ -33,14 +33,14 @@ def averagely(
 def averagely_by_circle(
     me: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> list[MessageQueue]:
-    """Queues dealt out one by one."""
+    """Round robin."""
     return list(queues[members.index(me) :: len(members)]) if me in members else []
 
 
 def consistent_hash(
     me: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> list[MessageQueue]:
-    """A queue changes hands only when its member comes or goes."""
+    """Consistent hashing: few queues move when a member joins or leaves."""
     if me not in members:
         return []
     ring = sorted(
@@ -67,7 +67,7 @@ def _ring_hash(text: str) -> int:
 
 
 def fixed(wanted: Sequence[MessageQueue]) -> Strategy:
-    """Always these queues, whoever else is there."""
+    """A fixed set of queues, whatever the other members."""
 
     def configured(
         _me: str, queues: Sequence[MessageQueue], _members: Sequence[str]
@@ -90,4 +90,4 @@ def strategy_of(choice: str | Strategy) -> Strategy:
     try:
         return STRATEGIES[choice]
     except KeyError:
-        raise Misuse(f"no strategy {choice!r}; there are {', '.join(STRATEGIES)}") from None
+        raise Misuse(f"no strategy {choice!r}; choose one of {', '.join(STRATEGIES)}") from None

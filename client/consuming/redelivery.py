@@ -19,9 +19,9 @@ from aerobee.protocol.wire.command import Command
 
 log = logging.getLogger("aerobee.consumer")
 
-LIMIT_SECONDS: Final = 60.0  # for how long a group's limit of retries is taken as known
+LIMIT_SECONDS: Final = 60.0  # how long a group's retry limit is cached
 TO_DEAD_LETTERS: Final = -1  # as a delay level
-# What an earlier journey of the message has left in its properties.
+# Properties left by an earlier delivery of the message.
 _TRACES = (
     *(props.DELAY, props.REAL_TOPIC, props.REAL_QID, props.WAIT, props.CRC32, props.TRAN_MSG),
     *(props.TIMER_DELAY_MS, props.TIMER_DELAY_SEC, props.TIMER_DELIVER_MS, props.TIMER_OUT_MS),
@@ -31,12 +31,12 @@ _TRACES = (
 
 
 class Limits:
-    """How many retries a group's messages get: as the consumer says, else as the broker does."""
+    """How many retries a group's messages get: the consumer's setting, else the broker's."""
 
     def __init__(self, group: str, declared: int | None) -> None:
         self._group = group
         self._declared = declared
-        self._known: dict[str, tuple[int | None, float]] = {}  # broker -> the limit, good until
+        self._known: dict[str, tuple[int | None, float]] = {}  # broker -> (limit, valid until)
 
     async def most(self, core: Core, broker: str) -> int | None:
         """None when the broker does not tell."""
@@ -47,7 +47,7 @@ class Limits:
         if known is None or known[1] < now:
             try:
                 self._known[broker] = await self._ask(core, broker), now + LIMIT_SECONDS
-            except AerobeeError as error:  # what was known before is still the best guess
+            except AerobeeError as error:  # the last known limit is the best guess
                 log.debug("the settings of group %s: %s", self._group, error)
         return self._known[broker][0] if broker in self._known else None
 
@@ -61,7 +61,7 @@ class Limits:
             )
             return int(fastjson.loads(answer.body)["retryMaxTimes"])
         except (BrokerError, KeyError, TypeError, ValueError) as error:
-            log.info("how often group %s retries is not known: %s", self._group, error)
+            log.info("the retry limit of group %s is not known: %s", self._group, error)
             return None
 
 
@@ -71,7 +71,7 @@ async def reject(core: Core, group: str, message: Message, reason: str) -> None:
 
 
 def failure_text(reason: str) -> str:
-    """As much of a reason as a property holds."""
+    """The reason, cut to what a property can hold."""
     plain = reason.replace(props.NAME_END, " ").replace(props.PAIR_END, " ")
     return plain.encode(errors="replace").decode()[: props.FAILURE_SIZE_MAX]
 
@@ -89,10 +89,10 @@ async def send_back(
 ) -> None:
     """Exact to the broker's timer with Aerobee; rounded up to a delay level with others.
 
-    `in_place`: it was retried in its queue, and this is the end of it.
+    `in_place`: it was retried in its queue, and the retries are used up.
     """
     connection = await core.remoting.connection(core.routes.address(message.broker))
-    # Of attempts in an orderly queue the broker does not know: they go with the message.
+    # The broker does not know of attempts in an orderly queue: the message carries the count.
     if in_place or (delay is not None and connection.is_aerobee):
         await _resend(core, connection, group, message, delay, max_retries, reason)
         return

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: everything, some tags, or what an SQL92 expression selects."""
+"""A consumer's filter of a topic: all messages, some tags, or an SQL92 expression."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SQL92: Final = "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A filter of one topic, with the version by which brokers know the newer one."""
+    """A filter of one topic; brokers take the one with the highest version."""
 
     topic: str
     expression: str
@@ -55,5 +55,5 @@ def subscribe(
     names = frozenset((tags,) if isinstance(tags, str) else tags or ())
     for name in names:
         if not name.strip() or "||" in name or name == "*":
-            raise Misuse(f"{name!r} is no tag; leave tags out to get all messages")
+            raise Misuse(f"{name!r} is not a valid tag; leave tags out to get all messages")
     return Subscription(topic, " || ".join(sorted(names)) or "*", TAG, names, version)

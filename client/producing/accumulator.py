@@ -1,7 +1,7 @@
 """Messages waiting to be sent together: lanes of batches, a bounded buffer, linger.
 
-Messages without an order key share one lane whose batches travel side by side. Each queue that
-order keys map to has a lane of its own with one batch on its way, so that order survives retries.
+Messages without an order key share one lane whose batches are sent concurrently. Each queue that
+order keys map to has a lane of its own with one batch in flight, so that order survives retries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Batch:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
-        self.watched.add(index)  # only now: who was cancelled above has seen nothing
+        self.watched.add(index)  # only now: a caller cancelled above has not seen the error
         if isinstance(self.outcome, AerobeeError):
             raise self.error(index)
         return receipt(self.messages[index], self.outcome, index)
@@ -60,7 +60,7 @@ class Batch:
         if isinstance(error, Unconfirmed):
             message = self.messages[index]
             return Unconfirmed(
-                f"nobody knows whether message {message.message_id} was stored: {error.__cause__}",
+                f"it is unknown whether message {message.message_id} was stored: {error.__cause__}",
                 message_id=message.message_id,
                 topic=message.topic,
             )
@@ -120,7 +120,7 @@ class Accumulator:
         return self._buffered
 
     def add(self, message: Outgoing) -> tuple[Delivery, bool]:
-        """Take a message; true when it has filled its batch."""
+        """Add a message; True when it has filled its batch."""
         key = message.order_key
         number = None if key is None else self._sender.order_lane(self._topic, key)
         lane = self._lanes.get(number)
@@ -151,7 +151,7 @@ class Accumulator:
         return bool(self._failed)
 
     def take_failures(self) -> list[tuple[bytes, AerobeeError]]:
-        """What failed since the last time and no receipt has told of."""
+        """Failures since the last call that no receipt has reported."""
         failed, self._failed = self._failed, []
         return [
             (given_body(message), batch.error(index))
@@ -196,16 +196,16 @@ class Accumulator:
         except AerobeeError as error:
             outcome = error
         except asyncio.CancelledError:
-            batch.finish(AerobeeError("the sending was cancelled; the outcome is unknown"))
+            batch.finish(AerobeeError("the send was cancelled; its outcome is unknown"))
             raise
-        except Exception as error:  # a batch without an outcome would be lost in silence
+        except Exception as error:  # a batch without an outcome would be lost silently
             outcome = AerobeeError(f"{len(batch.messages)} message(s) were not sent: {error!r}")
             outcome.__cause__ = error
         finally:
             lane.flying -= 1
         batch.finish(outcome)
         if isinstance(outcome, AerobeeError):
-            await asyncio.sleep(0)  # those who wait for a receipt see the error themselves
+            await asyncio.sleep(0)  # those awaiting a receipt see the error first
             if len(batch.watched) < len(batch.messages):
                 self._failed.append(batch)
         self._release(batch)
@@ -221,7 +221,7 @@ class Accumulator:
         while self._space_waiters and not self.is_full:
             waiter = self._space_waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)  # it looks again: others may have taken the space
+                waiter.set_result(None)  # it checks again: others may have taken the space
 
 
 def _is_alone(batch: Batch) -> bool:

@@ -1,4 +1,4 @@
-"""How many sends may be without an answer at a time; the others wait for their turn."""
+"""A limit on the sends in flight; the others wait in turn."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class _Waiting(NamedTuple):
 
 
 class InFlight:
-    """Turns, first come first served. One who waits has sent nothing, and no time-out runs yet."""
+    """A FIFO semaphore. A send that waits has sent nothing, and its timeout has not started."""
 
     def __init__(self) -> None:
         self._free = IN_FLIGHT_MAX
         self._waiting: deque[_Waiting] = deque()
-        self._silent_s = 0.0  # since the last success; only what the loop has time to look counts
+        self._silent_s = 0.0  # since the last success, as far as the event loop was able to notice
         self._looking: asyncio.TimerHandle | None = None
 
     def enter(self) -> bool:
-        """Whether it could be done at once; else `wait`."""
+        """Take a slot if one is free; else `wait` for one."""
         if self._free == 0:
             return False
         self._free -= 1
         return True
 
     async def wait(self, patience: float) -> None:
-        """Until it is our turn; Overloaded when no send at all succeeds for `patience` seconds."""
+        """Wait for a slot; Overloaded when no send at all succeeds for `patience` seconds."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(_Waiting(turn, patience))
@@ -44,7 +44,7 @@ class InFlight:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled() and turn.exception() is None:  # given and not taken
+            if not turn.cancelled() and turn.exception() is None:  # granted, but not taken
                 self.leave()
             raise
 
@@ -56,8 +56,8 @@ class InFlight:
             if not turn.done():
                 turn.set_exception(
                     Overloaded(
-                        f"{IN_FLIGHT_MAX} sends are without an answer, {len(waiting)} more wait "
-                        f"for their turn, and none got through for {patience:g} s"
+                        f"{IN_FLIGHT_MAX} sends are in flight, {len(waiting)} more wait "
+                        f"for their turn, and none succeeded for {patience:g} s"
                     )
                 )
         loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ class InFlight:
         self._silent_s = 0.0
 
     def leave(self) -> None:
-        """Hand our turn on."""
+        """Pass the slot on."""
         while self._waiting:
             turn = self._waiting.popleft().turn
             if not turn.done():

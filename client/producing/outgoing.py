@@ -1,4 +1,4 @@
-"""Messages on their way out: for later, stored, and the receipt of what was stored."""
+"""Outgoing messages: delays, the broker's answer, and receipts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_5X: Final = 413  # the version number from which brokers have timers
 
 
 class Delayed(Outgoing, gc=False, eq=False):
-    """A message for later: how that is said depends on the broker."""
+    """A delayed message: how the delay is encoded depends on the broker."""
 
     delay_ms: int | None = None
     deliver_ms: int | None = None
@@ -43,7 +43,7 @@ class Delayed(Outgoing, gc=False, eq=False):
 
 
 class Stored(NamedTuple):
-    """A broker's answer that it has stored what was sent."""
+    """A broker's answer that it has stored the message or batch."""
 
     queue: MessageQueue
     answer: Command
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
 
 def receipt(message: Outgoing, stored: Stored, index: int = 0) -> Receipt:
-    """The receipt of a message, of the one at `index` when a batch was stored."""
+    """The receipt of the message; of a batch, that of the message at `index`."""
     ext = stored.answer.ext
     offset_ids = ext.get("msgId", "").split(",")
     return Receipt(

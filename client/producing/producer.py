@@ -71,7 +71,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> list[Receipt]:
-        """Store several messages by one request, in one queue and in their order."""
+        """Store several messages with one request, in one queue and in order."""
         batch = [
             self._sender.make(
                 *(self.topic, body, tag, key, order_key, properties), serializer=self._serializer
@@ -84,7 +84,7 @@ class Producer:
             raise Misuse("a batch takes bodies under 4096 bytes: send larger ones one by one")
         size = sum(len(message.body) + len(message.properties) for message in batch)
         if size > 4 * BATCH_BYTES:
-            raise Misuse(f"a batch of {size} bytes; at most {4 * BATCH_BYTES} are taken")
+            raise Misuse(f"a batch of {size} bytes; at most {4 * BATCH_BYTES} are allowed")
         stored = await self._sender.send_batch(self.topic, batch, timeout or self._timeout)
         return [receipt(message, stored, index) for index, message in enumerate(batch)]
 
@@ -97,7 +97,7 @@ class Producer:
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Send without waiting for an answer: it may be lost. Gives the message's id."""
+        """Send without waiting for an answer: it may be lost. Returns the message's id."""
         message = self._sender.make(
             *(self.topic, body, tag, key, order_key, properties), serializer=self._serializer
         )
@@ -135,7 +135,7 @@ class BufferedProducer:
 
     @property
     def buffered(self) -> int:
-        """Bytes that wait for their receipt."""
+        """Bytes without a receipt yet."""
         return self._accumulator.buffered
 
     async def __aenter__(self) -> Self:
@@ -172,14 +172,14 @@ class BufferedProducer:
             self._raise_failures()
         if accumulator.is_full:
             await accumulator.wait_for_space()
-            self._check_open()  # nobody would send what comes after the last flush
+            self._check_open()  # nothing would be sent after the last flush
         message = self._sender.make(
             *(self.topic, body, tag, key, order_key, properties, delay, deliver_at, durable),
             serializer=self._serializer,
         )
         delivery, batch_full = accumulator.add(message)
         if batch_full:
-            await asyncio.sleep(0)  # let the full batch leave even if the caller never waits
+            await asyncio.sleep(0)  # send the full batch even if the caller never awaits
         return delivery
 
     async def flush(self) -> None:

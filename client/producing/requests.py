@@ -1,4 +1,4 @@
-"""Request and reply: a message that is answered to the client that sent it."""
+"""Request and reply: a message whose consumer replies to the client that sent it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 
-REPLY: Final = "reply"  # the type of a message that is one
+REPLY: Final = "reply"  # the message type of a reply
 _THREAD: tuple[str, ...] = (props.CORRELATION_ID, props.REPLY_TO_CLIENT, props.TTL)
 _NEEDED: Final = (props.CORRELATION_ID, props.REPLY_TO_CLIENT, props.CLUSTER)
 
@@ -31,7 +31,7 @@ class Requests:
         self._sender = sender
         self._routes = routes
         self._presence = presence
-        self._told: set[str] = set()  # the brokers that know to whom replies go
+        self._told: set[str] = set()  # brokers that know this client's address for replies
         self._waiting: dict[str, asyncio.Future[Message]] = {}
 
     async def ask(self, message: Outgoing, timeout: float) -> Message:
@@ -60,7 +60,7 @@ class Requests:
             del self._waiting[correlation]
 
     async def _be_known(self, topic: str) -> None:
-        """Every broker that a reply may come by is to know this client as a producer."""
+        """Register this client as a producer with every broker that may forward a reply."""
         await self._sender.prepare(topic)
         addresses = self._routes.broker_addresses
         if not self._told:
@@ -70,7 +70,7 @@ class Requests:
         self._told |= addresses
 
     def take(self, pushed: Command) -> None:
-        """A reply that the broker hands on; one that comes too late is dropped."""
+        """Take a reply that the broker forwards; one that comes too late is dropped."""
         ext = pushed.ext
         properties = ext.get("properties", "")
         waiting = self._waiting.get(props.get(properties, props.CORRELATION_ID) or "")
@@ -98,10 +98,10 @@ async def reply(
     body: Body,
     properties: Mapping[str, str] | None,
 ) -> bool:
-    """Answer a request by the broker that it came from; false when its sender is gone."""
+    """Reply through the broker that the request came from; False when its sender is gone."""
     asked = request.properties
     if any(name not in asked for name in _NEEDED):
-        raise Misuse(f"{request.message_id} was not sent by `request`: nobody waits for a reply")
+        raise Misuse(f"{request.message_id} was not sent by `request`: no client waits for a reply")
     topic = f"{asked[props.CLUSTER]}_REPLY_TOPIC"
     message = sender.make(topic, body, properties=properties)
     thread = {name: asked[name] for name in _THREAD if name in asked}

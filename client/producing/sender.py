@@ -1,4 +1,4 @@
-"""Sending: builds the request, picks a queue, tries again elsewhere, tells known from unknown."""
+"""Sending: builds the request, picks a queue, retries elsewhere, tells refused from unknown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STORED_CODES: Final = frozenset((0, 10, 11, 12))
 RETRY_CODES: Final = frozenset((1, 2, 14, 17, 204, 205, 1500))
 ATTEMPTS: Final = 3
 SICK_SECONDS: Final = 2.0
-PAUSE_MAX: Final = 0.25  # a new master is found this late at most
+PAUSE_MAX: Final = 0.25  # between looks for a new master
 
 
 class Sender:
@@ -64,8 +64,8 @@ class Sender:
         self._remoting = remoting
         self._routes = routes
         self._ids = ids.UniqueIds()
-        # By topic, or topics sent to in turn would share out the queues; each begins anywhere, or
-        # the first queues would get most of what many clients send.
+        # Round robin per topic: with one counter, topics sent to in turn would each skip queues.
+        # Each starts at random, or the first queues would get most of many clients' messages.
         self._turns: defaultdict[str, Iterator[int]] = defaultdict(_turns)
         self._in_flight = InFlight()
         self._sick: dict[str, float] = {}
@@ -90,7 +90,7 @@ class Sender:
         if type(body) is not bytes:
             body = _as_bytes(body, serializer or self.serializer)
         if len(body) > BODY_SIZE_MAX:
-            raise Misuse(f"a body of {len(body)} bytes; at most {BODY_SIZE_MAX} are taken")
+            raise Misuse(f"a body of {len(body)} bytes; at most {BODY_SIZE_MAX} are allowed")
         message_id = self._ids.next()
         text = props.pair(props.UNIQ_KEY, message_id)
         if tag is not None:
@@ -112,7 +112,7 @@ class Sender:
             batchable = not sys_flag and durable
             return Outgoing(topic, body, text, message_id, order_key, sys_flag, batchable, durable)
         if delay is not None and (deliver_at is not None or not 0 <= delay < math.inf):
-            raise Misuse("give a delay that is not negative, or deliver_at, not both")
+            raise Misuse("give a delay of 0 or more, or deliver_at, not both")
         return Delayed(
             *(topic, body, text, message_id, order_key, sys_flag, False, durable),
             delay_ms=None if delay is None else round(delay * 1000),
@@ -160,7 +160,7 @@ class Sender:
         )
 
     async def send_batch(self, topic: str, batch: Sequence[Outgoing], timeout: float) -> Stored:
-        """Store messages of one topic and one order key together; the answer is for all."""
+        """Store messages of one topic and one order key together; one answer for all."""
         body = encode_batch([(0, message.body, message.properties) for message in batch])
 
         def build(queue: MessageQueue, _: Connection) -> Command:
@@ -212,7 +212,7 @@ class Sender:
         message_id: str,
         timeout: float,
     ) -> Stored:
-        """Store it once it is its turn, from when on `timeout` counts."""
+        """Store it once a slot is free; `timeout` counts from then on."""
         turns = self._in_flight
         if not turns.enter():
             await turns.wait(timeout)
@@ -231,9 +231,9 @@ class Sender:
         message_id: str,
         timeout: float,
     ) -> Stored:
-        """Try up to three brokers or queues; a failed connect costs no try, nor does a broker that
-        is not the master. `timeout` counts until one is reached, and anew from the first request
-        on: a busy caller is not a lost answer."""
+        """Try up to three brokers or queues; a failed connect does not count as a try, nor does a
+        broker that is not the master. `timeout` limits the connecting, and starts over with the
+        first request: time in which the caller was busy must not look like a lost answer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         failed: set[str] = set()
@@ -260,12 +260,12 @@ class Sender:
                     unknown = error if is_outcome_unknown(error) else unknown
                     self._avoid(queue.broker_name, failed)
                 if isinstance(error, NoRoute) and not tries and not self._routes.was_there(topic):
-                    raise  # a topic that never had a route will not get one by waiting
+                    raise  # a topic that never had a route gets none by waiting
             else:
                 if answer.code in STORED_CODES:
                     return Stored(queue, answer, connection)
                 last = refusal(answer.code, answer.remark, what=f"a message for {topic!r}")
-                if _is_no_master(answer):  # it has not looked at the message, nor has the master
+                if _is_no_master(answer):  # for certain the message was not stored
                     tries -= 1
                 if answer.code not in RETRY_CODES and not _is_drained(answer):
                     break
@@ -276,7 +276,7 @@ class Sender:
             pause = min(2 * pause, PAUSE_MAX)
             await self._renew(topic, deadline)
         if unknown is not None:
-            text = f"nobody knows whether message {message_id} for {topic!r} was stored: {unknown}"
+            text = f"it is unknown whether message {message_id} for {topic!r} was stored: {unknown}"
             raise Unconfirmed(text, message_id=message_id, topic=topic) from unknown
         raise last
 
@@ -299,12 +299,12 @@ class Sender:
             return queue, connection
 
     def _avoid(self, broker: str, failed: set[str]) -> None:
-        """Not this broker again for this message, nor for others for a while."""
+        """Avoid this broker for this message, and for others for a while."""
         failed.add(broker)
         self._sick[broker] = asyncio.get_running_loop().time() + SICK_SECONDS
 
     async def _renew(self, topic: str, deadline: float) -> None:
-        """Ask for the route again: the topic may have moved, or be there only now."""
+        """Refresh the route: the topic may have moved, or was just created."""
         left = deadline - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(max(left, 0.001)):
@@ -353,7 +353,7 @@ def _as_bytes(body: Body, serializer: Serializer | None) -> bytes:
     try:
         return serializer.dumps(body)
     except (TypeError, ValueError) as error:
-        raise Misuse(f"the serializer does not take this body: {error}") from error
+        raise Misuse(f"the serializer refuses this body: {error}") from error
 
 
 def _is_no_master(answer: Command) -> bool:
@@ -365,6 +365,6 @@ def _is_no_master(answer: Command) -> bool:
 
 
 def _is_drained(answer: Command) -> bool:
-    """Whether the broker takes no messages at all (brokerPermission), by its own words and by
-    Apache's; another may. A user without the right has it nowhere."""
+    """Whether the broker accepts no messages at all (brokerPermission), in its wording or Apache's:
+    another broker may. A user without the right is refused everywhere."""
     return answer.code == ResponseCode.NO_PERMISSION and "is forbidden" in (answer.remark or "")

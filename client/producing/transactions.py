@@ -29,7 +29,7 @@ log = logging.getLogger("aerobee.transactions")
 
 
 class Verdict(IntEnum):
-    """What becomes of a half message."""
+    """The outcome of a half message."""
 
     UNKNOWN = 0  # the broker asks again later
     COMMIT = 8
@@ -47,11 +47,11 @@ class Half:
     verdict: Verdict | None = None
 
     def commit(self) -> None:
-        """It is committed on leaving the block, also by an exception."""
+        """Commit it on leaving the block, also by an exception."""
         self.verdict = Verdict.COMMIT
 
     def rollback(self) -> None:
-        """It is rolled back on leaving the block."""
+        """Roll it back on leaving the block."""
         self.verdict = Verdict.ROLLBACK
 
 
@@ -113,8 +113,8 @@ class TransactionProducer:
     ) -> AsyncIterator[Half]:
         """Store a half message; leaving the block commits it.
 
-        After an exception `check` is asked at once, for only it knows whether the local work was
-        done. A task that is cancelled leaves the half open: the broker asks later. `half.rollback`
+        After an exception `check` is called at once, for only it knows whether the local work was
+        done. A cancelled task leaves the half open: the broker checks it later. `half.rollback`
         and `half.commit` decide outright; the verdict UNKNOWN leaves it to the broker's check.
         """
         message = self._sender.make(self.topic, body, tag, key, order_key, properties)
@@ -129,7 +129,7 @@ class TransactionProducer:
                 )
             await self._end(half, stored)
             raise
-        except BaseException:  # cancelled, or the program ends: what was done is not known here
+        except BaseException:  # cancelled, or the program ends: the outcome is not known here
             half.verdict = half.verdict or Verdict.UNKNOWN
             await self._end(half, stored)
             raise
@@ -146,13 +146,13 @@ class TransactionProducer:
         key: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Receipt:
-        """The listener form: `execute` does the local work and gives the verdict."""
+        """The listener form: `execute` does the local work and returns the verdict."""
         async with self.begin(body, tag=tag, key=key, properties=properties) as half:
             half.verdict = await _decided(execute(half))
         return half.receipt
 
     async def _checked(self, message: Message) -> Verdict:
-        """What the application's check says; UNKNOWN when it fails."""
+        """The verdict of the application's check; UNKNOWN when it fails."""
         try:
             return await _decided(self._check(message))
         except Exception:
@@ -181,7 +181,7 @@ class TransactionProducer:
                 timeout=self._timeout,
             )
         except AerobeeError as error:
-            log.warning("%s; the broker will ask by a check", error)
+            log.warning("%s; the broker will check the transaction", error)
 
     def _end_ext(
         self,
@@ -204,8 +204,8 @@ class TransactionProducer:
             "transactionId": transaction_id,
         }
 
-    def on_check(self, connection: Connection, command: Command, stored: StoredMessage) -> None:
-        """The broker asks what became of a half message."""
+    def _on_check(self, connection: Connection, command: Command, stored: StoredMessage) -> None:
+        """The broker asks for the outcome of a half message."""
         message = Message(stored, command.ext.get("bname", ""), serializer=self._sender.serializer)
         task = asyncio.create_task(self._answer_check(connection, command, message))
         self._tasks.add(task)
@@ -246,7 +246,7 @@ def _as_stored(message: Outgoing, receipt: Receipt, serializer: Serializer | Non
 
 
 async def _decided(verdict: Verdict | Awaitable[Verdict]) -> Verdict:
-    """A callback's verdict; one that says nothing has not decided."""
+    """A callback's verdict; None means UNKNOWN."""
     found = await verdict if inspect.isawaitable(verdict) else verdict
     return Verdict.UNKNOWN if found is None else found
 
@@ -254,11 +254,14 @@ async def _decided(verdict: Verdict | Awaitable[Verdict]) -> Verdict:
 def dispatch_check(
     checks: Mapping[str, TransactionProducer], connection: Connection, command: Command
 ) -> None:
-    """Give CHECK_TRANSACTION_STATE to the producer of the message's group."""
+    """Route CHECK_TRANSACTION_STATE to the producer of the message's group."""
     stored = decode_record(command.body)
     group = props.get(stored.properties, props.PGROUP) or ""
     producer = checks.get(group)
     if producer is None:
-        log.warning("the broker asks about a transaction of %r; nobody here checks it", group)
+        log.warning(
+            "the broker checks a transaction of group %r, of which this client has no producer",
+            group,
+        )
         return
-    producer.on_check(connection, command, stored)
+    producer._on_check(connection, command, stored)

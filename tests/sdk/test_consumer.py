@@ -347,7 +347,7 @@ async def test_a_slow_consumer_does_not_fill_the_memory(aerobee_broker):
                 await orders.send(b"%d" % number)
         async with mq.consumer("orders", group="billing", options=options) as inbox:
             await asyncio.sleep(0.5)
-            held = sum(row.unfinished for row in inbox.process_queues)
+            held = sum(row.unfinished for row in inbox._member.assignment.process_queues)
             assert 100 <= held <= 100 + 10 * 5
             assert len(await take(inbox, 2000)) == 2000
 
@@ -360,7 +360,7 @@ async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker):
                 await orders.send(b"x" * 4000)
         async with mq.consumer("orders", group="billing", options=options) as inbox:
             await asyncio.sleep(0.5)
-            held = sum(row.unfinished_bytes for row in inbox.process_queues)
+            held = sum(row.unfinished_bytes for row in inbox._member.assignment.process_queues)
             assert 100_000 <= held <= 100_000 + 5 * 5 * 4500
             assert len(await take(inbox, 400)) == 400
 

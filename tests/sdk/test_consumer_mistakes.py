@@ -109,5 +109,5 @@ async def test_a_topic_that_is_not_there_is_told_once(aerobee_broker, caplog):
         assert "waits for topic 'ordres', which does not exist" in said[0].getMessage()
         await mq.send("ordres", b"x")
         assert (await inbox.get()).body == b"x"
-        await until(lambda: "topic 'ordres' is there now" in caplog.text)
+        await until(lambda: "topic 'ordres' exists now" in caplog.text)
     assert "%RETRY%" not in caplog.text  # the broker makes that one by itself

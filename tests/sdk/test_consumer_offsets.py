@@ -85,7 +85,7 @@ async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
         async with mq.consumer("orders", group="g", options=options) as inbox:
             monkeypatch.setattr(redelivery, "send_back", away_at_first)
             running = asyncio.create_task(inbox.run(handle))
-            await until(lambda: tries == 6 and inbox._count == 0)
+            await until(lambda: tries == 6 and inbox._member.unfinished == 0)
             await inbox.close()
             await running
         assert "%DLQ%g" not in await mq.admin.topics(system=True)
@@ -126,7 +126,7 @@ async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten():
                     return "second" not in mq._core.routes._brokers
 
                 await until(is_forgotten)
-                await inbox._assignment._renew_locks()
+                await inbox._member.assignment._renew_locks()
             assert await mq.admin.members("g") == []
 
 

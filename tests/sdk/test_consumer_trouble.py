@@ -50,7 +50,7 @@ async def test_a_cancelled_close_can_be_done_again(aerobee_broker):
         await mq.send("orders", b"x")
         async with mq.consumer("orders", group="g") as inbox:
             running = asyncio.create_task(inbox.run(handle))
-            await until(lambda: inbox._count == 1 and not inbox._ready)
+            await until(lambda: inbox._member.unfinished == 1 and not inbox._member.ready)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await inbox.close()
@@ -137,7 +137,7 @@ async def test_a_missed_renewal_of_locks_does_not_deliver_again_what_is_finished
                     await message.ack()
             connection = mq._core.remoting.known(aerobee_broker.address)
             connection._transport.pause_reading()
-            await inbox._assignment._renew_locks()  # nobody answers; the lock is still good
+            await inbox._member.assignment._renew_locks()  # nobody answers; the lock is still good
             connection._transport.resume_reading()
             async with asyncio.timeout(10):
                 assert int((await inbox.get()).body) == 2
@@ -147,7 +147,7 @@ async def test_a_queue_that_is_slow_to_take_is_taken_once(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=2)
         inbox = mq.consumer("orders", group="g")
-        assignment = inbox._assignment
+        assignment = inbox._member.assignment
         load = assignment._offsets.load
         calls = []
 
@@ -292,7 +292,7 @@ async def test_a_broker_that_is_gone_for_good_is_forgotten(aerobee_broker):
             await until(lambda: named(mq, "orders", 1))
             await mq._core.routes.refresh_all()
             assert mq._core.routes.broker_addresses == {aerobee_broker.address}
-            inbox.request_rebalance()
+            inbox._member.request_rebalance()
             await until(lambda: len(inbox.queues) == 1)
 
 
@@ -335,7 +335,7 @@ async def test_a_seek_while_closing_does_not_keep_it_from_ending(aerobee_broker)
         await mq.send("orders", b"a")
         async with mq.consumer("orders", group="g") as inbox:
             running = asyncio.create_task(inbox.run(handle))
-            await until(lambda: inbox._count == 1 and not inbox._ready)
+            await until(lambda: inbox._member.unfinished == 1 and not inbox._member.ready)
             ending = asyncio.create_task(inbox.close())
             await asyncio.sleep(0.05)
             closing.set()
@@ -365,7 +365,11 @@ async def test_one_message_that_is_never_finished_does_not_let_the_memory_grow(
         async with mq.consumer("orders", group="g", options=options) as inbox:
             async with asyncio.timeout(10):
                 stuck = await inbox.get()
-            [queue] = [row for row in inbox.process_queues if row.queue.topic == "orders"]
+            [queue] = [
+                row
+                for row in inbox._member.assignment.process_queues
+                if row.queue.topic == "orders"
+            ]
             taken = 1
             with pytest.raises(TimeoutError):
                 while True:

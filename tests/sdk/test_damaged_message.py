@@ -26,4 +26,4 @@ async def test_a_damaged_message_is_left_out_and_said_and_the_others_come(tmp_pa
                     await message.ack()
     assert got == [b"number %02d." % number for number in range(40) if number != 17]
     said = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(said) == 1 and "is damaged and left out" in said[0].getMessage()
+    assert len(said) == 1 and "is damaged and skipped" in said[0].getMessage()

@@ -257,7 +257,7 @@ async def test_sends_go_on_after_the_broker_was_restarted(aerobee_broker):
         ({"body": b"x" * (5 << 20)}, "at most"),
         ({"tag": ""}, "tag"),
         ({"key": "a b"}, "blank"),
-        ({"properties": {"KEYS": "x"}}, "meaning of its own"),
+        ({"properties": {"KEYS": "x"}}, "is reserved"),
         ({"properties": {"a": "b\x01c"}}, "x01"),
         ({"delay": 1, "deliver_at": 5.0}, "not both"),
         ({"delay": -1}, "negative"),

@@ -72,7 +72,7 @@ async def test_queues_are_looked_at_in_the_loop_that_changes_them(aerobee_broker
             connect(aerobee_broker.url) as mq,
             mq.consumer("orders", group="g") as inbox,
         ):
-            assignment = inbox._made._assignment
+            assignment = inbox._made._member.assignment
             looked: list[str] = []
 
             class Watched(dict):
