@@ -30,7 +30,7 @@ Moment = Literal["first", "last"] | datetime | float
 
 
 class Admin:
-    """What `aerobee topic`, `group` and `cluster` do, for programs."""
+    """`aerobee topic`, `group` and `cluster` as an API."""
 
     def __init__(self, core: Core) -> None:
         self.users = Users(core)
@@ -59,7 +59,7 @@ class Admin:
         return masters
 
     async def runtime(self, address: str) -> dict[str, str]:
-        """A broker's state in its own words."""
+        """A broker's runtime state, by its own keys."""
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, "the runtime info")
         return dict(fastjson.loads(answer.body).get("table") or {})
 
@@ -71,7 +71,7 @@ class Admin:
         return {name.strip(): value.strip() for name, _, value in pairs}
 
     async def change_settings(self, address: str, changes: dict[str, str]) -> None:
-        """Change settings of a running broker; it refuses those that cannot be."""
+        """Change settings of a running broker; it refuses those that need a restart."""
         body = "".join(f"{name}={value}\n" for name, value in changes.items()).encode()
         await self._ask(
             address,
@@ -82,16 +82,15 @@ class Admin:
         )
 
     async def replication(self, address: str) -> dict[str, Any]:
-        """Who copies a broker's log, or whose log it copies, in its own words."""
+        """A master's slaves, or a slave's master, by the broker's own keys."""
         answer = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS, "the replicas")
         return dict(fastjson.loads(answer.body))
 
     async def promote(
         self, address: str, *, role: str = "", force: bool = False, accept_loss: bool = False
     ) -> int:
-        """Let a slave be the master from now on; the epoch that begins. `force`: also if its master
-        is up. `accept_loss`: with etcd or a controller, also if it may lack what was
-        acknowledged."""
+        """Promote a slave to master; returns the new epoch. `force`: even if its master is up.
+        `accept_loss`: with etcd or a controller, even if it may lack acknowledged messages."""
         ext = {"brokerRole": role, "force": "true" if force else "false"}
         ext["acceptLoss"] = "true" if accept_loss else "false"
         answer = await self._ask(address, PROMOTE, f"the promotion of {address}", ext)
@@ -141,8 +140,8 @@ class Admin:
         writable: bool | None = None,
         attributes: dict[str, str] | None = None,
     ) -> None:
-        """Change the topic where it is; what is None stays. Messages in queues that are not read
-        any more stay stored and out of reach until there are as many read queues again."""
+        """Change the topic on the brokers that have it; None leaves a setting as it is. Messages in
+        queues beyond `read_queues` stay stored, unreadable until there are as many again."""
         for broker, config in (await self.topic_config(name)).items():
             for key, count in (("readQueueNums", read_queues), ("writeQueueNums", write_queues)):
                 config[key] = config[key] if count is None else count
@@ -171,7 +170,7 @@ class Admin:
         await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, what, ext)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete the topic with its messages' queues and its offsets, everywhere."""
+        """Delete the topic with its queues and offsets, on every broker."""
         what = f"the deletion of topic {name!r}"
         ext = {"topic": name}
         for broker in await self._masters():
@@ -260,7 +259,7 @@ class Admin:
         consume_enabled: bool | None = None,
         broadcast_enabled: bool | None = None,
     ) -> None:
-        """Change the group where it is; what is None stays."""
+        """Change the group on the brokers that have it; None leaves a setting as it is."""
         changes = {
             "retryMaxTimes": max_retries,
             "consumeEnable": consume_enabled,
@@ -271,7 +270,7 @@ class Admin:
         for broker in await self._masters():
             if broker.name in configs:
                 config = configs[broker.name] | named
-                config.pop("attributes", None)  # a request names those that change
+                config.pop("attributes", None)  # a request lists only those that change
                 await self._put_group(broker.address, config)
 
     async def _put_group(self, address: str, config: dict[str, Any]) -> None:
@@ -309,12 +308,12 @@ class Admin:
         return found
 
     async def is_broadcasting(self, group: str) -> bool:
-        """Whether its members broadcast: then no broker keeps the group's progress."""
+        """Whether its members broadcast: then brokers do not keep the group's progress."""
         bodies = await self._connections(group)
         return any(body.get("messageModel") == "BROADCASTING" for body in bodies)
 
     async def _connections(self, group: str) -> list[dict[str, Any]]:
-        """What each master says of the group's members; nothing where none is online."""
+        """Each master's view of the group's members; empty where none is online."""
         found = []
         for broker in await self._masters():
             command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
@@ -327,7 +326,7 @@ class Admin:
         return found
 
     async def timers(self, topic: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
-        """Messages that wait for their time, the next one first; Aerobee's brokers only."""
+        """Pending timers and delayed messages, next first; Aerobee's brokers only."""
         found: list[dict[str, Any]] = []
         for broker in await self._masters():
             cursor: str | None = ""
@@ -368,7 +367,7 @@ class Admin:
     ) -> dict[MessageQueue, int]:
         """Move the group on the topic to the first, the last, or the first message since a time.
 
-        Gives the new offsets. Members that are online jump there too.
+        Returns the new offsets. Members that are online move there, too.
         """
         if isinstance(to, str) and to not in ("first", "last"):
             raise Misuse(f"reset to 'first', 'last' or a time, not {to!r}")
@@ -409,7 +408,7 @@ class Admin:
         return answer
 
     async def ping(self, address: str) -> float:
-        """Seconds that the broker or name server takes to answer a small question."""
+        """Round-trip time in seconds of a small request to a broker or name server."""
         loop = asyncio.get_running_loop()
         connection = await self._core.remoting.connection(address)
         begun = loop.time()

@@ -1,4 +1,4 @@
-"""What tools that show a cluster ask for besides: progress of all groups, owners, producers, HA."""
+"""More requests, for tools that show a cluster: progress of all groups, owners, producers, HA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 
-RELAY_SECONDS: Final = 12.0  # a broker gives a client 10 s to answer what it passes on
+RELAY_SECONDS: Final = 12.0  # a broker waits 10 s for a client's answer to a forwarded request
 COPIES: Final = 32  # of one message in one topic
 
 
@@ -37,7 +37,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """The times between which a queue's messages lie; `delay_ms` is the age of the next one."""
+    """Store times of a queue's first and last message; `delay_ms` is the age of the next one."""
 
     queue: MessageQueue
     first_ms: int
@@ -103,7 +103,7 @@ class Details:
         return dict(fastjson.loads(answer.body))
 
     async def running(self, address: str, group: str, client_id: str) -> dict[str, Any]:
-        """What a member says of itself, its queues among that."""
+        """A member's own report, with its queues."""
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
         what = f"the state of client {client_id!r}"
         answer = await self._core.remoting.ask(
@@ -150,7 +150,7 @@ class Details:
     async def consume_now(
         self, address: str, group: str, client_id: str, message: Message
     ) -> dict[str, Any]:
-        """Have one member handle a stored message now; gives what it says of that."""
+        """Have one member handle a stored message now; returns its result."""
         ext = {
             "consumerGroup": group,
             "clientId": client_id,
@@ -180,7 +180,7 @@ class Details:
     # -- messages
 
     async def copies(self, message_id: str, topic: str) -> list[Message]:
-        """What is stored in a topic under a producer's id: of inner topics too."""
+        """Messages of a topic, also an internal one, with a producer's id."""
         try:
             route = await self._core.routes.refresh(topic)
         except NoRoute:
@@ -205,7 +205,7 @@ class Details:
         return [row for row in found if row.stored.topic == topic and row.message_id == message_id]
 
     async def stored_at_ms(self, address: str, physical_offset: int) -> int | None:
-        """When the record that begins there was stored; None when none does."""
+        """Store time of the record at this offset; None when there is none."""
         ext = {"offset": str(physical_offset)}
         command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext)
         answer = await self._core.remoting.request(address, command)
@@ -219,7 +219,7 @@ class Details:
     # -- clients and brokers
 
     async def producers(self, address: str) -> dict[str, list[dict[str, Any]]]:
-        """The producers online by group; {} of brokers that do not tell."""
+        """The producers online by group; {} from brokers that do not report them."""
         try:
             body = await self._json(address, RequestCode.GET_ALL_PRODUCER_INFO, "the producers")
         except BrokerError:
@@ -232,7 +232,7 @@ class Details:
         return {int(key): int(value) for key, value in (body.get("offsetTable") or {}).items()}
 
     async def offset_of(self, address: str, group: str, queue: MessageQueue) -> int:
-        """The committed offset of any group, those of the broker itself too; -1 when none is."""
+        """The committed offset of any group, also the broker's own; -1 when there is none."""
         ext = {
             "consumerGroup": group,
             "topic": queue.topic,

@@ -69,7 +69,7 @@ async def by_key(
             ]
         elif answer.code not in (ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR):
             raise refusal(answer.code, answer.remark, what=f"the query of key {key!r}")
-    # The broker looks by hash: others may share it.
+    # The broker looks up hashes: other keys may collide.
     found = [
         message
         for message in found
@@ -100,8 +100,8 @@ async def by_id(core: Core, message_id: str, topic: str | None = None) -> Messag
             f"{message_id} is an id that a producer gave, and does not say where the message is",
             hint="name the topic too",
         )
-    # Only brokers of this cluster are asked, and what they find must have the id: whoever made the
-    # id up would otherwise choose whom we dial, and sign a request for.
+    # Only brokers of this cluster are asked, and the message found must have this id: a forged id
+    # must not choose which host we connect to and send a signed request to.
     brokers = [broker for broker in await Admin(core).brokers() if broker.number == MASTER]
     brokers.sort(key=lambda broker: broker.address != address)
     unreached: AerobeeError | None = None

@@ -1,4 +1,4 @@
-"""What administration tells: brokers, queues, lag, members."""
+"""Result types of administration: brokers, queues, lag, members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group has come in one queue. `offset` is -1 where nothing is kept."""
+    """A group's progress in one queue. `offset` is -1 where none is stored."""
 
     queue: MessageQueue
     max_offset: int

@@ -29,7 +29,7 @@ class Users:
         await self._put(address, RequestCode.AUTH_CREATE_USER, name, body)
 
     async def change(self, address: str, name: str, **changes: Any) -> None:
-        """`password`, `userType`, `userStatus`; with `keepOld` the old one lasts a day."""
+        """`password`, `userType`, `userStatus`; `keepOld`: the old one is valid for a day more."""
         await self._put(address, RequestCode.AUTH_UPDATE_USER, name, {"username": name} | changes)
 
     async def remove(self, address: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What every command needs and what imports nothing: exit codes, failures, --json."""
+"""What every command needs, without heavy imports: exit codes, failures, --json."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def show_as_json(text: str, exit_code: int) -> None:
 
 
 def drop_output() -> None:
-    """Nobody takes what is still in the buffer of stdout: else the interpreter's end complains."""
+    """Drop what is still buffered for stdout: else the interpreter reports an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def confirmed(question: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Ask before the command runs, naming what its arguments name; --yes answers beforehand."""
+    """Ask for confirmation before the command runs, naming its arguments; --yes skips that."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--yes", is_flag=True, help="Do it without asking.")

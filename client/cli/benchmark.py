@@ -20,7 +20,7 @@ TOPIC: Final = "aerobee-bench"
 @click.command()
 @click.option("-n", "--count", type=click.IntRange(min=1), default=100_000, show_default=True)
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=1024, show_default=True)
-@click.option("--topic", default=TOPIC, show_default=True, help="A topic that is not there yet.")
+@click.option("--topic", default=TOPIC, show_default=True, help="A topic that does not exist yet.")
 @click.option("--linger", type=float, default=0.002, show_default=True, help="Seconds.")
 @click.option("--keep", is_flag=True, help="Keep the topic.")
 @connected
@@ -29,7 +29,7 @@ async def bench(
 ) -> None:
     """Send messages in batches, one by one, and consume them again."""
     if topic != TOPIC and topic in await mq.admin.topics(system=True):
-        raise Failure(f"topic {topic} is there already; the bench makes its own and deletes it")
+        raise Failure(f"topic {topic} exists already; the benchmark creates its own and deletes it")
     await mq.admin.create_topic(topic, queues=4)
     try:
         rows = await _measure_all(mq, asked, topic, count, os.urandom(size), linger)
@@ -94,7 +94,7 @@ async def _consume(mq: Client, topic: str, count: int, asked: Asked) -> None:
     step = max(1, count // 100)
     group = f"{topic}-{time.time_ns()}"
     got = 0
-    # A connection of its own: what still waits on it at the broker ends with it.
+    # A connection of its own: closing it ends the pulls that the broker still holds.
     try:
         async with connect(asked.url, timeout=asked.timeout) as other:
             with progress("consuming", count, hidden=asked.json) as done:

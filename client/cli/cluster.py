@@ -134,7 +134,7 @@ async def ping(asked: Asked, mq: Client, count: int, direct: bool) -> None:
     try:
         brokers = [] if direct else await mq.admin.brokers()
         addresses += [(f"broker {row.name}", row.address) for row in brokers]
-    except NoPermission as error:  # who refuses is alive
+    except NoPermission as error:  # a refusal is a sign of life
         click.echo(f"only the name servers are asked: {error}", err=True)
     rows: list[dict[str, Any]] = []
     failed = False
@@ -147,6 +147,6 @@ async def ping(asked: Asked, mq: Client, count: int, direct: bool) -> None:
         else:
             best = round(times[0], 3)
             rows.append({"role": role, "address": address, "best_ms": best, "answer": "yes"})
-    print_rows(rows, as_json=asked.json, empty="nobody to ask")
+    print_rows(rows, as_json=asked.json, empty="there is no one to ask")
     if failed:
-        raise Failure("not everybody answered", UNREACHED)
+        raise Failure("not all of them answered", UNREACHED)

@@ -46,11 +46,11 @@ _EXIT_CODES: Final[list[tuple[type[AerobeeError], int]]] = [
 ]
 
 
-# What the SDK says of its arguments, in the words of our options.
+# The SDK's advice about its arguments, in terms of the command's options.
 _OPTIONS: Final = {
     "give several keys as a list": "repeat --key for several",
-    "give a delay that is not negative, or deliver_at, not both": (
-        "give a --delay that is not negative, or --deliver-at, not both"
+    "give a delay of 0 or more, or deliver_at, not both": (
+        "give a --delay of 0 or more, or --deliver-at, not both"
     ),
     "give tags or sql, not both": "give --tag or --sql, not both",
     "leave tags out to get all messages": "leave --tag out to get all messages",
@@ -102,7 +102,7 @@ def connected(command: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
 
 def run_loop(work: Any) -> Any:
-    """Run a coroutine; Ctrl-C ends it in order."""
+    """Run a coroutine; Ctrl-C shuts it down cleanly."""
     try:
         return asyncio.run(work)
     except AerobeeError as error:
@@ -113,7 +113,7 @@ def run_loop(work: Any) -> Any:
         raise click.exceptions.Abort from None
     except BrokenPipeError:
         raise
-    except OSError as error:  # of what is printed: the network's have become ours
+    except OSError as error:  # from writing the output: network errors are AerobeeErrors
         drop_output()
         raise Failure(str(error.strerror or error)) from None
 
@@ -134,7 +134,7 @@ async def require_topic(mq: Client, topic: str) -> None:
 
 
 async def forget_group(mq: Client, group: str) -> None:
-    """Delete a group that was made for one look, with its topic of retries."""
+    """Delete a temporary group and its retry topic."""
     try:
         await mq.admin.delete_group(group)
         await mq.admin.delete_topic(RETRY_PREFIX + group)
@@ -145,10 +145,10 @@ async def forget_group(mq: Client, group: str) -> None:
 async def read_input() -> AsyncIterator[bytes]:
     """Standard input piece by piece.
 
-    Each is read in a thread that nobody waits for when Ctrl-C comes, and past `sys.stdin`, whose
+    Each is read in a thread that Ctrl-C does not wait for, and bypassing `sys.stdin`, whose
     lock such a thread would keep.
     """
-    if sys.stdin is None:  # closed: its number may be another file's by now
+    if sys.stdin is None:  # closed: its descriptor may be another file's by now
         raise Failure("standard input is closed")
     loop = asyncio.get_running_loop()
 
@@ -190,7 +190,7 @@ class Moment(_TimeParam):
     name = "time"
 
     def __init__(self, *, ahead: bool = False) -> None:
-        self._ahead = ahead  # 2h is then in two hours, not two hours ago
+        self._ahead = ahead  # 2h then means in two hours, not two hours ago
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -200,9 +200,11 @@ class Moment(_TimeParam):
         text = str(value)
         try:
             moment = _read_moment(text, self._ahead)
-            moment.timestamp()  # not every year has one
+            moment.timestamp()  # raises for years out of range
         except (ValueError, OverflowError):
-            self.fail(f"{text!r} is no time: give 2026-01-31T12:00, Unix seconds, or 15m, 2h, 3d")
+            self.fail(
+                f"{text!r} is not a time: give 2026-01-31T12:00, Unix seconds, or 15m, 2h, 3d"
+            )
         return moment
 
 

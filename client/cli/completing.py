@@ -1,4 +1,4 @@
-"""What a shell may offer for a topic, a group or a setting; nothing where nobody answers."""
+"""Shell completions for topics, groups and settings; none if the cluster does not answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from aerobee.client.client import Client
 
-SECONDS_MAX: Final = 1.0  # somebody waits at the keyboard
+SECONDS_MAX: Final = 1.0  # a user waits at the prompt
 
 
 def topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

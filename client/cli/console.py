@@ -48,9 +48,9 @@ def console(
 ) -> None:
     """Show a cluster, Aerobee's or Apache's, in the browser until Ctrl-C.
 
-    It changes nothing unless --allow-changes is given. Elsewhere than on loopback it needs a
-    --token, or a --proxy that says by --auth-header who somebody is. A user of the cluster can be
-    given in the URL, or log in on the page.
+    It changes nothing unless --allow-changes is given. On other addresses than loopback it needs a
+    --token, or a --proxy that names the user in --auth-header. Credentials for the cluster can be
+    given in the URL, or entered on the page.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     options = ConsoleOptions(

@@ -146,7 +146,7 @@ async def replay(
     property AEROBEE_REPLAYED_FROM. Every group that reads the topic gets the copy.
     """
     if topic is not None and topic.startswith(DLQ_PREFIX):
-        raise click.UsageError(f"--to {topic}: a replay does not go among the dead letters")
+        raise click.UsageError(f"--to {topic}: a replay cannot go to a dead-letter topic")
     found = [
         message
         for message in await letters_of(mq, group, since)
@@ -175,7 +175,7 @@ async def replay(
 async def _replay(
     mq: Client, group: str, letters: list[Message], topic: str | None, rate: float, *, quiet: bool
 ) -> list[str]:
-    """Gives those that can never be sent; what may succeed later ends it."""
+    """Returns those that can never be sent; stops at an error that a retry may fix."""
     refused: list[str] = []
     taken = 0
     with progress("replaying", len(letters), hidden=quiet) as done:

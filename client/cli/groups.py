@@ -101,7 +101,7 @@ async def create(
 ) -> None:
     """Create a group on every broker."""
     if name in await mq.admin.groups(system=True):
-        raise Failure(f"group {name} is there already: `aerobee group update {name}` changes it")
+        raise Failure(f"group {name} exists already: `aerobee group update {name}` changes it")
     await mq.admin.create_group(
         name,
         max_retries=max_retries,
@@ -109,7 +109,7 @@ async def create(
         broadcast_enabled=broadcast,
     )
     value = {"group": name, "max_retries": max_retries}
-    print_done(f"group {name} is there on every broker", value, as_json=asked.json)
+    print_done(f"group {name} exists on every broker", value, as_json=asked.json)
 
 
 @group.command()
@@ -184,7 +184,7 @@ async def reset(
     to_time: datetime | None,
     queue_id: int | None,
 ) -> None:
-    """Move a group on a topic; members that are online jump there too."""
+    """Move a group on a topic; members that are online move there, too."""
     targets: list[Any] = ["first"] * to_first + ["last"] * to_last
     targets += [] if to_time is None else [to_time]
     if len(targets) != 1:

@@ -105,7 +105,7 @@ async def send(
 def _print_delayed(
     asked: Asked, receipt: Receipt, delay: float | None, deliver_at: datetime | None
 ) -> None:
-    """When it is due and how to take it back: its place now is among the broker's timers."""
+    """When it is due and how to recall it; its present offset is that of the broker's timers."""
     handle = receipt.recall_handle
     if handle is not None:
         due = datetime.fromtimestamp(recall_handle_of(handle).deliver_ms / 1000, UTC)
@@ -157,7 +157,7 @@ async def consume(
 ) -> int:
     """Print the messages of TOPIC, one line each; --json prints one object a line.
 
-    Without --group nothing is committed, so looking disturbs nobody.
+    Without --group nothing is committed, so no consumer is affected.
     """
     await require_topic(mq, topic)
     if not follow and group is None:
@@ -171,8 +171,8 @@ async def consume(
         return 0
     name = f"aerobee-look-{mq.client_id.rpartition('#')[2]}"
     try:
-        # By a connection of its own: what waits on it at the broker ends with it, and does not
-        # bring the group back.
+        # By a connection of its own: closing it ends the pulls held by the broker, which would
+        # otherwise create the group again.
         async with connect(asked.url, timeout=asked.timeout) as other:
             await _follow(asked, other, topic, name, tags, sql, since, follow, count)
     finally:

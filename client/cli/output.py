@@ -43,7 +43,7 @@ def print_json(value: Any) -> None:
 
 
 def snake_keys(configs: Any) -> Any:
-    """What brokers tell by name (of a broker, a topic), with our spelling of RocketMQ's keys."""
+    """Mappings by name (of a broker, a topic), with RocketMQ's keys in snake_case."""
     return {name: _snake(entry) for name, entry in configs.items()}
 
 
@@ -112,7 +112,7 @@ def _table(
         justify: Literal["right", "left"] = "right" if right else "left"
         table.add_column(heading, justify=justify, overflow="fold", min_width=width)
     for row in texts:
-        table.add_row(*map(Text, row))  # as text: what a message holds is no markup of ours
+        table.add_row(*map(Text, row))  # as text: a message's content is not markup
     return table
 
 
@@ -134,7 +134,7 @@ def _print_blocks(headings: list[str], texts: list[list[str]], title: str | None
 
 
 def visible(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """The text without control characters and escape sequences."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else "·" for sign in text)
@@ -154,7 +154,7 @@ def cell(value: Any) -> str:
 
 @contextmanager
 def progress(label: str, total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while the block lasts; call what it gives with each step done."""
+    """A progress bar on stderr while the block runs; call the yielded function for each step."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
@@ -199,7 +199,7 @@ def message_text(message: Message, limit: int = 120) -> str:
 def body_text(body: bytes, limit: int = 120) -> str:
     """The beginning of a body for people."""
     begin = body[: limit * 4]
-    try:  # a sign that the cut has parted is left out
+    try:  # drop a character that the cut has split
         text = visible(codecs.getincrementaldecoder("utf-8")().decode(begin, begin == body))
     except UnicodeDecodeError:
         text = body[: limit // 2].hex(" ", 4)

@@ -38,7 +38,7 @@ async def replicas(asked: Asked, mq: Client, name: str | None) -> None:
 
 
 async def _replica_status(mq: Client, address: str) -> dict[str, Any]:
-    """What a broker says of itself; `error` when it does not."""
+    """A broker's own report; `error` when it does not answer."""
     try:
         status = await mq.admin.replication(address)
         runtime = await mq.admin.runtime(address)
@@ -93,7 +93,7 @@ def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) ->
 
 
 def _about(failover: dict[str, Any]) -> str | None:
-    """What an operator has to know of a broker's failover; None: nothing."""
+    """A note for the operator about a broker's failover, if there is a reason for one."""
     if failover.get("awaySeconds") is not None:
         who = failover.get("arbiter", "etcd")
         return f"{who} has not answered for {failover['awaySeconds']:.0f} s: nobody takes over"
@@ -105,7 +105,7 @@ def _about(failover: dict[str, Any]) -> str | None:
 
 
 def _access(state: dict[str, Any]) -> str | None:
-    """Whether its users would serve as well, if it were the master."""
+    """Whether its users are the master's, so that it could replace it."""
     return (state.get("access") or {}).get("differs") or None
 
 
@@ -175,7 +175,7 @@ async def promote(
 
 
 async def _until_master(mq: Client, address: str, seconds: float) -> None:
-    """It closes its connections, opens its log anew and listens again."""
+    """Wait while it closes its connections, reopens its log and listens again."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while loop.time() < deadline:

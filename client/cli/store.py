@@ -44,7 +44,7 @@ def _failures() -> Iterator[None]:
     except StoreError as error:
         raise Failure(str(error), FAILED) from None
     except BrokenPipeError:
-        raise  # not of the store: of what is printed
+        raise  # not from the store, but from writing the output
     except OSError as error:
         raise Failure(f"{error.filename or 'the store'}: {error.strerror or error}") from None
 
@@ -58,7 +58,7 @@ def _open(directory: str, commitlog: str | None) -> Any:
 def _moment(ms: int | None) -> str:
     try:
         return cell(datetime.fromtimestamp(ms / 1000).astimezone()) if ms else "-"
-    except (ValueError, OverflowError, OSError):  # a damaged record may tell any number
+    except (ValueError, OverflowError, OSError):  # a damaged record may hold any number
         return f"{ms} ms"
 
 

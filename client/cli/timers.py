@@ -1,4 +1,4 @@
-"""`aerobee timer`: messages that wait for their time."""
+"""`aerobee timer`: pending delayed messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def timer() -> None:
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=100, show_default=True)
 @connected
 async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -> None:
-    """The messages that wait for their time (of TOPIC), the next one first."""
+    """The pending delayed messages (of TOPIC), next one first."""
     rows = [
         {
             "due": datetime.fromtimestamp(row["deliverTimestamp"] / 1000, UTC),
@@ -35,7 +35,7 @@ async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -
         }
         for row in await mq.admin.timers(topic, limit=count)
     ]
-    print_rows(rows, as_json=asked.json, empty="no message waits for its time")
+    print_rows(rows, as_json=asked.json, empty="no delayed message is pending")
 
 
 @timer.command()
@@ -43,6 +43,6 @@ async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -
 @click.argument("handle")
 @connected
 async def recall(asked: Asked, mq: Client, topic: str, handle: str) -> None:
-    """Take back a delayed message of TOPIC by the handle of its receipt or of `timer list`."""
+    """Cancel a delayed message of TOPIC by the handle of its receipt or of `timer list`."""
     message_id = await mq.recall(topic, handle)
     print_done(f"{message_id} is recalled", {"recalled": message_id}, as_json=asked.json)

@@ -82,7 +82,7 @@ async def create(
     """Create a topic on every broker."""
     attributes = dict(pair(text, "--attribute") for text in pairs)
     if name in await mq.admin.topics(system=True):
-        raise Failure(f"topic {name} is there already: `aerobee topic update {name}` changes it")
+        raise Failure(f"topic {name} exists already: `aerobee topic update {name}` changes it")
     await mq.admin.create_topic(
         name, queues=queues, readable=read, writable=write, order=order, attributes=attributes
     )
@@ -92,13 +92,13 @@ async def create(
 
 @topic.command()
 @topic_argument("name")
-@click.option("--queues", type=_QUEUES, help="So many queues to write and to read.")
-@click.option("--write-queues", type=_QUEUES, help="So many that new messages go to.")
-@click.option("--read-queues", type=_QUEUES, help="So many that consumers read.")
+@click.option("--queues", type=_QUEUES, help="Number of queues for writing and reading.")
+@click.option("--write-queues", type=_QUEUES, help="Number of queues for new messages.")
+@click.option("--read-queues", type=_QUEUES, help="Number of queues that consumers read.")
 @click.option("--read/--no-read", default=None, help="May it be read?")
 @click.option("--write/--no-write", default=None, help="May it be written?")
 @_ATTRIBUTE
-@click.option("--force", is_flag=True, help="Also when stored messages get out of reach.")
+@click.option("--force", is_flag=True, help="Even if stored messages become unreadable.")
 @connected
 async def update(
     asked: Asked,
@@ -114,7 +114,7 @@ async def update(
 ) -> None:
     """Change a topic on every broker that has it; what is not named stays as it is.
 
-    Fewer read queues put the messages in the others out of reach. To lose none: first fewer
+    Fewer read queues make the messages in the others unreadable. To lose none: first fewer
     --write-queues, then, when all groups have read the rest, fewer --read-queues with --force.
     """
     if queues is not None and (write_queues is not None or read_queues is not None):
@@ -126,11 +126,11 @@ async def update(
         hidden = await _hidden(mq, name, read_queues)
         if hidden and not force:
             raise Failure(
-                f"{hidden} would get out of reach: first --write-queues {read_queues}, and when "
+                f"{hidden} would become unreadable: first --write-queues {read_queues}, and when "
                 f"all groups have read them, or they do not matter, --force"
             )
         if hidden:
-            click.echo(f"aerobee: {hidden} are out of reach now", err=True)
+            click.echo(f"aerobee: {hidden} are unreadable now", err=True)
     attributes = dict(pair(text, "--attribute") for text in pairs)
     await mq.admin.update_topic(
         name,
@@ -152,7 +152,7 @@ async def update(
 
 
 async def _hidden(mq: Client, name: str, read_queues: int) -> str:
-    """The messages that so many read queues would hide, in words; nothing when there are none."""
+    """What this number of read queues would hide, as text; empty if nothing."""
     stats = await mq.admin.topic_stats(name)
     hidden = {
         row.queue: row.max_offset - row.min_offset

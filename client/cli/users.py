@@ -33,7 +33,7 @@ from aerobee.client.client import Client
 
 
 class _Files:
-    """The users of a broker on this machine, running or not: it looks at its files by itself."""
+    """The users of a broker on this machine, running or not: it rereads its files by itself."""
 
     def __init__(self, config: str | None, store: str | None) -> None:
         overrides = {"storePathRootDir": store} if store else {}
@@ -66,7 +66,7 @@ class _Files:
 
     async def _edit(self, name: str, edit: Callable[[edits.Accounts], None]) -> None:
         if place := self.book.is_in_file(name):
-            raise AccessError(f"User:{name} stands in {place} and is changed there")
+            raise AccessError(f"User:{name} is defined in {place} and must be changed there")
         await self.book.change(lambda accounts, _white: edit(accounts))
 
 
@@ -79,7 +79,7 @@ class _Wire:
         self._replication = mq.admin.replication
 
     async def _addresses(self) -> list[str]:
-        """Of those that shall be changed: a slave that copies its master's users gets them."""
+        """The brokers to change: not slaves that copy their master's users."""
         brokers = await self._brokers()
         return [each.address for each in brokers if not each.number or not await self._copies(each)]
 
@@ -88,7 +88,7 @@ class _Wire:
         return bool((status.get("access") or {}).get("isCopied"))
 
     async def users(self) -> list[User]:
-        """As the first broker has them; all should be alike."""
+        """Those of the first broker; all should be the same."""
         first = (await self._addresses())[0]
         rules = {row["subject"]: _rules(row) for row in await self._users.rights(first)}
         return [
@@ -207,7 +207,7 @@ async def add(asked: Asked, place: Place, name: str, is_super: bool) -> None:
 @click.argument("name")
 @_placed
 async def rotate(asked: Asked, place: Place, name: str) -> None:
-    """Give a new secret key, shown once; the old one is good for 24 hours more."""
+    """Give a new secret key, shown once; the old one stays valid for 24 hours."""
     secret = edits.new_secret()
     await place.rotate(name, secret)
     _show_secret(asked, name, secret)
@@ -251,7 +251,7 @@ async def remove(asked: Asked, place: Place, name: str) -> None:
 @click.argument("name")
 @_placed
 async def disable(asked: Asked, place: Place, name: str) -> None:
-    """Let a user do nothing, but keep it."""
+    """Disable a user without removing it."""
     await place.switch(name, False)
     print_done(f"user {name} is disabled", {"user": name}, as_json=asked.json)
 
@@ -260,7 +260,7 @@ async def disable(asked: Asked, place: Place, name: str) -> None:
 @click.argument("name")
 @_placed
 async def enable(asked: Asked, place: Place, name: str) -> None:
-    """Let a disabled user work again."""
+    """Enable a disabled user."""
     await place.switch(name, True)
     print_done(f"user {name} is enabled", {"user": name}, as_json=asked.json)
 
@@ -292,10 +292,10 @@ async def grant(
 @click.argument("resource", default="")
 @_placed
 async def revoke(asked: Asked, place: Place, name: str, resource: str) -> None:
-    """Take a user's rights to a resource away, or all of them."""
+    """Revoke a user's rights to a resource, or all of them."""
     await place.revoke(name, resource)
     value = {"user": name, "resource": resource}
-    text = f"{name}: the rights to {resource or 'everything'} are taken away"
+    text = f"{name}: the rights to {resource or 'everything'} are revoked"
     print_done(text, value, as_json=asked.json)
 
 

@@ -63,7 +63,7 @@ def _line(event: LifeEvent) -> str:
 
 
 def _describe_fact(name: str, value: object) -> str:
-    """One fact of an event; nothing when it says nothing."""
+    """One fact of an event; empty when it is not known."""
     if name in ("on_disk", "visible"):
         return ("" if value else "not ") + name.replace("_", " ") if value is not None else ""
     if value in (None, "", 0):

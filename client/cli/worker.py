@@ -25,13 +25,13 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--url", envvar="AEROBEE_URL", help="Name servers, in the place of the app's own.")
+@click.option("--url", envvar="AEROBEE_URL", help="Name servers, instead of the app's own.")
 @click.option("--concurrency", type=click.IntRange(1), help="Handlers at a time, for each topic.")
 @click.option("--reload", is_flag=True, help="Start again when a .py file below changes.")
 def worker(target: str, url: str | None, concurrency: int | None, reload: bool) -> int:
     """Run the handlers of an application: MODULE:APP names an `aerobee.Worker`.
 
-    SIGTERM and Ctrl-C let the handlers at work end and commit; a second one ends at once.
+    SIGTERM and Ctrl-C let running handlers finish and commit; a second one ends at once.
     """
     if reload:
         return _run_again_and_again([word for word in sys.argv[1:] if word != "--reload"])
@@ -56,11 +56,11 @@ def _load(target: str) -> Worker:
         found = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is the application that lacks something
+            raise  # a module that the application imports is missing
         raise Failure(f"there is no module {module!r} here", WRONG_USAGE) from None
     app = getattr(found, name, None)
     if not isinstance(app, Worker):
-        raise Failure(f"{target} is no aerobee.Worker", WRONG_USAGE)
+        raise Failure(f"{target} is not an aerobee.Worker", WRONG_USAGE)
     return app
 
 
@@ -71,7 +71,7 @@ async def _run(app: Worker, concurrency: int | None) -> None:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)  # the next one ends the process
-        click.echo("stopping: handlers at work end first", err=True)
+        click.echo("stopping: running handlers finish first", err=True)
         app.stop()
 
     for number in SIGNALS:
@@ -81,7 +81,7 @@ async def _run(app: Worker, concurrency: int | None) -> None:
 
 
 def _run_again_and_again(arguments: list[str]) -> int:
-    """A child does the work; it is stopped and started anew after each change of a file."""
+    """A child process runs the handlers; it is restarted after each change of a file."""
     stopped: list[int] = []
     for number in SIGNALS:
         signal.signal(number, lambda number, _: stopped.append(number))
@@ -89,13 +89,13 @@ def _run_again_and_again(arguments: list[str]) -> int:
         seen = _stamps()
         child = subprocess.Popen([sys.executable, "-m", "aerobee.client.cli.worker", *arguments])
         while not stopped and _stamps() == seen:
-            time.sleep(LOOK_SECONDS)  # a child that ends by a mistake waits for the next change
+            time.sleep(LOOK_SECONDS)  # a child that crashed is restarted at the next change
         if child.poll() is None:
             child.terminate()
         code = child.wait()
         if stopped:
             return code
-        click.echo("a file has changed: starting again", err=True)
+        click.echo("a file has changed: restarting", err=True)
 
 
 def _stamps() -> dict[str, float]:

@@ -1,6 +1,6 @@
 """One TCP connection under a `Conversation`: futures, a timer, and what the loop calls.
 
-All frames of one turn of the loop leave in one write; requests of the other side go to
+All frames of one turn of the loop are coalesced into one write; requests of the peer go to
 `on_request`.
 """
 
@@ -23,9 +23,7 @@ from aerobee.protocol.wire.signing import Credentials
 log = logging.getLogger("aerobee.connection")
 
 PARTS_MAX: Final = 16
-SLOW_TURN_S: Final = (
-    0.02  # a turn of the loop that takes longer than that costs requests their time
-)
+SLOW_TURN_S: Final = 0.02  # a longer turn of the event loop must not use up requests' timeouts
 RequestHandler = Callable[["Connection", Command], None]
 
 
@@ -53,7 +51,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_aerobee(self) -> bool:
-        """Whether the other side is ours."""
+        """Whether the peer is Aerobee."""
         return self.conversation.codec == MSGPACK
 
     @property
@@ -62,13 +60,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the other side has answered anything."""
+        """Whether the peer has answered anything."""
         return self.conversation.peer_version != 0
 
-    # -- asking
+    # -- requests
 
     def ask(self, command: Command, timeout: float) -> asyncio.Future[Command]:
-        """Put the request into the next write; the future gets the answer or an error."""
+        """Queue the request for the next write; the future gets the answer or an error."""
         future: asyncio.Future[Command] = self._loop.create_future()
         if self.closed is not None:
             future.set_exception(ConnectFailed(f"{self.address}: {self.closed}"))
@@ -88,21 +86,21 @@ class Connection(asyncio.Protocol):
         return await self.ask(command, timeout)
 
     def oneway(self, command: Command) -> None:
-        """Send without an answer; lost in silence when the connection is."""
+        """Send a one-way request; silently lost if the connection is."""
         self._write(self.conversation.oneway(command))
 
     def answer(self, command: Command) -> None:
-        """Send an answer to a request of the other side."""
+        """Send an answer to a request of the peer."""
         self._write(frame_parts(command))
 
     async def drain(self, timeout: float) -> None:
-        """Wait until the other side has taken enough of what was written."""
+        """Backpressure: wait until the peer has read enough of what was written."""
         try:
             async with asyncio.timeout(timeout):
                 await self._writable.wait()
         except TimeoutError:
             raise RequestTimeout(
-                f"{self.address} took no bytes for {timeout:g} s", hint="nothing was sent"
+                f"{self.address} read nothing for {timeout:g} s", hint="nothing was sent"
             ) from None
 
     def _write(self, parts: Parts) -> None:
@@ -116,15 +114,15 @@ class Connection(asyncio.Protocol):
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is not None and (now := self._loop.time()) - unwritten[1] > SLOW_TURN_S:
             self.conversation.written_late(unwritten[0], now)
-        # After the other side's EOF the transport is closing some turns before it is lost.
+        # After the peer's EOF the transport is closing for some turns before connection_lost.
         if self.closed is None and out and not self._transport.is_closing():
             if len(out) > PARTS_MAX:
                 self._transport.write(b"".join(out))
-            else:  # few and large: spare the copy
+            else:  # few and large: avoid the copy
                 self._transport.writelines(out)
 
     def _watch(self) -> None:
-        """One timer for all requests: it wakes at a deadline, though that one may be answered."""
+        """One timer for all requests; the one it was set for may have been answered."""
         if self._timer is not None:
             self._timer.cancel()
         self._wakes_at = self.conversation.next_deadline
@@ -157,36 +155,36 @@ class Connection(asyncio.Protocol):
             self._fail(self.conversation.error)
 
     def _fail(self, error: ProtocolError) -> None:
-        log.warning("%s sent what is no RocketMQ frame: %s", self.address, error)
+        log.warning("%s sent something that is not a RocketMQ frame: %s", self.address, error)
         self.close(ConnectionLost(f"{self.address} does not speak RocketMQ's protocol: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = f"{self.address} closed the connection" + (f": {error}" if error else "")
         is_plain = self._transport.get_extra_info("ssl_object") is None
         puzzling = self.conversation.in_flight and not self.is_answered and is_plain
-        hint = "it answered nothing: if it wants TLS, write mqs://" if puzzling else ""
+        hint = "it answered nothing: if it expects TLS, use mqs://" if puzzling else ""
         self._end(ConnectionLost(reason, hint=hint))
         self._gone.set()
 
     def close(self, error: AerobeeError | None = None) -> None:
-        """Write what is waiting, then close; questions without an answer fail."""
+        """Write what is pending, then close; requests without an answer fail."""
         if self.closed is None:
             self._flush()
             self._transport.close()
             self._end(error or ConnectionLost(f"the connection to {self.address} was closed"))
 
     def drop(self) -> None:
-        """The other side answers no more: end it at once, so that a new one is made."""
+        """The peer no longer answers: abort it, so that a new connection is made."""
         self._transport.abort()
-        self._end(ConnectionLost(f"{self.address} answers no more"))
+        self._end(ConnectionLost(f"{self.address} no longer answers"))
 
     async def wait_closed(self, timeout: float) -> None:
-        """After `close`: until what was waiting is written, or the other side took none of it."""
+        """After `close`: wait until pending data is written, or the peer stops reading."""
         try:
             async with asyncio.timeout(timeout):
                 await self._gone.wait()
         except TimeoutError:
-            log.warning("%s took not all that was sent before closing", self.address)
+            log.warning("%s did not read all that was sent before closing", self.address)
             self._transport.abort()
             await self._gone.wait()
 
@@ -233,8 +231,8 @@ async def open_connection(
             f"no connection to {address}: {error.strerror or error}",
             hint="is the broker or name server running there?",
         ) from None
-    except UnicodeError as error:  # by the look-up
+    except UnicodeError as error:  # from the name lookup
         raise ConnectFailed(
-            f"no connection to {address}: {error}", hint="that is no host name"
+            f"no connection to {address}: {error}", hint="that is not a host name"
         ) from None
     return connection

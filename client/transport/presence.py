@@ -34,7 +34,7 @@ class Presence:
         remoting.introduce = self.introduce
 
     async def join_producer(self, group: str) -> None:
-        """Be known as a member of a producer group, as transaction checks need it."""
+        """Register as a member of a producer group, which transaction checks need."""
         self._producers[group] = self._producers.get(group, 0) + 1
         await self.beat()
 
@@ -53,20 +53,20 @@ class Presence:
             await self._unregister("consumerGroup", group)
 
     async def introduce(self, connection: Connection) -> None:
-        """The first request on a connection to a broker: its answer tells who the other side is."""
+        """The first request on a connection to a broker: its answer identifies the peer."""
         if connection.address not in self._routes.broker_addresses:
             return
         try:
             await self._greet(connection)
         except AerobeeError as error:
-            raise ConnectFailed(f"{connection.address} took no heartbeat: {error}") from error
+            raise ConnectFailed(f"{connection.address} refused the heartbeat: {error}") from error
 
     async def _greet(self, connection: Connection) -> None:
         answer = await connection.request(self._heartbeat(), self._remoting.timeout)
         connection.flush_mode = answer.ext.get("flushDiskType")
 
     async def beat(self) -> None:
-        """Tell every broker of the routes in use, now."""
+        """Send a heartbeat to every broker of the routes in use, now."""
         if not (self._producers or self._consumers):
             return
         addresses = self._routes.broker_addresses

@@ -1,4 +1,4 @@
-"""The connections of a client by address: made when needed, made anew with backoff."""
+"""The connections of a client by address: opened on demand, reopened with backoff."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aerobee.protocol.wire.signing import Credentials
 log = logging.getLogger("aerobee.connection")
 
 BACKOFF_FIRST: Final = 0.05
-BACK_AFTER_S: Final = 0.5  # a connection that was not answered yet is believed in after this long
+BACK_AFTER_S: Final = 0.5  # a connection without an answer yet counts as restored after this long
 BACKOFF_MAX: Final = 2.0  # a broker expects consumers back within 3 s after a clean restart
 
 
@@ -45,7 +45,7 @@ class _Backoff:
 
 
 class Remoting:
-    """Asks brokers and name servers by address."""
+    """Sends requests to brokers and name servers by address."""
 
     def __init__(
         self,
@@ -57,10 +57,12 @@ class Remoting:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.timeout = timeout
-        self.tells = False  # before the client is open its caller gets the error
+        self.tells = False  # while connecting, the caller of `connect` gets the error instead
         self._tls = tls
         self._on_event = on_event
-        self._lost: dict[str, tuple[float, int]] = {}  # since when, and how loudly that was said
+        self._lost: dict[
+            str, tuple[float, int]
+        ] = {}  # (since when, level at which that was logged)
         # Called with each new connection before anything else uses it (brokers: heartbeat).
         self.introduce: Callable[[Connection], Awaitable[None]] | None = None
         self._on_request = on_request
@@ -78,7 +80,7 @@ class Remoting:
     async def connection(self, address: str, *, patient: bool = True) -> Connection:
         """An open connection; tasks that ask together share the opening.
 
-        After a failure the next try waits its turn; one that is not `patient` fails at once.
+        After a failure the next try waits for the backoff; one that is not `patient` fails at once.
         """
         connection = self._connections.get(address)
         if connection is not None and connection.closed is None:
@@ -96,14 +98,14 @@ class Remoting:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and self._closed:  # not the caller was cancelled, the opening was
+            if task.cancelled() and self._closed:  # the opening was cancelled, not the caller
                 raise Closed("the client was closed") from None
             raise
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)
         if not task.cancelled():
-            task.exception()  # each waiter has seen it; none may be left
+            task.exception()  # mark it as retrieved: there may be no waiter left
 
     async def _open(self, address: str) -> Connection:
         loop = asyncio.get_running_loop()
@@ -156,9 +158,9 @@ class Remoting:
     def _ended(self, connection: Connection, error: AerobeeError) -> None:
         address = connection.address
         if self._connections.get(address) is connection:
-            # Of one that nobody used nobody need know: brokers close what is idle.
+            # An unused connection is not worth reporting: brokers close idle ones.
             used = connection.conversation.in_flight > 0
-            if used and not connection.is_answered:  # it will be so the next time, too
+            if used and not connection.is_answered:  # the next one will fare no better
                 self._back_off(address, ConnectFailed(f"{address}: {error}"))
             self._log_lost(address, error, logging.WARNING if used else logging.INFO)
 
@@ -184,7 +186,7 @@ class Remoting:
                 log.exception("the callback for connections failed")
 
     async def introduce_late(self, address: str) -> None:
-        """Greet a broker whose connection was made while it was known as a name server only."""
+        """Send the first heartbeat to a broker that was known as a name server only until now."""
         connection = self.known(address)
         if connection is None or self.introduce is None:
             return
@@ -222,7 +224,7 @@ class Remoting:
         return answer
 
     async def oneway(self, address: str, command: Command) -> None:
-        """Send without an answer; what may be lost does not wait for its turn to connect."""
+        """Send a one-way request; it does not wait for the backoff of a lost connection."""
         (await self.connection(address, patient=False)).oneway(command)
 
     async def close(self) -> None:
@@ -237,10 +239,10 @@ class Remoting:
 
 
 def is_outcome_unknown(error: AerobeeError) -> bool:
-    """Whether the request may have been carried out all the same."""
+    """Whether the request may have been executed nevertheless."""
     return isinstance(error, ConnectionLost | RequestTimeout)
 
 
 def loudness(error: AerobeeError) -> int:
-    """How loudly a failed request is said: that a connection is lost was said once, by itself."""
+    """The log level of a failed request: a lost connection was logged once already."""
     return logging.DEBUG if isinstance(error, ConnectFailed | ConnectionLost) else logging.WARNING

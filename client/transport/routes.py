@@ -1,4 +1,4 @@
-"""Where topics live: asks the name servers, remembers the answers, gives queues and addresses."""
+"""Routes of topics: asks the name servers, caches the answers, gives queues and addresses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BrokerQueues:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one topic lives. `created` is false while only the template's route is known."""
+    """The brokers of one topic. `created` is false while only the template's route is known."""
 
     topic: str
     parts: tuple[BrokerQueues, ...]
@@ -50,7 +50,7 @@ class Route:
     addresses: dict[str, dict[int, str]] = field(default_factory=dict, compare=False)
 
     def write_queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that take messages: of writable brokers whose master is known."""
+        """The queues to send to: of writable brokers whose master is known."""
         return tuple(
             MessageQueue(self.topic, part.broker, number)
             for part in self.parts
@@ -100,7 +100,7 @@ class Routes:
         return topic in self._ever
 
     def refresh_soon(self, topic: str) -> None:
-        """Renew the route in the background; until then the old one serves."""
+        """Refresh the route in the background; until then the old one is used."""
         self._question(topic)
 
     @property
@@ -116,7 +116,7 @@ class Routes:
         return self._routes.get(topic)
 
     def address(self, broker: str, number: int = MASTER) -> str:
-        """The address of a broker by its name; of its master when that number is not there."""
+        """The address of a broker by its name; the master's if there is none with that number."""
         table = self._brokers.get(broker, {})
         address = table.get(number) or table.get(MASTER) or next(iter(table.values()), None)
         if address is None:
@@ -138,7 +138,7 @@ class Routes:
             route = await self._template(topic)
         if not route.write_queues():
             raise NoRoute(
-                f"topic {topic!r} has no queue that takes messages",
+                f"topic {topic!r} has no writable queue",
                 hint="check the topic's and the broker's permission",
             )
         return route
@@ -165,7 +165,7 @@ class Routes:
         return route
 
     async def refresh(self, topic: str) -> Route:
-        """Ask the name servers; those who ask together share one question."""
+        """Ask the name servers; concurrent callers share one request."""
         return await asyncio.shield(self._question(topic))
 
     def _question(self, topic: str) -> asyncio.Task[Route]:
@@ -179,7 +179,7 @@ class Routes:
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
         self._asking.pop(topic, None)
         if not task.cancelled():
-            task.exception()  # seen by each waiter; none may be left
+            task.exception()  # mark it as retrieved: there may be no waiter left
 
     async def _ask(self, topic: str) -> Route:
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
@@ -229,18 +229,18 @@ class Routes:
         )
 
     async def refresh_all(self) -> None:
-        """Renew every route in use; what cannot be renewed stays as it was."""
+        """Refresh every route in use; one that cannot be refreshed stays as it was."""
         for topic in list(self._routes):
             try:
                 await self.refresh(topic)
             except (NotFound, AerobeeError) as error:
-                log.debug("route of %s not renewed: %s", topic, error)
+                log.debug("route of %s not refreshed: %s", topic, error)
         self._forget_brokers()
 
     def _forget_brokers(self) -> None:
-        """Those that no route names any more and that nobody is connected to."""
+        """Forget brokers that no route names any more and to which there is no connection."""
         named = {name for route in self._routes.values() for name in route.addresses}
-        if named:  # else a name server has lost its memory, and the brokers are there all the same
+        if named:  # else a restarted name server knows no broker yet
             self._brokers = {
                 name: table
                 for name, table in self._brokers.items()

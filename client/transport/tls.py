@@ -1,4 +1,4 @@
-"""TLS for `mqs://` addresses: whom we believe, and how to say that we do not."""
+"""TLS for `mqs://` addresses: trust settings, and errors of the handshake."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NONE: Final = "none"  # any
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What stands behind the `?` of an mqs:// address."""
+    """The options after the `?` of an mqs:// address."""
 
-    ca: str | None = None  # whom to trust; None: whom the system trusts
-    cert: str | None = None  # what we show, if the server asks
+    ca: str | None = None  # trusted authorities; None: the system's
+    cert: str | None = None  # the client certificate, if the server asks for one
     key: str | None = None
     verify: str = FULL
 
@@ -45,7 +45,7 @@ def failure_text(error: ssl.SSLError) -> tuple[str, str]:
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message
         if "self-signed" in reason or "self signed" in reason or "issuer" in reason:
-            return reason, "name who signed the certificate: mqs://...?ca=FILE"
+            return reason, "give the authority that signed the certificate: mqs://...?ca=FILE"
         if "expired" in reason:
             return reason, "the server needs a new certificate"
         return reason, "the certificate must name this host; verify=ca does not look at the name"

@@ -17,7 +17,7 @@ SCHEME: Final = "mq://"
 TLS_SCHEME: Final = "mqs://"
 DEFAULT_PORT: Final = 9876
 CREDENTIALS_FILE: Final = "AEROBEE_CREDENTIALS_FILE"
-# An error repeats no more of an address than this, or a host: the rest may hold the secret.
+# Errors quote at most this much of an address, or a host: the rest may hold the secret.
 _OTHER_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -49,7 +49,7 @@ def parse_tls(url: str | None) -> TlsOptions | None:
         return None
     options = dict(parse_qsl(text.partition("?")[2], keep_blank_values=True))
     if unknown := options.keys() - {"ca", "cert", "key", "verify"}:
-        raise Misuse(f"{min(unknown)!r} is no option of mqs://; there are ca, cert, key, verify")
+        raise Misuse(f"{min(unknown)!r} is not an option of mqs://; use ca, cert, key, verify")
     if options.get("verify", FULL) not in (FULL, CA, NONE):
         raise Misuse(f"verify is {FULL}, {CA} or {NONE}")
     return TlsOptions(**options)
@@ -69,7 +69,7 @@ def _credentials_of_file(path: str) -> Credentials | None:
         return Credentials(str(found["accessKey"]), str(found["secretKey"]))
     except OSError as error:
         wrong = error.strerror or "it cannot be read"
-    except (ValueError, KeyError, TypeError):  # whose texts would quote the file
+    except (ValueError, KeyError, TypeError):  # their messages would quote the file
         wrong = 'it has to hold {"accessKey":"...","secretKey":"..."}'
     raise Misuse(f"{CREDENTIALS_FILE} names {path}: {wrong}")
 

@@ -1,4 +1,4 @@
-"""The answer to "where is my message?": its life, and one verdict for each group."""
+"""The answer to "where is my message?": its history, and one verdict for each group."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LifeEvent:
 
 @dataclass(frozen=True, slots=True)
 class GroupVerdict:
-    """What became of the message for one group; group `*`: for every group alike."""
+    """The outcome of the message for one group; group `*`: the same for every group."""
 
     group: str
     verdict: WhyVerdict
@@ -72,7 +72,7 @@ class GroupVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What `mq.why` gives. There is at least one verdict."""
+    """The result of `mq.why`. There is at least one verdict."""
 
     message_id: str
     life: tuple[LifeEvent, ...]

@@ -41,7 +41,7 @@ from aerobee.protocol.wire.message_facts import (
     Standing,
 )
 
-AT_ONCE: Final = 16  # questions under way
+AT_ONCE: Final = 16  # requests in flight
 COPIES_MAX: Final = 32
 PERM_READ: Final = 4
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -237,7 +237,7 @@ async def _standing(
 
 
 def _filter(subscription: dict[str, Any], message: StoredMessage) -> Filter:
-    """What the group selects now. SQL92 is the broker's to evaluate, and it does not tell."""
+    """What the group selects now. Only the broker can evaluate SQL92, and it does not report it."""
     kind = str(subscription.get("expressionType") or "TAG")
     wanted = Filter(expression_type=kind, expression=str(subscription.get("subString") or "*"))
     if kind == "TAG":

@@ -1,4 +1,4 @@
-"""One verdict for each group, by rules in their order; the first that has something to say decides.
+"""One verdict for each group, by rules in order; the first that returns one decides.
 
 First the message itself (is it there, may anybody see it yet), then the group: what it gave back,
 then how its progress in the queue stands to the message. Nothing is guessed: without evidence
@@ -24,7 +24,7 @@ Said = tuple[WhyVerdict, str, dict[str, Any], str]
 
 
 def judge(story: Story, group: str | None) -> tuple[GroupVerdict, ...]:
-    """The verdict for this group, or for each that has to do with the message."""
+    """The verdict for this group, or for each group concerned."""
     said = _gone(story) or _before_queue(story)
     if said is not None:
         return (GroupVerdict(group or ANY_GROUP, *said),)
@@ -37,7 +37,7 @@ def judge(story: Story, group: str | None) -> tuple[GroupVerdict, ...]:
 
 
 def _views(story: Story) -> dict[str, GroupView]:
-    """What all brokers say of each group, joined."""
+    """The facts of all brokers about each group, merged."""
     views: dict[str, GroupView] = {}
     for broker in story.brokers:
         for facts in broker.groups:
@@ -54,7 +54,7 @@ def _views(story: Story) -> dict[str, GroupView]:
 
 
 def _gone(story: Story) -> Said | None:
-    """It is nowhere."""
+    """No broker has it."""
     if story.copies:
         return None
     for broker in story.brokers:
@@ -93,7 +93,7 @@ def _gone(story: Story) -> Said | None:
 
 
 def _before_queue(story: Story) -> Said | None:
-    """It is kept, or consumers cannot see it yet."""
+    """It is stored, but consumers cannot see it yet."""
     plain = story.in_topic(story.topic)
     if plain:
         return _unseen(story, plain[-1])

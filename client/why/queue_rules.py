@@ -42,7 +42,7 @@ class Case:
     group: Group
     placed: Placed
     standing: Standing
-    attempt: int  # 0: the message itself; else the so manieth retry
+    attempt: int  # 0: the message itself; else the number of the retry
 
     @property
     def offset(self) -> int:
@@ -68,7 +68,7 @@ class Case:
 
 
 def in_queue(story: Story, view: GroupView, placed: Placed, attempt: int) -> Said:
-    """What became of the copy in its queue."""
+    """The outcome of the copy in its queue."""
     copy = placed.copy
     for broker, standing in view.standings:
         here = (standing.topic, standing.queue_id, standing.queue_offset)
@@ -92,7 +92,7 @@ def _broadcast(case: Case) -> Said | None:
 
 
 def _skipped(case: Case) -> Said | None:
-    """An operator moved the group over it, or the group began behind it."""
+    """An operator moved the group past it, or the group began after it."""
     if not case.is_passed:
         return None
     skip, began = None, case.standing.began
@@ -139,7 +139,7 @@ def _filtered(case: Case) -> Said | None:
     if wanted is None or wanted.matches is not False:
         return None
     if case.is_passed and not case.placed.broker.has_history:
-        return None  # of what was in force then, this broker remembers nothing
+        return None  # the subscription of that time is not remembered
     since = f"; expression since {case.when(wanted.since)}" if wanted.since else ""
     return (
         WhyVerdict.FILTERED,
@@ -257,7 +257,7 @@ def _behind(case: Case) -> Said | None:
     return WhyVerdict.BEHIND, waits + reader, facts, remedy
 
 
-# The first that has something to say decides; the last always does.
+# The first rule that returns a verdict decides; the last always does.
 Rule = Callable[[Case], Said | None]
 RULES: Final[tuple[Rule, ...]] = (
     _broadcast,

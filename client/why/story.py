@@ -24,7 +24,7 @@ from aerobee.protocol.wire.message_facts import Broker, Copy
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A copy, and whose it is."""
+    """A copy, and the broker that has it."""
 
     broker: Broker
     copy: Copy
@@ -47,7 +47,7 @@ class Placed:
 
 @dataclass(slots=True)
 class Story:
-    """All copies in the order in which they were stored, and what every broker said."""
+    """All copies in the order in which they were stored, and the facts of every broker."""
 
     brokers: list[Broker]
     unreached: list[str]  # brokers that did not answer
@@ -86,7 +86,7 @@ def tell(brokers: list[Broker], unreached: list[str], topic: str | None) -> Stor
 
 
 def life(story: Story) -> Iterable[LifeEvent]:
-    """What happened to the message, in its order."""
+    """What happened to the message, in order."""
     seen_half = was_kept = False
     for placed in story.copies:
         copy = placed.copy
@@ -140,7 +140,7 @@ def _event(placed: Placed, seen_half: bool, was_kept: bool) -> tuple[str, dict[s
 
 
 def clock_text(ms: int | None, now: int) -> str:
-    """A time for people, in theirs; with its date unless it is today."""
+    """A time for people, in their time zone; with the date unless it is today."""
     if ms is None:
         return "an unknown time"
     moment = datetime.fromtimestamp(ms / 1000).astimezone()

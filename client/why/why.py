@@ -1,4 +1,4 @@
-"""Asks the cluster about a message, and judges by what it says."""
+"""Collects the facts about a message from the cluster, and derives the verdicts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from aerobee.protocol.wire.message_facts import EXPLAIN_MESSAGE, Broker
 
 
 async def explain(core: Core, message_id: str, topic: str | None, group: str | None) -> Why:
-    """The life of a message, and what became of it for the group, or for each group there is."""
+    """The history of a message, and its outcome for the group, or for each group."""
     if not message_id or not message_id.isascii():
-        raise Misuse(f"{message_id!r} is no id of a message")
+        raise Misuse(f"{message_id!r} is not a message id")
     places = await _brokers(core, topic)
     answers = await asyncio.gather(
         *(_ask(core, name, where, message_id, topic, group) for name, where in places.items())
@@ -57,7 +57,7 @@ async def _brokers(core: Core, topic: str | None) -> dict[str, list[str]]:
 async def _ask(
     core: Core, name: str, where: list[str], message_id: str, topic: str | None, group: str | None
 ) -> Broker | str:
-    """What the broker knows; its name when nobody answers for it."""
+    """What the broker knows; its name when none of its addresses answers."""
     ext = {"msgId": message_id}
     ext |= {"topic": topic} if topic else {}
     ext |= {"group": group} if group else {}

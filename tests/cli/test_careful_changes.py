@@ -16,7 +16,7 @@ async def test_creating_a_topic_that_is_there_is_refused_and_changes_nothing(aer
     url = aerobee_broker.url
     await aerobee("topic", "create", "orders", "--queues", "8", url=url)
     refused = await aerobee("topic", "create", "orders", "--queues", "2", url=url, code=1)
-    assert "topic orders is there already" in refused.err and "topic update" in refused.err
+    assert "topic orders exists already" in refused.err and "topic update" in refused.err
     async with aerobee_broker.connect() as mq:
         assert len(await mq.queues("orders")) == 8
 
@@ -46,7 +46,7 @@ async def test_creating_a_group_that_is_there_is_refused_and_changes_nothing(aer
     url = aerobee_broker.url
     await aerobee("group", "create", "billing", "--max-retries", "3", url=url)
     refused = await aerobee("group", "create", "billing", url=url, code=1)
-    assert "group billing is there already" in refused.err and "group update" in refused.err
+    assert "group billing exists already" in refused.err and "group update" in refused.err
     async with aerobee_broker.connect() as mq:
         [config] = (await mq.admin.group_config("billing")).values()
     assert config["retryMaxTimes"] == 3

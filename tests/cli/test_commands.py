@@ -162,7 +162,7 @@ async def test_dead_letters_are_listed_shown_and_replayed(aerobee_broker):
 
 async def test_delayed_messages_are_listed_and_recalled(aerobee_broker):
     url = aerobee_broker.url
-    assert "no message waits" in (await run("timer", "list", url=url)).out
+    assert "no delayed message is pending" in (await run("timer", "list", url=url)).out
     sent = (await run("send", "orders", "later", "--delay", "3600", "--json", url=url)).json
     [row] = (await run("timer", "list", "orders", "--json", url=url)).json
     assert row["id"] == sent["message_id"] and row["bytes"] == 5

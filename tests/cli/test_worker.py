@@ -121,7 +121,7 @@ async def has_two(mq):
     ("target", "code", "text"),
     [
         ("shop", 2, "is not MODULE:APP"),
-        ("shop:nothing", 2, "is no aerobee.Worker"),
+        ("shop:nothing", 2, "is not an aerobee.Worker"),
         ("shoe:app", 2, "no module 'shoe'"),
     ],
 )

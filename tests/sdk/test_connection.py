@@ -98,7 +98,7 @@ async def test_a_peer_that_speaks_something_else_is_named(caplog):
         peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         with pytest.raises(ConnectionLost, match="does not speak RocketMQ's protocol: frame of"):
             await asked
-    assert caplog.text.count("what is no RocketMQ frame") == 1
+    assert caplog.text.count("something that is not a RocketMQ frame") == 1
 
 
 async def test_a_request_written_while_the_transport_is_closing_fails_as_lost(caplog):

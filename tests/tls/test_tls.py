@@ -342,7 +342,7 @@ async def test_a_client_without_tls_is_told_what_is_wanted_and_says_so_once(
         guarded_broker(tmp_path, **settings) as app,
         connect(f"mq://127.0.0.1:{app.namesrv_port}") as mq,
     ):
-        with pytest.raises(AerobeeError, match="if it wants TLS, write mqs://"):
+        with pytest.raises(AerobeeError, match="if it expects TLS, use mqs://"):
             await mq.send("orders", b"x", timeout=0.5)
     said = [row.getMessage() for row in caplog.records if row.name == "aerobee.connection"]
     assert len(said) == 1 and "is lost" in said[0], said
