@@ -1,4 +1,4 @@
-"""Keeps a slave's users and rights its master's, and says where they cannot be.
+"""Keeps a slave's users and rights equal to its master's, and reports where they differ.
 
 What the master keeps in config/access.json is copied. Users in files and settings are the
 operator's, who gives them to each broker: they are compared.
@@ -36,13 +36,13 @@ _NO_CREDENTIALS: Final = (
 
 
 class AccessSync:
-    """`is_copied`: our access.json is the master's. `differs`: what an operator has to mend."""
+    """`is_copied`: our access.json is the master's. `differs`: what an operator has to fix."""
 
     def __init__(self, settings: Settings, guard: Guard) -> None:
         self._guard = guard
         self._credentials = inner_credentials(settings)
-        self._version = ""  # of what the master gave us last
-        self._generation = -1  # of our users, when that was in force
+        self._version = ""  # of the users copied last
+        self._generation = -1  # of our users when they were copied
         self._told = ""
         self.is_copied = False
         self.differs = ""
@@ -51,7 +51,7 @@ class AccessSync:
         return {"isCopied": self.is_copied, "differs": self.differs}
 
     def forget(self) -> None:
-        """The master is not followed any more: what it gave us stays, and may be changed here."""
+        """The master is no longer followed: its users stay, and may be changed here."""
         self._version = ""
         self.is_copied = False
 
@@ -72,7 +72,7 @@ class AccessSync:
         is_on = self._guard.is_on
         if facts.has_users != is_on:
             return _OPEN_THERE if is_on else _OPEN_HERE
-        if not is_on or not facts.is_ours:  # a Java master gives nobody its users
+        if not is_on or not facts.is_ours:  # a Java master does not hand out its users
             return ""
         if self._credentials is None:
             return _NO_CREDENTIALS

@@ -1,4 +1,4 @@
-"""The port to what decides who is master: one record, changed by compare-and-set, and announcements
+"""The interface to an arbiter: one record, changed by compare-and-set, and announcements
 that expire. Adapters (`etcd`, `controller`) implement it; nothing
 here does I/O.
 
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 
 class ArbiterError(Exception):
-    """It did not answer. A change that was asked for may have happened, or may yet happen."""
+    """It did not answer. The requested change may have happened, or may still happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Record:
     epoch: int
     master: int  # brokerId
     in_sync: frozenset[int]
-    holder: str  # the life of the master's process: a later one is not master from memory
+    holder: str  # the master's process: after a restart it has to be elected again
 
     def encode(self) -> bytes:
         return _dump(asdict(self) | {"in_sync": sorted(self.in_sync)})
 
     @staticmethod
     def decode(data: bytes) -> Record:
-        """ValueError when this is no record."""
+        """ValueError when this is not a record."""
         found = _load(data)
         try:
             in_sync = frozenset(map(int, found["in_sync"]))
@@ -43,21 +43,21 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """What a replica announces of itself, for as long as it is there."""
+    """A replica's announcement of itself, for as long as it is alive."""
 
     broker_id: int
     address: str = ""  # for requests
     ha_address: str = ""  # for replication
     last_epoch: int = 0  # of its log ...
     log_end: int = 0  # ... as of the last announcement
-    electable: bool = True  # it lacks nothing that it ever acknowledged
-    may_begin: bool = True  # it may make the first record
+    electable: bool = True  # it has all that it ever acknowledged
+    may_begin: bool = True  # it may create the first record
     leads: int = 0  # the epoch that it leads
-    stands: int = -1  # the epoch after which it stands for election; it follows nobody then
+    stands: int = -1  # the epoch after which it is a candidate; it follows no master then
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """The greatest is elected: with the newest epoch, the longest log, the smallest id."""
+        """The greatest is elected: newest epoch, then longest log, then smallest id."""
         return self.last_epoch, self.log_end, -self.broker_id
 
     def encode(self) -> bytes:
@@ -65,7 +65,7 @@ class Alive:
 
     @staticmethod
     def decode(data: bytes) -> Alive:
-        """ValueError when this is no announcement."""
+        """ValueError when this is not an announcement."""
         found = _load(data)
         try:
             made = Alive(**{name: found[name] for name in Alive.__slots__ if name in found})
@@ -80,7 +80,7 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known at one moment. `revision` is the record's, 0 without one."""
+    """A snapshot of the record and the announcements. `revision` is the record's, 0 without one."""
 
     record: Record | None = None
     revision: int = 0
@@ -88,7 +88,7 @@ class View:
 
     @property
     def is_led(self) -> bool:
-        """Whether the master is there. One that has just won leads soon: it stood for it."""
+        """Whether the master is alive: it leads, or has just won and was a candidate."""
         record = self.record
         master = self.alive.get(record.master) if record is not None else None
         if record is None or master is None:
@@ -97,14 +97,14 @@ class View:
 
 
 class Arbiter(Protocol):
-    """ArbiterError from any of these: nobody knows whether it happened."""
+    """ArbiterError from any of these: the outcome is unknown."""
 
     @property
     def local(self) -> tuple[str, int]:
         """Our address, as a machine that is reached from it may know us."""
 
     async def read(self) -> View:
-        """As it is now: never older than what any earlier call has seen."""
+        """The present state: never older than what an earlier call has seen."""
 
     async def compare_and_set(self, revision: int, record: Record) -> int | None:
         """Put the record if its revision is still this one; the new revision, None: it is not, and
@@ -114,10 +114,10 @@ class Arbiter(Protocol):
         """Until it expires."""
 
     async def renew(self) -> bool:
-        """Let the announcement live on; False: it has expired, announce again."""
+        """Renew the announcement; False: it has expired, announce again."""
 
     async def withdraw(self) -> None:
-        """Take the announcement back."""
+        """Remove the announcement."""
 
     async def changed(self) -> None:
         """Return once something may have changed since the last call."""

@@ -1,4 +1,4 @@
-"""Keeps a slave's configuration in step with its master's: topics, groups, users, progress.
+"""Keeps a slave's configuration in sync with its master's: topics, groups, users, progress.
 
 Each part has a request that answers with the file's text. Our own masters are asked each second,
 and send a table only if it has changed; a Java master sends all of it each time.
@@ -53,7 +53,7 @@ class ConfigSync:
         access: AccessSync,
         followed: Callable[[], MasterAddress | None],
     ) -> None:
-        """`followed` tells the master whose log we follow at this moment."""
+        """`followed` returns the master whose log we follow at the moment."""
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -65,10 +65,10 @@ class ConfigSync:
         self._client: MasterClient | None = None
         self._facts: MasterFacts | None = None  # of the master that `_client` asks
         self._told = ""
-        self.synced_ms = 0  # when the last round was through
+        self.synced_ms = 0  # when the last round was complete
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Poll the master until cancelled."""
         try:
             while True:
                 await self.step()
@@ -78,8 +78,8 @@ class ConfigSync:
             self._leave()
 
     async def _pause(self, seconds: float) -> None:
-        """Less when records of new queues come: their topic is asked for at once; or when another
-        master, or none, is followed."""
+        """Wait for the next round: cut short by records of a new topic, whose settings are needed
+        at once, and by a change of the master."""
         queues, master = self._store.queue_table.table, self._followed()
         known, until = len(queues), self._clock.monotonic() + seconds
         while len(queues) == known and self._clock.monotonic() < until:
@@ -88,7 +88,7 @@ class ConfigSync:
                 return
 
     async def step(self) -> None:
-        """One round with the master of now."""
+        """One round with the present master."""
         master = self._followed()
         if master is None:
             self._leave()
@@ -105,13 +105,13 @@ class ConfigSync:
         except (LinkError, OSError, ValueError) as error:
             if str(error) != self._told:
                 self._told = str(error)
-                log.warning("the configuration is not in step", reason=self._told)
+                log.warning("the configuration is not in sync", reason=self._told)
             self._leave()
             self._add_unknown_topics()
             return
         if self._told:
             self._told = ""
-            log.info("the configuration is in step again")
+            log.info("the configuration is in sync again")
         self.synced_ms = self._clock.now_ms()
 
     def _leave(self) -> None:
@@ -131,14 +131,14 @@ class ConfigSync:
         await self._progress.step(client, is_ours=facts.is_ours, is_followed=is_followed)
 
     def _is_of_followed(self, client: MasterClient) -> bool:
-        """Whether an answer counts still: the link may have gone while it was on its way."""
+        """Whether an answer is still valid: the link may have been lost meanwhile."""
         master = self._followed()
         return master is not None and master.main == client.address
 
     async def _table(
         self, client: MasterClient, facts: MasterFacts, code: int, prefix: str, version: DataVersion
     ) -> dict[Any, Any] | None:
-        """A table of the master's; None when it is the one that we have."""
+        """A table of the master; None when it is unchanged."""
         if facts.is_ours:
             nothing = {f"{prefix}Seq": "0", f"max{prefix.capitalize()}Num": "0"}
             theirs = DataVersion()
@@ -163,12 +163,12 @@ class ConfigSync:
             self._groups.take_over(table)
 
     def _add_unknown_topics(self) -> None:
-        """The master is away, and may never come back."""
+        """The master is unreachable, and may never come back."""
         add_unknown_topics(self._store, self._topics)
 
 
 def add_unknown_topics(store: MessageStore, topics: Topics) -> None:
-    """What a master has sent of a topic that it did not tell us of shall be readable."""
+    """Make messages readable whose topic the master had not announced yet."""
     for topic, queues in store.queues().items():
         if topics.get(topic) is None and not topic.startswith(SYSTEM_TOPIC_PREFIX):
             count = max(queues) + 1

@@ -8,9 +8,9 @@ It elects by itself, from the in-sync set, whoever's heartbeats come; it numbers
     withdraw      the end of the connection that they came on
     set           an election that we ask for, or a change of the in-sync set by its master
 
-What elects us and is not to be taken is refused by falling silent: it then elects another, or
-nobody. That is so if it means an earlier life of ours, if we may lack what was acknowledged, and if
-our log has the epoch's number already.
+An election that we must not accept is refused by stopping our heartbeats: it elects another, or
+none. We refuse if it means an earlier life of ours, if we may lack acknowledged messages, and if
+our log already has an epoch of this number.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from aerobee.protocol.wire.command import Command
 
 log = structlog.get_logger("aerobee.ha")
 
-NOBODY: Final = 0  # as a record's master
-AT_ONCE_MS: Final = 1  # a heartbeat that expires
+NOBODY: Final = 0  # no broker, as a record's master
+AT_ONCE_MS: Final = 1  # a heartbeat that expires at once
 APPLIED_S: Final = 0.05  # a change that is answered may not be shown at once ...
 APPLIED_TRIES: Final = 20
-AGAIN_S: Final = 0.25  # after a no, before we may ask again
+AGAIN_S: Final = 0.25  # pause after a refusal
 
 
 @dataclass(frozen=True, slots=True)
 class SetMember:
-    """Whom this is about."""
+    """The broker that the controller is asked about."""
 
     cluster: str
     name: str
     broker_id: int
     life: str
     log_end: Callable[[], int]
-    priority: int = 2**31 - 1  # of elections: the least is elected of equals
+    priority: int = 2**31 - 1  # of elections: the smallest wins among equals
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class ControllerArbiter:
     def __init__(
         self, us: SetMember, records: ControllerClient, beats: ControllerClient, lease_ms: int
     ) -> None:
-        """`beats`: the connection whose end is ours."""
+        """`beats`: the connection for heartbeats; closing it withdraws us."""
         self._us = us
         self._records = records
         self._beats = beats
@@ -130,7 +130,7 @@ class ControllerArbiter:
         return View(record, _revision(epoch, int(found["syncStateSetEpoch"])), alive)
 
     async def _judged(self, view: View) -> View:
-        """With us as the holder, if this election is ours to take."""
+        """With us as the holder, if we may accept this election."""
         record, own = view.record, self._own
         if record is None or record.master != self._us.broker_id:
             self._is_refusing = False
@@ -138,9 +138,9 @@ class ControllerArbiter:
         assert self._born is not None
         if record.epoch != self._taken:
             if record.epoch <= self._born:
-                return await self._refuse(view, "it means an earlier life of this broker")
+                return await self._refuse(view, "it means an earlier process of this broker")
             if own is None or not own.electable:
-                return await self._refuse(view, "this replica may lack what was acknowledged")
+                return await self._refuse(view, "this replica may lack acknowledged messages")
             if record.epoch <= own.last_epoch:
                 return await self._refuse(view, f"our log has epoch {own.last_epoch} already")
             self._taken = record.epoch
@@ -160,7 +160,7 @@ class ControllerArbiter:
         return await self._alter(revision, record)
 
     async def _elect(self) -> int | None:
-        """Ask for an election; another one than us may win it."""
+        """Ask for an election; another replica may win it."""
         if self._own is not None:
             self._own = replace(self._own, electable=True)  # else nobody would ask for it
         await self._beat()
@@ -221,17 +221,17 @@ class ControllerArbiter:
         self._change.clear()
 
     def notified(self) -> None:
-        """The controller says that it has elected somebody. Anybody could say so: look."""
+        """The controller announces an election. The request is not authenticated: check it."""
         self._change.set()
 
     async def close(self) -> None:
         self._records.close()
         self._beats.close()
 
-    # -- being there
+    # -- registration and heartbeats
 
     async def _register(self, address: str) -> None:
-        """Tell our address, once; and our id, if the controller has forgotten it."""
+        """Register our address, once; and our id, if the controller has lost it."""
         if address == self._registered:
             return
         fields = self._us.fields | {"brokerAddress": address, "invokeTime": _now_ms()}
@@ -245,10 +245,10 @@ class ControllerArbiter:
         self._registered = address
 
     async def _beat(self, lease_ms: int = 0) -> None:
-        """A heartbeat, unless we must not be elected: then a word to hear whether it is there."""
+        """A heartbeat, unless we must not be elected: then a request to see that it answers."""
         own, us = self._own, self._us
         if self._records.leader and self._beats.leader != self._records.leader:
-            self._beats.close()  # one that does not lead takes heartbeats all the same
+            self._beats.close()  # a controller that does not lead accepts heartbeats as well
         if own is None or not (lease_ms or self._may_be_elected(own)):
             await self._beats.ask(controller.GET_METADATA_INFO, {})
             return
@@ -265,10 +265,10 @@ class ControllerArbiter:
         return own.electable and self._born is not None and not self._is_refusing
 
     async def _refuse(self, view: View, reason: str) -> View:
-        """Let it elect again, by an end of our heartbeats. The connection is known to it by one
-        that came on it, and expires, in case that another one is known."""
+        """Make it elect again by ending our heartbeats. A last one, which expires at once, goes
+        ahead, so that the controller connects this connection's end with us."""
         if not self._is_refusing:
-            log.warning("the election of this broker is not taken", reason=reason)
+            log.warning("this broker refuses its election", reason=reason)
         self._is_refusing = True
         self._taken = 0
         await self._beat(AT_ONCE_MS)
@@ -277,7 +277,7 @@ class ControllerArbiter:
 
 
 async def apply_for(client: ControllerClient, us: SetMember, code: str) -> None:
-    """Let the controller know this brokerId as ours; ArbiterError when it is another's."""
+    """Register this brokerId as ours; ArbiterError when another broker has it."""
     wanted = {"clusterName": us.cluster, "brokerName": us.name}
     fields = wanted | {"appliedBrokerId": us.broker_id, "registerCheckCode": code}
     answer = await client.ask(controller.APPLY_BROKER_ID, fields)

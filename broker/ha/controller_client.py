@@ -1,4 +1,4 @@
-"""A connection to the controller that leads, found anew when another one does."""
+"""A connection to the leading controller, found again when the leader changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aerobee.protocol.wire import controller_codes as controller
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import Command
 
-UNANSWERED_MAX: Final = 5  # requests, before its machine is taken for gone
+UNANSWERED_MAX: Final = 5  # requests, before its machine is considered dead
 
 
 class ControllerClient:
@@ -33,12 +33,11 @@ class ControllerClient:
 
     @property
     def leader(self) -> str:
-        """The controller that led when it was asked for last; "": not known."""
+        """The last known leader; "": not known."""
         return self._link.address if self._link is not None else ""
 
     async def ask(self, code: int, fields: dict[str, Any], body: bytes = b"") -> Command:
-        """The answer: success, or a no that is certain. ArbiterError: nobody knows whether it was
-        done."""
+        """The answer: success, or a definite refusal. ArbiterError: the outcome is unknown."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 async with self._finding:
@@ -58,8 +57,8 @@ class ControllerClient:
         return answer
 
     def _late(self) -> str:
-        """No answer in time. The connection stays for a while: the controller takes its end for
-        ours."""
+        """No answer in time. The connection is kept for a while: the controller treats its end as
+        our death."""
         if self._link is None:
             return f"no controller that leads was found in {self._timeout_s:g} s"
         text = f"the controller at {self._link.address} did not answer in {self._timeout_s:g} s"
@@ -69,7 +68,7 @@ class ControllerClient:
         return text
 
     async def _find_leader(self) -> RequestLink:
-        """The first one that is reached knows who leads."""
+        """Find the leader: the first controller that answers knows it."""
         failures = []
         for address in await self._addresses():
             link = self._link_to(address)
@@ -119,7 +118,9 @@ async def _asked(
 ) -> Command:
     ext = {name: str(value) for name, value in fields.items()}
     await link.connect(seconds)
-    return await link.request(Command(code, ext, body), 2 * seconds)  # who asks waits less
+    return await link.request(
+        Command(code, ext, body), 2 * seconds
+    )  # the caller's own timeout is shorter
 
 
 def _nothing() -> None:

@@ -1,10 +1,10 @@
-"""What beside the log goes back when a replica's log is cut: progress that counted on the part that
+"""What else is rolled back when a replica's log is cut: progress that depends on the part that
 is lost.
 
-Delays and timers that were delivered into that part were not delivered, as far as the new master
-knows. So their progress goes back before them. This is done before the cut: if the power goes in
-between, a start finds their copies in the log and passes over them, as after any crash. Offsets of
-consumers are brought back by every start that finds a shorter log.
+Delays and timers delivered into that part were not delivered, from the view of the new master.
+So their progress goes back before them. This is done before the cut: if power is lost in
+between, the next start finds their copies in the log and skips them, as after any crash. Offsets of
+consumers are limited by every start that finds a shorter log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _take_back_timers(
         due_ms = deliver_time(record.properties) if record else None
         if record is not None and record.topic == TIMER_TOPIC and due_ms is not None:
             read_ms = min(read_ms, due_ms // 1000 * 1000)
-            mark = min(mark, origin)  # copies of its second come behind it
+            mark = min(mark, origin)  # the copies of its second are stored after it
     points.save(Reached(0, mark, 0, (), read_ms, max(point.log_end, 1), point.queue_offset))
     points.close()
 

@@ -1,7 +1,7 @@
-"""The replication port's door: who may follow, and TLS around the stream.
+"""Access to the replication port: which slaves may follow, and TLS around the stream.
 
 The stream itself knows plain sockets only: the kernel copies files into them. Under TLS it gets one
-end of a socket pair, and two tasks carry its bytes from the other end through the cipher.
+end of a socket pair, and two tasks relay its bytes between the other end and TLS.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ import structlog
 
 log = structlog.get_logger("aerobee.ha")
 
-SIGN_IN_S: Final = 10.0  # for a slave to say who it is, by a signed request
-HANDSHAKE_BYTE: Final = 0x16  # no report of a slave begins so
+SIGN_IN_S: Final = 10.0  # for a slave to sign in, by a signed request
+HANDSHAKE_BYTE: Final = 0x16  # the first byte of TLS; no report of a slave begins with it
 PIECE: Final = 256 << 10
 
 
 class NotAdmitted(Exception):
-    """A slave that may not follow: why."""
+    """Why a slave may not follow."""
 
 
 async def admitted(
@@ -54,12 +54,12 @@ async def admitted(
 
 
 async def under_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
-    """What a slave streams from: its connection to a master, under TLS."""
+    """A slave's connection to its master, under TLS."""
     return await _behind(asyncio.open_connection(sock=sock, ssl=context, server_hostname=host))
 
 
 async def _first_byte(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> int:
-    """Look at it without taking it; -1: the connection has ended."""
+    """Peek at the first byte; -1: the connection has ended."""
     readable = asyncio.Event()
     loop.add_reader(sock, readable.set)
     try:

@@ -1,7 +1,7 @@
 """Whether this replica may be elected: it has all that it ever acknowledged.
 
 With ASYNC_FLUSH a machine that loses power may lose what was acknowledged; a killed process loses
-nothing, as the page cache outlives it. A new kernel tells the one from the other. A folder that is
+nothing, as the page cache outlives it. The kernel's boot id tells the two apart. A folder that is
 new has nothing. Such a replica is not electable until it has all that a master has confirmed.
 """
 
@@ -22,7 +22,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def kernel_boot_id() -> str:
-    """One for each start of the machine; "" where nobody tells."""
+    """The kernel's boot id; "" where there is none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -32,7 +32,7 @@ def kernel_boot_id() -> str:
 def is_electable(
     saved: dict[str, object] | None, boot_id: str, *, was_stopped: bool, sync_flush: bool
 ) -> bool:
-    """At a start. `was_stopped`: the last life of the folder ended in order."""
+    """At a start. `was_stopped`: the last process on this folder stopped cleanly."""
     if saved is None or saved.get("electable") is not True:
         return False
     same_kernel = bool(boot_id) and saved.get("bootId") == boot_id
@@ -47,21 +47,21 @@ class Electability:
         self.is_electable = False
 
     def opened(self, *, was_stopped: bool, sync_flush: bool) -> None:
-        """The store is open; OSError when the disk refuses."""
+        """The store is open; OSError on a disk error."""
         saved = load_json(self._path, disk=self._disk)
         electable = is_electable(
             saved, self._boot_id, was_stopped=was_stopped, sync_flush=sync_flush
         )
         if saved is not None and saved.get("electable") is True and not electable:
             log.warning(
-                "this replica may lack what it acknowledged: its machine went down with messages "
-                "that were not on disk",
+                "this replica may lack messages that it acknowledged: its machine went down before "
+                "they were on disk",
                 then="it is not elected until it has all that a master has confirmed",
             )
         self._save(electable)
 
     def caught_up(self) -> None:
-        """We have all that is confirmed: by following a master, or by being it."""
+        """We have all that is confirmed: as a follower that caught up, or as the master."""
         if not self.is_electable:
             self._save(True)
 

@@ -1,4 +1,4 @@
-"""What a replica does next with the arbiter's view: a table, without I/O.
+"""What a replica does next, given the arbiter's view: a decision table, without I/O.
 
     record               we                                              step
     -------------------  ----------------------------------------------  ----------------------
@@ -16,8 +16,8 @@
     any                  a person says so, and we follow somebody        Stand
     any                  a person says so, and we stand                  Elect
 
-A person's word goes before who is there. It makes a master of one that may lack something only if
-the person accepts the loss.
+An operator's promotion overrides who is alive. It promotes a replica that may lack messages only if
+the operator accepts the loss.
 
 Whoever is elected was in the recorded set and stopped following before: it has all that any master
 could have acknowledged until then, and no master gets an acknowledgement from it since. So it does
@@ -31,13 +31,13 @@ from typing import Final
 
 from aerobee.broker.ha.arbiter import Alive, Record, View
 
-PATIENCE_S: Final = 1.0  # with members that do not stand yet
-BEGIN_S: Final = 2.0  # with others that may have more, before the first record is made
+PATIENCE_S: Final = 1.0  # wait for members that are not candidates yet
+BEGIN_S: Final = 2.0  # wait for replicas that may have more, before the first record
 
 
 @dataclass(frozen=True, slots=True)
 class FollowMaster:
-    """This one, in this epoch."""
+    """This master, in this epoch."""
 
     master: Alive
     epoch: int
@@ -57,7 +57,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """Let this be the record, if it is still of this revision."""
+    """Write this record if the revision is unchanged."""
 
     record: Record
     revision: int
@@ -72,18 +72,18 @@ Step = FollowMaster | Lead | Stand | Elect | Wait
 
 
 class Voter:
-    """One life of a replica, as the election sees it."""
+    """The state of one replica's process in elections."""
 
     def __init__(self, broker_id: int, life: str) -> None:
         self._id = broker_id
         self._life = life
-        self._waiting: tuple[int, float] | None = None  # for whom: the revision; since when
+        self._waiting: tuple[int, float] | None = None  # (revision waited for, since when)
 
     def decide(
         self, view: View, own: Alive, now: float, *, asked: bool = False, accept_loss: bool = False
     ) -> Step:
-        """`own`: what we announce at the moment. `asked`: a person wants us to be the master;
-        `accept_loss`: whatever we lack."""
+        """`own`: our present announcement. `asked`: an operator promotes us; `accept_loss`: even if
+        we lack acknowledged messages."""
         record = view.record
         why_not = "" if asked and accept_loss else self.why_not(view, own)
         asked = asked and not why_not
@@ -102,10 +102,10 @@ class Voter:
             return Stand(epoch)
         if asked or self._is_next(view, own, now):
             return Elect(self._elected(epoch, own), view.revision)
-        return Wait("another one with a longer log stands for election")
+        return Wait("another candidate has a longer log")
 
     def why_not(self, view: View, own: Alive) -> str:
-        """Why we cannot be elected, unless a person accepts the loss; "": we can."""
+        """Why we cannot be elected, unless an operator accepts the loss; "": we can."""
         if view.record is not None:
             return self._why_not(view.record, own)
         leading = [alive for alive in view.alive.values() if alive.leads > own.leads]
@@ -113,7 +113,7 @@ class Voter:
             return f"there is no record of a master, but broker {leading[0].broker_id} leads"
         if own.last_epoch and not own.electable:
             return (
-                "there is no record of a master, and this replica may lack what was acknowledged: "
+                "there is no record of a master, and this replica may lack acknowledged messages: "
                 "start the others, or use `aerobee promote --accept-loss`"
             )
         return ""
@@ -125,7 +125,7 @@ class Voter:
             return f"the master is gone, and this replica is not in sync: {remedy}"
         if not own.electable:
             return (
-                "the master is gone, and this replica may lack what it acknowledged, as its "
+                "the master is gone, and this replica may lack acknowledged messages, as its "
                 f"machine lost power or its folder is new: {remedy}"
             )
         return ""

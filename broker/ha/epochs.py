@@ -1,7 +1,7 @@
-"""The epochs of a log: who was master while which part of it was written. No I/O but the file's.
+"""The epochs of a log: which master wrote which part of it. No I/O but the file's.
 
 Every change of masters begins an epoch at the end of the new master's log. Two logs agree up to the
-end of the last epoch that both have with the same start; behind that each may have its own.
+end of the last epoch that both have with the same start; beyond that they may differ.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from aerobee.protocol.files.epoch_file import Epoch, decode_epochs, encode_epoch
 
 log = structlog.get_logger("aerobee.ha")
 
-ENTRIES_MAX: Final = 1000  # what a Java replica takes of them
+ENTRIES_MAX: Final = 1000  # the most that a Java replica accepts
 FOREVER: Final = 1 << 62
 
 
 class Epochs:
-    """An unchanging list, oldest first."""
+    """An immutable list, oldest first."""
 
     __slots__ = ("entries",)
 
@@ -47,7 +47,7 @@ class Epochs:
         return self.entries[-1].number if self.entries else 0
 
     def begun(self, number: int, start: int) -> Epochs:
-        """With a new epoch. One that began at the same place has no bytes, and is replaced: else
+        """A copy with a new epoch. It replaces one with the same start, which has no bytes: else
         two masters could have written under one number."""
         assert number > self.last, f"epoch {number} after {self.last}"
         kept = [epoch for epoch in self.entries if epoch.start < start]
@@ -58,8 +58,8 @@ class Epochs:
         return Epochs(epoch for epoch in self.entries if epoch.start < log_end)
 
     def within(self, log_end: int) -> Epochs:
-        """Those of a log that ends here, with one that is about to begin: a kill between its entry
-        and its first byte, or what the disk has lost, leaves entries behind the end."""
+        """Those of a log that ends here, including one that starts at its end. Entries beyond the
+        end are left by a kill between an entry and its first byte, or by a lost write."""
         return Epochs(epoch for epoch in self.entries if epoch.start <= log_end)
 
     def at(self, offset: int) -> tuple[Epoch, int]:
@@ -78,7 +78,7 @@ class Epochs:
 
 
 def common_end(ours: Epochs, our_end: int, theirs: Epochs, their_end: int) -> int | None:
-    """Up to where two logs are the same for certain; None: no epoch is in both."""
+    """The offset up to which two logs are certainly the same; None: no epoch in common."""
     known = {epoch: end for epoch, end in theirs.ends(their_end)}
     for epoch, end in reversed(ours.ends(our_end)):
         if epoch in known:
@@ -87,7 +87,7 @@ def common_end(ours: Epochs, our_end: int, theirs: Epochs, their_end: int) -> in
 
 
 class EpochFile:
-    """The list on disk; every change is there before it counts."""
+    """The list on disk; a change is durable before it takes effect."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self._path = path
@@ -95,19 +95,19 @@ class EpochFile:
         self.epochs = Epochs()
 
     def load(self) -> None:
-        """StoreError when there is a file that cannot be used."""
+        """StoreError when the file exists but cannot be used."""
         try:
             if self._disk.exists(self._path):
                 self.epochs = Epochs(decode_epochs(self._disk.read_small(self._path)))
         except (OSError, ValueError) as error:
             raise StoreError(
-                f"{self._path} cannot be read: {error}; without it nobody can tell which part of "
-                f"this log is its master's: begin with an empty folder as a slave, or remove the "
+                f"{self._path} cannot be read: {error}; without it it is unknown which part of "
+                f"this log is its master's: start with an empty folder as a slave, or remove the "
                 f"file if this broker is the master"
             ) from error
 
     def save(self, epochs: Epochs) -> None:
-        """OSError when the disk refuses; the old list then stays."""
+        """OSError on a disk error; the old list then stays in force."""
         if epochs == self.epochs and self._disk.exists(self._path):
             return
         folder = self._path.rpartition("/")[0]

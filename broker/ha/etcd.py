@@ -2,7 +2,7 @@
 
 Requests are made by the standard library's HTTP client in threads of this adapter's own: for the
 record, for the lease, which must not wait for the others, and for the watch. The client library
-that is kept and knows asyncio knows one endpoint only, and no TLS.
+that is maintained and knows asyncio supports one endpoint only, and no TLS.
 
     PREFIX/CLUSTER/NAME/state       the record, changed by a transaction on its mod_revision
     PREFIX/CLUSTER/NAME/alive/ID    what replica ID announces, under its lease
@@ -27,7 +27,7 @@ from aerobee.broker.ha.etcd_gateway import Gateway
 log = structlog.get_logger("aerobee.ha")
 
 WATCH_AGAIN_S: Final = 1.0
-SILENCE_S: Final = 60.0  # of a watch, whose connection is made anew then
+SILENCE_S: Final = 60.0  # without news from a watch before it reconnects
 
 
 class EtcdArbiter:
@@ -60,7 +60,7 @@ class EtcdArbiter:
         self._change = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._closed = False
-        self._odd: set[str] = set()  # announcements that are not of ours, and told of
+        self._odd: set[str] = set()  # foreign announcements that were logged
 
     @property
     def local(self) -> tuple[str, int]:
@@ -94,7 +94,7 @@ class EtcdArbiter:
         return View(record, revision, alive)
 
     def _announced(self, key: str, value: bytes) -> Alive | None:
-        """None: it is none, or somebody else has written it, and it counts for nobody."""
+        """None: not an announcement of ours; it is ignored."""
         if not key.startswith(f"{self._folder}/alive/"):
             return None
         try:
@@ -103,7 +103,9 @@ class EtcdArbiter:
                 raise ValueError(f"it is of broker {known.broker_id}")
         except ValueError as error:
             if key not in self._odd:
-                log.warning("an announcement in etcd is not of ours", key=key, reason=str(error))
+                log.warning(
+                    "an announcement in etcd is not one of Aerobee's", key=key, reason=str(error)
+                )
             self._odd.add(key)
             return None
         return known
@@ -126,7 +128,7 @@ class EtcdArbiter:
         try:
             await self._ask(self._leases, "/v3/kv/put", row | {"lease": str(self._lease)})
         except ArbiterError:
-            self._lease = 0  # it may be the lease that is gone
+            self._lease = 0  # the lease may have expired
             raise
 
     async def renew(self) -> bool:
@@ -164,7 +166,7 @@ class EtcdArbiter:
     # -- the watch
 
     async def _run_watch(self) -> None:
-        """Tell of each change. After an end of the stream something may have been missed."""
+        """Report each change. After the stream ended, changes may have been missed."""
         loop, thread = asyncio.get_running_loop(), self._threads[self._watching]
         while True:
             with suppress(ArbiterError):
@@ -183,15 +185,15 @@ class EtcdArbiter:
             while response.readline() and not self._closed:  # one JSON object each
                 loop.call_soon_threadsafe(self._change.set)
         except (OSError, HTTPException, RuntimeError, ValueError):
-            pass  # silent for long, closed by us or by etcd: made anew
+            pass  # silent for long, or closed by us or by etcd: reconnect
         finally:
             gateway.close()
-            gateway.forget_token()  # a watch that it does not allow just ends
+            gateway.forget_token()  # a watch that is not permitted just ends
 
 
 @contextmanager
 def _understood(path: str) -> Iterator[None]:
-    """ArbiterError when the answer is not as etcd's are: of a proxy, or of another server."""
+    """ArbiterError when the answer is not etcd's, but a proxy's or another server's."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:

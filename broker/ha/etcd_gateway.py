@@ -1,4 +1,4 @@
-"""Requests to the JSON gateway of etcd, by the standard HTTP client, and what refusals mean."""
+"""Requests to etcd's JSON gateway with the standard HTTP client, and hints for its errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from aerobee.broker.ha.arbiter import ArbiterError
 
-# What an operator has to look at, by what etcd or TLS has said; the first that is found counts.
+# Hints for the operator by fragments of etcd's or TLS's error text; the first match counts.
 _REMEDIES: Final = (
     ("certificate verify failed", "see etcdCaFile, and which hosts etcd's certificate names"),
     ("invalid user id or password", "see etcdUser and etcdPassword"),
@@ -32,14 +32,14 @@ def _with_remedy(endpoint: str, error: Exception) -> str:
     remedy = next((words for sign, words in _REMEDIES if sign in text.lower()), "")
     if not remedy and isinstance(error, ssl.SSLError):
         remedy = _ODD_TLS
-    # RemoteDisconnected is one, too: which of the two comes is a matter of luck.
+    # RemoteDisconnected is one, too: which of the two is raised depends on timing.
     if not remedy and isinstance(error, ConnectionResetError):
         remedy = _NO_TLS if endpoint.startswith("http:") else _ODD_TLS
     return f"{endpoint}: {text}" + (f"; {remedy}" if remedy else "")
 
 
 class EtcdRefused(Exception):
-    """etcd has answered, with no."""
+    """etcd has refused."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"etcd answered {status}: {message}")
@@ -73,7 +73,7 @@ class Gateway:
         return sock.getsockname()[:2] if sock is not None else ("127.0.0.1", 0)
 
     def ask(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """ArbiterError: nobody knows whether it was done."""
+        """ArbiterError: the outcome is unknown."""
         response = self.begin(path, content)
         try:
             data = response.read()
@@ -82,7 +82,7 @@ class Gateway:
         return self._content(response.status, data)
 
     def begin(self, path: str, content: dict[str, Any]) -> HTTPResponse:
-        """The answer, of which only the head has come."""
+        """The response, with only its headers read."""
         if self._user is not None and not self._token:
             self._log_in()
         try:
@@ -119,11 +119,11 @@ class Gateway:
             found = {"error": data[:200].decode("latin-1")}
         if status == 200 and isinstance(found, dict):
             return found
-        # It lives for minutes, or until a user is changed: log in again with the next request.
+        # Tokens expire after minutes, or when a user is changed: the next request logs in again.
         self._token = ""
         text = found.get("error", found) if isinstance(found, dict) else found
         refused = EtcdRefused(status, str(text)[:200])
-        if status >= 500:  # no leader, a time-out: another endpoint may know more
+        if status >= 500:  # no leader, or a timeout: try another endpoint
             raise self._failed(refused)
         raise ArbiterError(_with_remedy(self.endpoint, refused))
 
@@ -151,7 +151,7 @@ class Gateway:
             self._connection.sock.settimeout(seconds)
 
     def abort(self) -> None:
-        """From another thread: let what waits there end."""
+        """Called from another thread: make pending reads end."""
         connection = self._connection
         if connection is not None and connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""A slave's side of one link with epochs, without its socket: plan, begin, what it has."""
+"""A slave's side of one link with epochs, without its socket: plan, start, acknowledge."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Follower:
         epoch_file: EpochFile,
         on_confirm: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_confirm` hears the master's confirm offset."""
+        """`on_confirm` is called with the master's confirm offset."""
         self._on_confirm = on_confirm
         self._store = store
         self._epoch_file = epoch_file
-        self._theirs: tuple[Epoch, ...] = ()  # the master's epochs, as it told them at first
+        self._theirs: tuple[Epoch, ...] = ()  # the master's epochs, from its handshake
 
     @property
     def is_settled(self) -> bool:
@@ -44,15 +44,15 @@ class Follower:
         )
 
     def begin(self, plan: Follow) -> Receiver:
-        """Our log is a part of the master's: go on with it."""
+        """Our log is a prefix of the master's: continue."""
         self._epoch_file.save(plan.epochs)
         size = self._store.settings.mapped_file_size_commit_log
         frames = FrameReader(size, with_epochs=True, begun=self._frame_begun)
         return Receiver(plan.position, size, frames=frames)
 
     def _frame_begun(self, head: FrameHead) -> None:
-        """An epoch is on disk before its first byte. A Java master names the next one with the last
-        bytes of each: of a short one we would hear nothing."""
+        """Write an epoch's entry to disk before its first byte. A Java master names the next epoch
+        with the last bytes of each: we would never hear of a short one."""
         epochs, epoch = self._epoch_file.epochs, head.epoch
         assert epoch is not None
         if epoch.number > epochs.last:
@@ -68,7 +68,7 @@ class Follower:
 
 
 def held(store: MessageStore, receiver: Receiver, first: int) -> int:
-    """How much of the log we have, as safely as our settings ask for: what an ack says. Not less
-    than the first one of the link, from which the master goes on: it may see only the last."""
+    """The offset to acknowledge: what we have, as durable as our settings ask for. Not less than
+    the first ack of the link, from which the master continues: it may see only the last one."""
     safe = store.flushed_offset if store.sync_flush else receiver.whole
     return max(min(safe, receiver.whole), first)

@@ -1,7 +1,7 @@
 """The brokerId that a controller has given to this folder, as RocketMQ 5 keeps it.
 
 brokerIdentity        cluster#name#id
-brokerIdentity-temp   cluster#name#id#code, while it is asked for: the code says that it is ours
+brokerIdentity-temp   cluster#name#id#code, while it is requested: the code proves that it is ours
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Identity(NamedTuple):
 
     @staticmethod
     def decode(data: bytes) -> Identity:
-        """ValueError when this is none."""
+        """ValueError when it is malformed."""
         cluster, name, number, *code = data.decode().strip().split("#")
         return Identity(cluster, name, int(number), *code[:1])
 
@@ -113,7 +113,7 @@ async def _asked_for(
         "clusterName": settings.broker_cluster_name,
         "brokerName": settings.broker_name,
     }
-    wanted = file.load("-temp")  # a kill came between
+    wanted = file.load("-temp")  # left by a kill during an earlier request
     if wanted is None:
         answer = await client.ask(controller.GET_NEXT_BROKER_ID, fields)
         number = int(answer.ext.get("nextBrokerId", 0))
@@ -121,7 +121,7 @@ async def _asked_for(
         file.save(wanted, "-temp")
     apply = {"appliedBrokerId": wanted.broker_id, "registerCheckCode": wanted.code}
     answer = await client.ask(controller.APPLY_BROKER_ID, fields | apply)
-    if answer.code != ResponseCode.SUCCESS:  # another one was quicker
+    if answer.code != ResponseCode.SUCCESS:  # another broker was first
         file.forget("-temp")
         raise ArbiterError(f"id {wanted.broker_id} is taken: {answer.remark}")
     file.save(Identity(*wanted[:3]))

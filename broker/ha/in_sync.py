@@ -1,7 +1,7 @@
-"""The in-sync set of a master, with its acknowledgements: who has all, and up to where. No I/O.
+"""The in-sync set of a master and its acknowledgements: which replicas have what. No I/O.
 
 A put is acknowledged, and shown to consumers, once every broker that the record may name as in sync
-has it: those of the recorded set, and those of every set that was proposed and not decided for
+has it: those of the recorded set, and those of every proposed set whose outcome is not known for
 certain. So whoever is elected out of the record, whatever became of a proposal, has it.
 """
 
@@ -15,12 +15,12 @@ from aerobee.broker.ha.copies import Who
 from aerobee.broker.store.durability.waiters import Waiters
 from aerobee.broker.store.results import DurableCallback, PutStatus
 
-NEAR_BYTES: Final = 1 << 20  # so near, a slave is taken into the set
+NEAR_BYTES: Final = 1 << 20  # a slave that lacks less is taken into the set
 MOMENT_S: Final = 0.2
 
 
 class InSync:
-    """Takes the place of `Copies` at a master that an arbiter has chosen."""
+    """Replaces `Copies` at a master that an arbiter has elected."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class InSync:
         self.least = least
         self.recorded = members
         self._undecided: frozenset[int] = frozenset()  # of proposals whose outcome is unknown
-        self._joining: dict[int, tuple[int, float]] = {}  # until it has this, or it is so late
-        self._too_far: set[int] = set()  # members that came back with less than they had
+        self._joining: dict[int, tuple[int, float]] = {}  # (offset it must reach, deadline)
+        self._too_far: set[int] = set()  # members that reconnected with less than they had
         self._links: dict[object, tuple[Who, int]] = {}
         self._in_step_at: dict[int, float] = {}
-        self.waited_for = members - {own_id}  # whose copies a put needs, beside our own
+        self.waited_for = members - {own_id}  # members whose copies a put needs, beside our own
         self._end_before = log_end()  # a moment ago
         self._observed_at = clock.monotonic()
         self._epoch_start = self._confirm = log_end()
@@ -60,13 +60,13 @@ class InSync:
         for member in members:
             self._in_step_at[member] = clock.monotonic()
 
-    # -- what links tell
+    # -- reports of the links
 
     def acked(self, link: object, who: Who, end: int) -> None:
         is_first = link not in self._links
         self._links[link] = who, end
         if not isinstance(who, int):
-            return  # a Java slave without a name is never a member
+            return  # a Java slave without an id is never a member
         if is_first and who in self.waited_for and end < self._confirm:
             self._too_far.add(who)
         self._advance()
@@ -78,7 +78,7 @@ class InSync:
         """How much of the log each has, by its newest connection."""
         return dict(self._links.values())
 
-    # -- what is acknowledged
+    # -- acknowledgements
 
     def confirmed(self) -> int:
         """All that count have the log up to here, we too: what replicas may show. For any
@@ -87,12 +87,12 @@ class InSync:
         return min(self._confirm, safe) if self.waited_for else safe
 
     def _count(self) -> None:
-        """The set, what was proposed or who joins has changed."""
+        """The set, a proposal or a joining member has changed."""
         self.waited_for = (self.recorded | self._undecided | self._joining.keys()) - {self._own_id}
         self._advance()
 
     def _advance(self) -> None:
-        """Look how far all of them are now."""
+        """Recompute how much all of them have."""
         needed, before = self.waited_for, self._confirm
         if needed:
             has = self.by_broker()
@@ -101,7 +101,7 @@ class InSync:
             self._confirm = self._log_end()
         if self._confirm > before or not needed:
             self._on_confirm(self._confirm if needed else None)
-        if self.is_enough:  # else they wait until it is, or too long
+        if self.is_enough:  # else puts wait until it is, or time out
             self.waiters.reached(self._confirm)
 
     @property
@@ -116,18 +116,18 @@ class InSync:
             self.waiters.add(end, callback)
 
     def is_in_sync(self, acked: int) -> bool:
-        """For reports: near enough to be taken into the set."""
+        """For reports: whether it is close enough to join the set."""
         return self._log_end() - acked < NEAR_BYTES
 
     def all_follow(self) -> bool:
-        """Whether each other member is connected and in step. None stands for election then."""
+        """Whether all other members are connected and caught up. None is a candidate then."""
         now, has = self._clock.monotonic(), self.by_broker()
         return all(one in has and not self._is_late(one, now) for one in self.waited_for)
 
-    # -- who is in the set
+    # -- membership
 
     def observe(self) -> set[int]:
-        """Look who is in step: who has what there was a moment ago."""
+        """Check who has caught up: who has all that the log had a moment ago."""
         now, before = self._clock.monotonic(), self._end_before
         has = self.by_broker().items()
         in_step = {one for one, acked in has if isinstance(one, int) and acked >= before}
@@ -138,8 +138,8 @@ class InSync:
         return in_step
 
     def propose(self, electable: Collection[int]) -> frozenset[int] | None:
-        """Look at everybody, each fraction of a second; the set that the record should have, if it
-        is another one. Only who is electable joins: else the set might have no successor."""
+        """Check all members, several times a second; returns the set to propose, if it changed.
+        Only electable replicas join: else the set might have no possible successor."""
         in_step, has = self.observe(), self.by_broker()
         near = {one for one in electable if one in has and self.is_in_sync(has[one])}
         now = self._clock.monotonic()
@@ -165,7 +165,7 @@ class InSync:
             known = member in self.recorded or member in self._joining
             if not known and has[member] >= self._epoch_start:
                 # From here on puts wait for it. Once it has what was confirmed without it, it is
-                # as good as the others.
+                # a full member.
                 self._advance()
                 self._in_step_at[member] = now
                 self._joining[member] = self._confirm, now + self._late_s
@@ -176,23 +176,23 @@ class InSync:
         until, late_at = self._joining[member]
         return member not in has or (has[member] < until and now > late_at)
 
-    # -- what became of proposals
+    # -- outcomes of proposals
 
     def proposed(self, wanted: frozenset[int]) -> frozenset[int]:
-        """It is about to be sent: until it is known what became of it, it counts as if it were.
-        What `refused` is to be given."""
+        """A proposal is about to be sent: until its outcome is known, its members count. Returns
+        the argument for `refused`."""
         before = self._undecided
         self._undecided |= wanted
         self._count()
         return before
 
     def refused(self, before: frozenset[int]) -> None:
-        """The last proposal was not put, for certain; of earlier ones nothing new is known."""
+        """The last proposal was certainly not stored; earlier ones stay undecided."""
         self._undecided = before
         self._count()
 
     def decided(self, members: frozenset[int]) -> None:
-        """This is the recorded set, for certain: a change has come after all that was proposed."""
+        """This is certainly the recorded set: it was stored after all proposals."""
         self.recorded = members
         self._undecided = frozenset()
         for member in members:

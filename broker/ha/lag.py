@@ -1,4 +1,4 @@
-"""How far a slave is behind in time, told by the first record that it lacks."""
+"""A slave's lag in time: the age of the first record that it lacks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PLACE: Final = head_part("physical_offset")
 
 
 def behind_ms(store: MessageStore, acked: int, now_ms: int) -> int | None:
-    """0: it has all; None: nobody can tell, as it has said nothing yet, or stopped within a record
-    (Java slaves do)."""
+    """0: it has all; None: unknown, as it has not reported yet, or its report is within a record
+    (Java slaves do that)."""
     if acked < 0:
         return None
     offset = max(acked, store.min_physical_offset)

@@ -1,4 +1,4 @@
-"""What a slave asks its master beside the log: who it is, and its configuration."""
+"""A slave's requests to its master: its facts and its configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER_S: Final = 5.0
 
 
 class MasterRefused(LinkError):
-    """The master has answered, with no."""
+    """The master has refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class MasterAddress:
 
 @dataclass(frozen=True, slots=True)
 class MasterFacts:
-    """What a slave has to know before it follows."""
+    """What a slave needs to know before it follows."""
 
     file_size: int  # mappedFileSizeCommitLog
     log_start: int
     log_end: int
-    is_ours: bool  # no Java broker
+    is_ours: bool  # an Aerobee broker
     has_epochs: bool  # it speaks the stream with epochs
     role: str  # brokerRole
     has_users: bool  # access control is on
@@ -58,7 +58,7 @@ class MasterClient:
         try:
             return MasterFacts(
                 int(settings.get("mappedFileSizeCommitLog") or settings["mapedFileSizeCommitLog"]),
-                max(0, int(figures["commitLogMinOffset"])),  # -1: a Java broker without a file
+                max(0, int(figures["commitLogMinOffset"])),  # -1: a Java broker without a log file
                 max(0, int(figures["commitLogMaxOffset"])),
                 "sendsRefused" in figures,
                 "replicaEpoch" in figures,
@@ -79,7 +79,7 @@ class MasterClient:
         return (await self.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table") or {}
 
     async def ask(self, code: int, ext: dict[str, str] | None = None) -> Command:
-        """The master's answer; LinkError when it says no, or nothing."""
+        """The master's answer; LinkError when it refuses or does not answer."""
         await self._link.connect(ANSWER_S)
         answer = await self._link.request(Command(code, dict(ext or {})), ANSWER_S)
         if answer.code != ResponseCode.SUCCESS:

@@ -1,7 +1,7 @@
-"""How far a master has come with consumers, delays, timers and batches, as its slave takes it over.
+"""A master's progress with consumers, delays, timers and batches, as its slave takes it over.
 
-All of it speaks of the master's log. A slave whose log is shorter may be promoted at any moment: it
-would take for done what it never got. So the tables of one moment wait until our log has all that
+All of it refers to the master's log. A slave whose log is shorter may be promoted at any moment: it
+would skip messages that it never got. So the tables of one moment wait until our log has all that
 the master's had then.
 """
 
@@ -25,7 +25,7 @@ from aerobee.broker.store.message_store import MessageStore
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.sink_codes import SINK_LIST
 
-PATIENCE_S: Final = 1.0  # of one round; tables that wait are looked at in the next one again
+PATIENCE_S: Final = 1.0  # of one round; tables still waiting are checked in the next one
 LOOK_S: Final = 0.02
 
 
@@ -35,9 +35,9 @@ class Progress:
 
     offsets: dict[Any, Any]
     delays: dict[Any, Any]
-    timers: tuple[bytes, int] | None  # the checkpoint, and how far the log was read for it
+    timers: tuple[bytes, int] | None  # the checkpoint, and the log offset that it covers
     ledger: tuple[list[dict[str, Any]], int] | None
-    log_end: int  # asked for last: nothing of the above is behind it
+    log_end: int  # requested last: the tables above do not reach beyond it
 
 
 class ProgressSync:
@@ -59,13 +59,13 @@ class ProgressSync:
         self._waiting: Progress | None = None  # for our log
 
     def forget(self) -> None:
-        """Its master is not followed any more: our log may never get there."""
+        """The master is no longer followed: our log may never get there."""
         self._waiting = None
 
     async def step(
         self, client: MasterClient, *, is_ours: bool, is_followed: Callable[[], bool]
     ) -> None:
-        """Ask, unless an answer waits still; take it over if our log comes so far in time."""
+        """Ask, unless an answer is pending; apply it if our log gets there in time."""
         if self._waiting is None:
             self._waiting = await self._ask(client, is_ours)
         found = self._waiting
@@ -100,7 +100,7 @@ class ProgressSync:
 
     async def _ask_ledger(self, client: MasterClient) -> tuple[list[dict[str, Any]], int]:
         """Batches that were committed longer ago than the log goes back; what is new is in it."""
-        noted_end = end_of(self._store)  # what is noted below it, the answer knows
+        noted_end = end_of(self._store)  # the answer covers what is noted below it
         return (await client.ask_json(SINK_LIST)).get("queries") or [], noted_end
 
     async def _take_over(self, found: Progress) -> None:

@@ -1,7 +1,7 @@
 """A slave's end of the stream: bytes come in, whole records go to the log.
 
-What has come of a record that is not whole stays here, so that the log always ends with a record:
-a reader, a crash or a master that was restarted never meets half of one.
+An incomplete record is buffered here, so that the log always ends with a whole record:
+a reader, a crash or a restarted master never meets a partial one.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Receiver:
         known: bytes = b"",
         frames: FrameReader | None = None,
     ) -> None:
-        """`known`: the first bytes behind the log's end, as far as they need not be sent."""
+        """`known`: bytes after the log's end that the master does not send."""
         self._file_size = file_size
         self._frames = frames or FrameReader(file_size)
         self._partial = bytearray(known)
-        self._wanted = BLANK_SIZE  # bytes that the partial record must have to be looked at
+        self._wanted = BLANK_SIZE  # bytes of the partial record needed before the next check
         self.whole = log_end
         self.received = log_end + len(known)
 
     def feed(self, data: memoryview) -> list[tuple[int, memoryview]]:
-        """The whole records that have come, as offset and bytes; each lot within one file."""
+        """The complete records, as offset and bytes; each run within one file."""
         lots: list[tuple[int, memoryview]] = []
         for offset, piece in self._frames.feed(data):
             if offset != self.received and (piece or offset >= 0):  # -1: Java has no file yet
@@ -61,7 +61,7 @@ class Receiver:
         return lots
 
     def _complete(self, piece: memoryview, lots: list[tuple[int, memoryview]]) -> memoryview:
-        """Add what is missing of the partial record; what is left of the piece behind it."""
+        """Complete the partial record; returns the rest of the piece."""
         while piece and self._partial:
             missing = self._wanted - len(self._partial)
             self._partial += piece[:missing]

@@ -1,4 +1,4 @@
-"""What a replica does with its own log before it follows a master: a table, without I/O.
+"""What a replica does with its own log before it follows a master: a decision table, without I/O.
 
     our log            epochs                               what we do
     -----------------  -----------------------------------  ------------------------------------
@@ -39,7 +39,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Go on at this place; these are the epochs of what we have."""
+    """Continue at this offset; these are the epochs of what we have."""
 
     epochs: Epochs
     position: int
@@ -47,7 +47,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Let our log end here, then look again."""
+    """Cut our log here, then plan again."""
 
     end: int
 
@@ -74,7 +74,7 @@ def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
             f"and {master.start} by now: {_BEGIN_ANEW}"
         )
     if common == ours.end:
-        # With one that begins at our end: else, promoted, we might use its number again.
+        # Including one that begins at our end: else, when promoted, we might reuse its number.
         return Follow(master.epochs.within(ours.end), ours.end)
     if master.epochs.last == ours.epochs.last:
         raise StreamError(
@@ -86,8 +86,8 @@ def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
 
 
 def _expired(ours: LogState, master: LogState) -> Follow:
-    """Retention has left nothing but the place where our log ends. We may be one of those that are
-    known to have all up to there: so it is not given up."""
+    """Retention has removed everything; only the end offset of our log is left. We may be recorded
+    as in sync up to there, so that it is kept."""
     common = common_end(ours.epochs, ours.end, master.epochs, master.end)
     if common != ours.end or common < master.start:
         return Follow(Epochs(), master.start)

@@ -1,4 +1,4 @@
-"""Which role a broker has: what its settings say, unless it was promoted since they said so.
+"""The role of a broker: that of its settings, unless it was promoted since they were set.
 
     brokerRole    remembered                       role        an epoch begins
     ------------  -------------------------------  ----------  ------------------------------
@@ -7,8 +7,8 @@
     as then       anything else                    as then     no
     another       any                              brokerRole  if it was a slave and is none now
 
-A person who changes brokerRole has the last word. A slave that becomes a master by its settings
-begins an epoch too: its log and that of the old master are no longer the same by necessity.
+A changed brokerRole setting always wins. A slave that becomes a master by its settings
+begins an epoch, too: from then on its log may differ from the old master's.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FILE_NAME: Final = "brokerRole.json"
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What is remembered. `configured`: brokerRole as the settings had it."""
+    """The saved state. `configured`: brokerRole as the settings had it."""
 
     configured: str
     role: str
-    epoch: int = 0  # the newest that this broker has known
+    epoch: int = 0  # the newest epoch that this broker has seen
 
     @property
     def is_slave(self) -> bool:
@@ -40,7 +40,7 @@ class Role:
 @dataclass(frozen=True, slots=True)
 class Decision:
     role: str
-    epoch: int = 0  # to begin as a master if the log has not got it; 0: none
+    epoch: int = 0  # to begin as a master if the log does not have it; 0: none
 
 
 def decide_role(configured: str, saved: Role | None, last_epoch: int) -> Decision:
@@ -55,7 +55,7 @@ def decide_role(configured: str, saved: Role | None, last_epoch: int) -> Decisio
 
 
 class RoleFile:
-    """config/brokerRole.json. A master that never was anything else has none."""
+    """config/brokerRole.json. A broker that has always been master has none."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self._path = path
@@ -76,7 +76,7 @@ class RoleFile:
                 raise StoreError(
                     f"{self._path} is damaged: it names the roles {self.saved.role!r} and "
                     f"{self.saved.configured!r}; take its .bak, or remove it if brokerRole of the "
-                    f"settings is what this broker shall be"
+                    f"settings is the role you want"
                 )
 
     def save(self, role: Role) -> None:

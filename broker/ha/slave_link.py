@@ -1,4 +1,4 @@
-"""The slave's socket: follows a master's log, and finds it again whenever the link breaks."""
+"""The slave's socket: follows a master's log, and reconnects whenever the link breaks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.ha")
 
 AGAIN_S: Final = 1.0  # between two tries to follow
-SOON_S: Final = 0.2  # with an arbiter: the master that it names is there, or about to be
+SOON_S: Final = 0.2  # with an arbiter: the master it names is up, or about to be
 CONNECT_S: Final = 5.0
 JOIN_S: Final = 20.0
 
@@ -53,7 +53,7 @@ FIRST_BYTE: Final = b"\0"  # of every record, as none takes 16 MiB
 
 
 class SlaveLink:
-    """Keeps our log in step with the master's."""
+    """Replicates the master's log."""
 
     def __init__(
         self,
@@ -65,18 +65,18 @@ class SlaveLink:
         on_cut: Callable[[int], None],
         on_confirm: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_cut` is called with the offset that our log must end at, before we can follow: more
-        of it is not the master's."""
+        """`on_cut` is called with the offset at which our log must be cut before we can follow:
+        beyond it, it differs from the master's."""
         self._epoch_file = epoch_file
         self._on_cut = on_cut
         self._on_confirm = on_confirm
-        # What the master that we follow has confirmed, at first and now; -1: not told yet.
+        # The master's confirm offset, at first and now; -1: not known yet.
         self.first_confirmed = self._confirmed = -1
         self._settings = settings
         self._store = store
         self._clock = clock
         self._find_master = find_master
-        self._told = ""  # the last reason why we do not follow
+        self._told = ""  # the last logged reason why we do not follow
         self._stream: Stream | None = None
         self.master: MasterAddress | None = None
         self.facts: MasterFacts | None = None  # of the master that we follow
@@ -117,7 +117,7 @@ class SlaveLink:
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:
-            log.warning("the master is not followed", reason=reason, then="tried again each second")
+            log.warning("the master is not followed", reason=reason, then="retried every second")
         self._told = reason
 
     async def _follow(self, master: MasterAddress) -> None:
@@ -127,7 +127,7 @@ class SlaveLink:
             self.facts = facts = await client.facts()
             self._check_file_size(facts)
             await self._settle()
-            ha = master.ha or facts.ha_address  # a controller does not tell it
+            ha = master.ha or facts.ha_address  # a controller does not know it
             host, _, port = ha.rpartition(":")
             async with asyncio.timeout(CONNECT_S):
                 sock = await _connect(host.strip("[]"), int(port))
@@ -169,7 +169,7 @@ class SlaveLink:
             self._on_confirm(end)
 
     async def _settle(self) -> None:
-        """Our first report says all that we have: a SYNC_FLUSH slave has it on disk before."""
+        """Flush first if SYNC_FLUSH: our first report acknowledges all that we have."""
         store = self._store
         if Follower(store, self._epoch_file).is_settled:
             return
@@ -196,7 +196,7 @@ class SlaveLink:
     async def _join_with_epochs(
         self, client: MasterClient, facts: MasterFacts, sock: socket.socket
     ) -> tuple[Stream, bytes] | None:
-        """None: our log has to be cut before we can follow, which was asked for."""
+        """None: our log has to be cut first, which was requested."""
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(sock, encode_hello(self._settings.broker_id))
         received = b""
@@ -227,7 +227,7 @@ class SlaveLink:
         return Stream(self._settings, self._store, self._clock, sock, receiver), b""
 
     def _receiver(self, facts: MasterFacts) -> Receiver:
-        """Where to begin; StreamError when our log cannot go on with the master's."""
+        """Where to start; StreamError when our log is not a prefix of the master's."""
         size = self._settings.mapped_file_size_commit_log
         end = self._store.max_physical_offset
         if not self._store.commit_log.files.files:
@@ -248,8 +248,8 @@ class SlaveLink:
     async def _compare(
         self, client: MasterClient, facts: MasterFacts, before: int = FOREVER
     ) -> None:
-        """Our last message, before this offset, must be the master's too: one that has lost the end
-        of its log, and has gone on since, is no longer ours. StreamError then."""
+        """Our last message, before this offset, must be the master's as well: it may have lost the
+        end of its log and written other messages there since. StreamError then."""
         tail = self._store.log_tail(before)
         if tail.end > before:
             raise StreamError(
@@ -265,7 +265,7 @@ class SlaveLink:
             raise StreamError(f"our message at {tail.record[0]} is not the master's{_OTHER}")
 
     async def _record_at(self, client: MasterClient, offset: int) -> bytes:
-        """The master's record at this place; empty: it has none."""
+        """The master's record at this offset; empty: it has none."""
         try:
             answer = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
         except MasterRefused:
@@ -293,8 +293,10 @@ async def _connect(host: str, port: int) -> socket.socket:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await loop.sock_connect(sock, address)
-        if sock.getsockname() == sock.getpeername():  # while nobody listens there
-            raise ConnectionRefusedError(f"we met ourselves at {host}:{port}")
+        if (
+            sock.getsockname() == sock.getpeername()
+        ):  # TCP self-connect: the port is not listened on
+            raise ConnectionRefusedError(f"connected to ourselves at {host}:{port}")
     except BaseException:
         sock.close()
         raise

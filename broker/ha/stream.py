@@ -1,4 +1,4 @@
-"""One connection to a master: what comes goes to the log, and is acknowledged."""
+"""One connection to a master: received log is appended and acknowledged."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
 WATCH_S: Final = 0.25
-READ_BYTES: Final = 1 << 20  # of one read: the loop has others to serve
-UNDISPATCHED_MAX: Final = 64 << 20  # more than this behind, dispatch goes before reading on
+READ_BYTES: Final = 1 << 20  # per read: the event loop has others to serve
+UNDISPATCHED_MAX: Final = 64 << 20  # backpressure: with more than this, dispatch comes first
 PAUSE_S: Final = 0.005
 
 
@@ -62,7 +62,7 @@ class Stream:
         self._heard_at = self._reported_at = clock.monotonic()
 
     async def run(self, first: bytes = b"") -> None:
-        """Follow until the link ends; the exception says why. `first` has come already."""
+        """Follow until the link ends; the exception says why. `first`: bytes already read."""
         self._report()
         if first:
             self._take(memoryview(first))
@@ -97,7 +97,7 @@ class Stream:
         self._take(self._buffer[:count])
 
     def _take(self, data: memoryview) -> None:
-        """Append what is whole of it, and say so."""
+        """Append the complete records, and acknowledge them."""
         self._bytes += len(data)
         try:
             for offset, lot in self._receiver.feed(data):
@@ -117,8 +117,8 @@ class Stream:
             self._report()
 
     def _report(self) -> None:
-        """Say how much of the log we have; what the socket does not take now is said again. When
-        the log could not be written it lacks what the receiver has."""
+        """Acknowledge what we have; if the socket is full, a later ack covers it. After a failed
+        write the log has less than the receiver."""
         if self._ended.done():
             return
         has = held(self._store, self._receiver, self._first_report)
@@ -134,8 +134,8 @@ class Stream:
         self.written_ms = self._clock.now_ms()
 
     def _undispatched(self) -> int:
-        """What dispatch could do now. With an arbiter it stops at what is confirmed, of which we
-        hear on this connection alone: what is behind must not keep us from reading it."""
+        """The backlog that dispatch could do now. With an arbiter it stops at the confirm offset,
+        which arrives on this connection only: waiting for more would stop us reading it."""
         return self._store.confirmed_end - self._store.dispatched_offset
 
     def _pause(self) -> None:
@@ -153,7 +153,7 @@ class Stream:
         self._loop.add_reader(self._sock, self._readable)
 
     async def _watch(self) -> None:
-        """A word in time, and an end when the master says none."""
+        """Send heartbeats, and end the link when the master is silent."""
         settings = self._settings
         second_began, count = self._clock.monotonic(), 0
         while not self._ended.done():
