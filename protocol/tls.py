@@ -1,4 +1,4 @@
-"""What our clients, Spark's links and brokers that ask others believe of a TLS server: one context.
+"""The TLS context of everything that connects: clients, Spark's links, brokers to other brokers.
 
 A context is a value; the code that owns a socket uses it."""
 
@@ -13,11 +13,10 @@ def client_context(
     certificate: str | None = None,
     key: str | None = None,
 ) -> ssl.SSLContext:
-    """TLS 1.2 and 1.3. `trusted`: who may have signed the server's certificate; None: whom the
-    system trusts. `certificate` is what we show if we are asked. OSError or ValueError when a file
-    cannot be used."""
+    """TLS 1.2 and 1.3. `trusted`: a file of authorities; None: the system's. `certificate`: the
+    client's own, if the server asks for one. OSError or ValueError when a file cannot be used."""
     context = ssl.create_default_context(cafile=trusted or None)
-    # As Java and Python before 3.13: authorities of a house seldom have all extensions.
+    # As Java and Python before 3.13: in-house authorities seldom have all extensions.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = verify and check_name

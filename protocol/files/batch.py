@@ -32,7 +32,7 @@ def encode_batch(parts: list[BatchPart]) -> bytes:
 
 
 def decode_batch(body: Buffer) -> list[BatchPart]:
-    """The messages inside a SEND_BATCH_MESSAGE body; CorruptRecord when a length lies."""
+    """The messages inside a SEND_BATCH_MESSAGE body; CorruptRecord when a length is wrong."""
     view = memoryview(body)
     parts: list[BatchPart] = []
     position = 0

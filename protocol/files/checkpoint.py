@@ -6,7 +6,7 @@
     24  8 master_flushed_offset    (5.0)
     32  8 confirm_physical_offset  (5.1.1)
     40  8 logics_physical_offset   (5.5) every record below has its queue entries on disk, or 0
-   256  8 "AEROBEE2"               ours, in bytes that RocketMQ leaves alone
+   256  8 "AEROBEE2"               ours, in bytes that RocketMQ does not use
    264  8 dispatched_offset        every record below has its queue and index entries on disk
    272  8 index_file               the newest index file's name as a number, 0 for none
    280  8 index_count              entries of that file that are on disk
@@ -48,7 +48,7 @@ class StoreCheckpoint:
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_physical_offset: int = 0
-    dispatched_offset: int = -1  # -1: not known, the page is not ours
+    dispatched_offset: int = -1  # -1: not known, the page was not written by Aerobee
     index_file: int = 0
     index_count: int = 0
     trusted_ms: int = 0  # 0: not known
@@ -87,7 +87,7 @@ def decode_checkpoint(page: bytes) -> StoreCheckpoint:
 
 
 def _claims(page: bytes, position: int, mark: bytes, before: bytes) -> tuple[int, int, int] | None:
-    """Our own fields, if they stand there and were written together with the bytes `before`."""
+    """Our own fields, if present and written together with the bytes `before`."""
     end = position + _OURS.size
     found, dispatched, index_file, index_count = _OURS.unpack_from(page, position)
     (crc,) = _CRC.unpack_from(page, end)

@@ -11,7 +11,7 @@ from aerobee.protocol.files import record
 
 
 class CannotInflate(ValueError):
-    """A body that is not what its flags say, or whose form nothing here can read."""
+    """A body that does not match its flags, or whose compression is not supported."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -19,18 +19,18 @@ class CannotInflate(ValueError):
 
 
 def deflate(body: bytes) -> tuple[bytes, int]:
-    """The smaller form of a body and its system flag."""
+    """The compressed body and its system flag."""
     packed = zlib.compress(body, 5)
     return (packed, record.COMPRESSED) if len(packed) < len(body) else (body, 0)
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
-    """The body as it was before compressing; CannotInflate when it cannot be."""
+    """The decompressed body; CannotInflate when that fails."""
     form = sys_flag & record.COMPRESSION_MASK
     decompress = _decompressor(form)
     try:
         return decompress(body)
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own
         raise CannotInflate(f"the body of form {form:#x} cannot be inflated: {error}") from error
 
 
@@ -49,7 +49,7 @@ def _decompressor(form: int) -> Callable[[bytes], bytes]:
 
 
 def _read_zstandard(library: Any, body: bytes) -> bytes:
-    """By a stream: Java's frames do not tell their size beforehand."""
+    """As a stream: Java's frames do not state their size."""
     return bytes(library.ZstdDecompressor().decompressobj().decompress(body))
 
 

@@ -1,4 +1,4 @@
-"""config/*.json of a store at rest, with what a killed broker left in the journal beside it."""
+"""config/*.json of a stopped store, with the changes in the journal of a killed broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_config(store: str, name: str) -> dict[Any, Any]:
     data = path.read_bytes()
     content = fastjson.loads(data)
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no JSON object")
+        raise ValueError(f"{path} does not hold a JSON object")
     journal = path.with_name(name + SUFFIX)
     if journal.is_file():
         with_journal(data, content, read_journal(journal.read_bytes()))

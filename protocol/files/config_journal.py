@@ -6,11 +6,11 @@
     crc32 [[["topicConfigTable","orders"],{...}],[["topicConfigTable","gone"]], ...]
     crc32 {"next":{"size":...,"crc32":...}}
 
-A change is a path of keys and the value that now stands there; without a value the entry is gone.
-Each line's checksum goes on from the line before it, so neither a torn line nor one of an earlier
+A change is a path of keys and the new value; without a value the entry is removed.
+Each line's checksum continues from the line before it, so neither a torn line nor one of an earlier
 use can follow. The first line names the JSON file that the changes extend, by its content: beside
-any other JSON file the journal has no meaning. `next` names the JSON file that was about to take
-the place of that one, with all of these changes in it: beside any other than these two, another
+any other JSON file the journal is ignored. `next` names the JSON file that was about to replace
+that one, with all of these changes in it: beside any other than these two, another
 broker has written the file since.
 """
 
@@ -24,12 +24,12 @@ from zlib import crc32
 from aerobee.protocol.json import fastjson
 
 SUFFIX: Final = ".journal"
-END: Final = b"\0"  # behind the last line; the next one takes its place
+END: Final = b"\0"  # after the last line; the next line overwrites it
 _VERSION: Final = 1
 _CRC_DIGITS: Final = 8
 
 Path = tuple[str, ...]
-Change = tuple[Path, Any]  # None: the entry is gone
+Change = tuple[Path, Any]  # None: the entry is removed
 
 
 class Base(NamedTuple):
@@ -44,7 +44,7 @@ def base_of(json: bytes) -> Base:
 
 
 def encode_start(base: Base) -> tuple[bytes, int]:
-    """The first line, and the checksum with which the next one goes on."""
+    """The first line, and the checksum from which the next one continues."""
     return encode_line({"journal": _VERSION, "size": base.size, "crc32": base.crc}, 0)
 
 
@@ -68,16 +68,16 @@ def encode_line(value: Any, chain: int) -> tuple[bytes, int]:
 
 @dataclass(slots=True)
 class Journal:
-    """What a journal says, up to the first line that is not whole."""
+    """The content of a journal, up to the first incomplete line."""
 
-    bases: list[Base]  # what it extends, and what holds all of it
+    bases: list[Base]  # the file it extends, and the one that includes it
     changes: list[Change]
     end: int  # of the last whole line
     chain: int  # its checksum
 
 
 def read_journal(data: bytes) -> Journal | None:
-    """None when not even the first line is whole."""
+    """None when even the first line is incomplete."""
     journal = None
     for line, end, chain in _lines(data):
         if journal is None:
@@ -117,7 +117,7 @@ def _lines(data: bytes) -> Iterator[tuple[Any, int, int]]:
 
 
 def apply_changes(content: dict[Any, Any], changes: Iterable[Change]) -> None:
-    """Make the changes in the content of the JSON file."""
+    """Apply the changes to the content of the JSON file."""
     for path, value in changes:
         place = content
         for key in path[:-1]:
@@ -132,7 +132,7 @@ def apply_changes(content: dict[Any, Any], changes: Iterable[Change]) -> None:
 
 
 def with_journal(json: bytes, content: dict[Any, Any], journal: Journal | None) -> int | None:
-    """Make the changes of a journal in `content`, which `json` holds; how many they were, None when
+    """Apply a journal to `content`, parsed from `json`; returns the number of changes, None when
     another broker has written `json` since."""
     if journal is None or not journal.changes:
         return 0

@@ -1,4 +1,4 @@
-"""The checksum at the end of our config/*.json: a last member that Java brokers pass over.
+"""The checksum at the end of our config/*.json: a last member that Java brokers ignore.
 
     {
      "offsetTable": {...},
@@ -29,7 +29,7 @@ def seal(text: bytes) -> bytes:
 
 
 def is_broken(text: bytes) -> bool:
-    """Whether the text has a checksum that is not its own."""
+    """Whether the text has a checksum that does not match."""
     found = _SEAL.search(text, max(0, len(text) - _SEAL_SIZE))
     return found is not None and int(found[1], 16) != crc32(text[: found.start()])
 

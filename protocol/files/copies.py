@@ -1,4 +1,4 @@
-"""Messages that are sent again as copies: which properties a copy does not take over."""
+"""Messages that are sent again as copies: which properties are not copied."""
 
 from typing import Final
 

@@ -17,7 +17,7 @@ _UNCHECKED: Final = 0
 
 
 class Epoch(NamedTuple):
-    """One master's time: the log from `start` on is its work."""
+    """One master's term: it wrote the log from `start` on."""
 
     number: int
     start: int

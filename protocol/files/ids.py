@@ -20,7 +20,7 @@ HOST_V6_SIZE: Final = 20
 
 @lru_cache(4096)
 def parse_ip(text: str) -> IPv4Address | IPv6Address:
-    """Without its scope; IPv4 mapped into IPv6 as IPv4. ValueError when it is a name."""
+    """The IP without its scope; IPv4 mapped into IPv6 as IPv4. ValueError for a host name."""
     address = ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
@@ -45,7 +45,7 @@ def offset_message_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
-    """The store host and physical offset inside an offset id; ValueError when it is none."""
+    """The store host and physical offset inside an offset id; ValueError when it is malformed."""
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:

@@ -6,7 +6,7 @@ from typing import Final
 
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
-_PIECE: Final = 64  # units, after which the number is cut to 32 bits: it would grow without end
+_PIECE: Final = 64  # units, after which the number is reduced to 32 bits
 
 
 def java_hash(text: str) -> int:
@@ -26,7 +26,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """What a consume-queue entry carries for a tag: its hash, 0 when there is none."""
+    """The tags code of a consume-queue entry: the tag's hash, 0 without a tag."""
     return java_hash(tag) if tag else 0
 
 

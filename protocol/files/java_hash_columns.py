@@ -25,7 +25,7 @@ def hash_keys(keys: list[str], prefixes: list[int]) -> NDArray[Any] | list[int]:
     longest = max(map(len, keys))
     if longest > 256:
         return [_hash_key(key, prefix) for key, prefix in zip(keys, prefixes, strict=True)]
-    # Zeros in front of a text do not change its hash, so texts of all lengths share one matrix.
+    # Leading zeros do not change a hash, so texts of all lengths share one matrix.
     rows = "".join([key.rjust(longest, "\0") for key in keys]).encode()
     matrix = np.frombuffer(rows, np.uint8).reshape(len(keys), longest)
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))

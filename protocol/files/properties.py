@@ -44,9 +44,9 @@ TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
-TIMER_CARRIED_FROM: Final = "TIMER_CARRIED_FROM"  # ours, as the next: written by the broker alone
+TIMER_CARRIED_FROM: Final = "TIMER_CARRIED_FROM"  # ours, as the next one: set by the broker only
 TIMER_CARRIED_LEVEL: Final = "TIMER_CARRIED_LEVEL"
-LAST_FAILURE: Final = "LAST_FAILURE"  # ours: why a consumer gave the message back
+LAST_FAILURE: Final = "LAST_FAILURE"  # ours: why a consumer returned the message
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 NUL: Final = "\0"
@@ -57,7 +57,7 @@ FAILURE_SIZE_MAX: Final = 512  # characters
 
 
 def parse(text: str) -> dict[str, str]:
-    """The pairs of a property string; one whose name or value is empty is left out."""
+    """The pairs of a property string; those with an empty name or value are skipped."""
     pairs = {}
     for one in text.split(PAIR_END):
         name, found, value = one.partition(NAME_END)
@@ -67,7 +67,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def encode(pairs: dict[str, str]) -> str:
-    """The property string of `pairs`, each pair ended (readers of every version accept that)."""
+    """The property string of `pairs`, each pair terminated (every reader accepts that)."""
     return "".join(pair(name, value) for name, value in pairs.items())
 
 
@@ -76,13 +76,13 @@ def pair(name: str, value: str) -> str:
 
 
 def ended(text: str) -> str:
-    """`text` with its last pair ended, so that another may follow."""
+    """`text` with its last pair terminated, so that another may follow."""
     return text + PAIR_END if text and text[-1] != PAIR_END else text
 
 
 def value_span(text: str, name: str) -> tuple[int, int] | None:
-    """Where the value of a property stands, found without parsing the others; of two the last
-    one's that is not empty, as in `parse`. None: there is none."""
+    """The position of a property's value, found without parsing the others; of several the last
+    that is not empty, as in `parse`. None: there is none."""
     wanted = name + NAME_END
     at = text.rfind(wanted)
     while at >= 0:
@@ -104,7 +104,7 @@ def get(text: str, name: str) -> str | None:
 
 
 def key_spans(text: str) -> list[tuple[int, int]]:
-    """Where the keys of a message stand: UNIQ_KEY and the words of KEYS."""
+    """The positions of a message's keys: UNIQ_KEY and the words of KEYS."""
     spans = []
     unique = value_span(text, UNIQ_KEY)
     if unique is not None:

@@ -1,8 +1,8 @@
 """Finds tags and keys in the properties of thousands of records at once.
 
-Records of one sender look alike: same names, same lengths. Those whose separators stand in the same
-places and whose names are the same share one parse, done on the first of them, and the values are
-columns of a byte matrix. Single ones, and what is not ASCII, are parsed one by one.
+Records of one sender have the same names and lengths. Those whose separators are at the same
+positions and whose names are equal share one parse, done on the first of them, and the values are
+columns of a byte matrix. Single records, and non-ASCII ones, are parsed one by one.
 """
 
 from __future__ import annotations
@@ -93,12 +93,14 @@ def _like_first(texts: Column) -> Column | None:
 
 
 def _is_special(texts: Column) -> Column:
-    """What is no plain character of ASCII: separators and spaces among it."""
-    return np.asarray(texts - _FIRST_PLAIN > _LAST_PLAIN - _FIRST_PLAIN)  # one test: below 0 wraps
+    """Whether each is not a printable ASCII character: separators, spaces and all others."""
+    return np.asarray(
+        texts - _FIRST_PLAIN > _LAST_PLAIN - _FIRST_PLAIN
+    )  # one comparison: below 0 wraps
 
 
 def _names(text: bytes) -> list[Span]:
-    """Where the names stand: what is in front of each NAME_END."""
+    """Where the names are: before each NAME_END."""
     spans = []
     start = 0
     for pair in text.split(PAIR_END_BYTES):

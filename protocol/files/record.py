@@ -48,7 +48,7 @@ _LOOPBACK: Final = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """What a store is asked to append. A struct of msgspec: a third of a class's time to make."""
+    """A message to append. A msgspec struct: three times faster to construct than a class."""
 
     topic: str
     queue_id: int
@@ -92,7 +92,7 @@ def encode_record(
     *,
     append_crc: bool = False,
 ) -> bytes:
-    """The record's bytes; the plain form of what the commitlog's hot path writes."""
+    """The record's bytes; the reference for what the commitlog's hot path writes."""
     topic = message.topic.encode()
     props = message.properties.encode()
     if append_crc and props and not props.endswith(properties.PAIR_END_BYTES):
@@ -132,7 +132,7 @@ def encode_record(
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, check: bool = False) -> StoredMessage:
-    """The record at `position`, with `check` its checksums too; CorruptRecord if not sound."""
+    """The record at `position`, with `check` its checksums too; CorruptRecord if it is damaged."""
     record = check_record(buffer, None, position, len(buffer) - position, check)
     head = HEADS[record.sys_flag & V6_HOSTS]
     fields = head.unpack_from(buffer, position)
@@ -164,11 +164,11 @@ def decode_record(buffer: Buffer, position: int = 0, *, check: bool = False) -> 
 
 
 def decode_records(buffer: Buffer) -> list[StoredMessage]:
-    """Every record of a pull's or query's body; CorruptRecord when one is not sound, or does not
+    """Every record of a pull's or query's body; CorruptRecord when one is damaged or does not
     match its checksum.
 
-    The common record is decoded here, in a third of the time of `decode_record`, which does what
-    is rare: IPv6 hosts, long topics, damage.
+    The common record is decoded inline, in a third of the time of `decode_record`, the fallback
+    for the rest: IPv6 hosts, long topics, damage.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
     view = memoryview(data)

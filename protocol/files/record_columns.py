@@ -23,8 +23,8 @@ from aerobee.protocol.files.record_layout import (
 Column = NDArray[Any]
 
 LEAST_SIZE: Final = HEAD_V4_SIZE + 4  # a topic of one byte
-RUN: Final = 64  # records of one size from which on they are found together
-WALK: Final = 1024  # else so many are found one by one
+RUN: Final = 64  # equal sizes in a row from which on they are found at once
+WALK: Final = 1024  # else this many are found one by one
 
 HEAD_TYPES: Final = {
     v6_hosts: np.dtype(
@@ -40,7 +40,7 @@ _V6_SHIFT: Final = (V6_HOSTS & -V6_HOSTS).bit_length() - 1
 
 
 def windows(data: memoryview | Column, size: int) -> Column:
-    """Every run of `size` bytes, without copying one."""
+    """Every window of `size` bytes, without a copy."""
     return np.ndarray((max(len(data) - size + 1, 0),), f"V{size}", data, strides=(1,))
 
 
@@ -52,7 +52,7 @@ def rows(data: memoryview | Column, at: Column, size: int) -> Column:
 
 
 def groups(values: Column) -> Iterator[tuple[int, Column]]:
-    """Each value and where it stands."""
+    """Each value and its positions."""
     if len(values) and (values == values[0]).all():
         yield int(values[0]), np.arange(len(values))
         return
@@ -61,8 +61,8 @@ def groups(values: Column) -> Iterator[tuple[int, Column]]:
 
 
 def record_bounds(data: Buffer, position: int, end: int, count: int) -> Column:
-    """Where up to `count` records begin if their sizes are right, and where the last of them ends.
-    Of records of one size a whole run is found at once, of others one after the other."""
+    """Where up to `count` records begin if their sizes are right, and where the last one ends.
+    Runs of records of one size are found at once, others one by one."""
     parts = [np.array([position], np.int64)]
     guess = RUN
     while count > 0 and end - position >= LEAST_SIZE:

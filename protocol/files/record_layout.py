@@ -23,7 +23,7 @@ Buffer = bytes | bytearray | memoryview
 MAGIC_V1: Final = -626843481  # 0xDAA320A7
 MAGIC_V2: Final = -626843477  # 0xDAA320AB: the topic's length takes two bytes
 BLANK_MAGIC: Final = -875286124  # 0xCBD43194: nothing more in this file
-BLANK_SIZE: Final = 8  # the least that a file keeps free at its end
+BLANK_SIZE: Final = 8  # reserved at a file's end
 
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
@@ -33,7 +33,7 @@ CRC_MASK: Final = 0x7FFFFFFF
 CRC_NAME: Final = (CRC32 + NAME_END).encode()
 CRC_REVERSED: Final = PAIR_END_BYTES + b"%010d" + CRC_NAME[::-1]
 CRC_PROPERTY_SIZE: Final = 20
-CRC_LIKENESS: Final = 6  # of its ten fixed bytes: more cannot be chance
+CRC_LIKENESS: Final = 6  # of its ten fixed bytes: that many matches are no coincidence
 
 # The fields of the head in their order, each as `struct` names it where both hosts are IPv4.
 HEAD_FIELDS: Final = {
@@ -62,7 +62,7 @@ def head_formats(v6_hosts: int) -> dict[str, str]:
 
 
 def head_part(*names: str, v6_hosts: int = 0) -> struct.Struct:
-    """Reads these fields of a head, in the head's order, and passes over the others."""
+    """Reads these fields of a head, in the head's order, and skips the others."""
     form, skipped = ">", 0
     for name, one in head_formats(v6_hosts).items():
         if name in names:
@@ -86,7 +86,7 @@ _TIMES: Final = {v6: head_part("store_timestamp", v6_hosts=v6) for v6 in HEADS}
 
 
 class CorruptRecord(Exception):
-    """Bytes that are not a whole, sound record."""
+    """Bytes that are not a complete, valid record."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"no sound record at {position}: {reason}")
@@ -112,7 +112,7 @@ def encode_blank(room: int) -> bytes:
 
 
 def record_properties(record: memoryview) -> str:
-    """The property string of a sound record, the rest undecoded."""
+    """The property string of a valid record, the rest undecoded."""
     size, magic, sys_flag = _KIND.unpack_from(record)
     at = HEADS[sys_flag & V6_HOSTS].size
     at += SIZE.unpack_from(record, at - 4)[0]  # the body's length ends the head

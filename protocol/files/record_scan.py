@@ -1,7 +1,7 @@
-"""Walks the records of a log file by position: recovery, catching up and checking all do it here.
+"""Scans the records of a log file: recovery, catching up and verification all use it.
 
-A record counts when its size, magic, lengths and stored physical offset fit, and its checksum:
-the record's own at its tail where it has one, else the body's. What an earlier life of a file left
+A record is valid when its size, magic, lengths and stored physical offset fit, and its checksum:
+the record's own at its tail where it has one, else the body's. What an earlier use of a file left
 behind fails the stored offset; a torn record fails the checksum.
 """
 
@@ -30,7 +30,7 @@ from aerobee.protocol.files.record_layout import (
 )
 
 NOTHING_HERE: Final = "nothing is written here"
-_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]  # V2's are the same
+_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]  # V2's first three bytes are the same
 _SEARCH: Final = 1024 * 1024
 _CHECKED: Final = head_part(
     *("size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag"),
@@ -104,7 +104,7 @@ def check_record(
                 raise CorruptRecord(offset, "its checksum is damaged")
     topic = bytes(view[topic_at : props_at - 2])
     fields = (stored, size, queue_id, queue_offset, sys_flag, time_ms, topic, props_at)
-    return _new_tuple(Scanned, fields)  # half the price of calling Scanned
+    return _new_tuple(Scanned, fields)  # half the cost of calling Scanned
 
 
 def _not_a_record(size: int, magic: int) -> str:
@@ -120,7 +120,7 @@ def _check_tail(view: Buffer, offset: int, position: int, tail_at: int) -> None:
 def sums_match(
     view: memoryview, start: int, props_at: int, end: int, body: bytes, body_crc: int
 ) -> bool:
-    """Whether a record that somebody else has stored, and sent to us, is as it was written."""
+    """Whether a record that was received over the network is as it was written."""
     tail_at = end - CRC_PROPERTY_SIZE
     if tail_at >= props_at:
         tail = bytes(view[tail_at:end])
@@ -132,8 +132,8 @@ def sums_match(
 
 
 def _was_checksum(tail: bytes) -> bool:
-    """Whether these 20 bytes are a checksum with a few of its fixed bytes changed: else a flip
-    there would make the record pass as one that never had a checksum."""
+    """Whether these 20 bytes are a checksum with some of its fixed bytes damaged: else a bit flip
+    there would make the record look like one that never had a checksum."""
     fixed = zip(tail[: len(CRC_NAME)] + tail[-1:], CRC_NAME + PAIR_END_BYTES, strict=True)
     return sum(found == expected for found, expected in fixed) >= CRC_LIKENESS
 
@@ -147,12 +147,12 @@ def _check_plain(
     props_at: int,
     end: int,
 ) -> None:
-    """A record without a checksum of its own: its body's, and texts that are not torn. A body CRC
-    of 0 is a value like any other, but for an empty body."""
+    """Check a record without a checksum of its own: its body's CRC, and that its texts are not
+    torn. A body CRC of 0 is a value like any other, except for an empty body."""
     body_end = body_at + body_size
     if crc32_large(view[body_at:body_end]) & CRC_MASK != body_crc and (body_size or body_crc):
         raise CorruptRecord(offset, "the body does not match its CRC")
-    # A sector that never came to the disk reads as zeros, up to its end or the record's.
+    # A sector that was never written reads as zeros, up to its end or the record's.
     if (props_at < end and view[end - 1] == 0) or _ZEROS in bytes(view[body_end:end]):
         raise CorruptRecord(offset, "zeros in its topic or properties: it was torn")
 
@@ -179,11 +179,11 @@ def scan_records(
         record = check_record(view, base, position, end - position, check_crc)
         yield record
         position += record.size
-    # Fewer bytes than a blank record takes: the file, or what may be read of it, is over.
+    # Less than a blank record: the end of the file, or of its readable part.
 
 
 def find_record(view: memoryview, base: int, position: int, end: int) -> int:
-    """Where the next sound record of a file begins, at `position` or behind it; `end`: nowhere."""
+    """Where the next valid record of a file begins, at `position` or after it; `end`: nowhere."""
     position += 4  # the magic follows the size
     while position < end:
         piece = bytes(view[position : min(position + _SEARCH, end)])

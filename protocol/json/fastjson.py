@@ -22,7 +22,7 @@ class MessageQueue(NamedTuple):
 
 
 class JsonError(ValueError):
-    """A body that even a tolerant reader cannot read."""
+    """A body that even the tolerant parser cannot read."""
 
 
 def dumps(value: Any, *, indent: int = 0) -> bytes:
@@ -34,7 +34,7 @@ def dumps(value: Any, *, indent: int = 0) -> bytes:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether standard JSON says the same: then a C library writes it, ten times as fast."""
+    """Whether it is standard JSON: then a C library writes it, ten times as fast."""
     kind = type(value)
     if kind is str or kind is bool:
         return True
@@ -95,7 +95,7 @@ def loads(data: bytes | memoryview | str) -> Any:
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
-            pass  # then by the tolerant reader
+            pass  # use the tolerant parser
     reader = _Reader(text)
     try:
         value = reader.value()
@@ -209,8 +209,8 @@ class _Reader:
 
 
 def _whole(text: str) -> str:
-    """`text` with its UTF-16 halves, which come from escapes, put together: one that is alone is a
-    character that nobody could write again."""
+    """`text` with surrogate pairs, which come from escapes, joined; a lone surrogate is replaced,
+    as it cannot be encoded again."""
     if _HALVES.search(text) is None:
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,6 +1,6 @@
 """A large JSON object written and read in small pieces, its entries one by one.
 
-An entry is a path of keys and the value that stands there. Entries of one object follow each other.
+An entry is a path of keys and its value. Entries of one object follow each other.
 The text is laid out as `fastjson.dumps(value, indent=1)` does it; any standard JSON is read.
 """
 

@@ -18,7 +18,7 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class ProtocolError(Exception):
-    """Bytes from the other side that are no frame; the connection cannot go on."""
+    """The peer sent bytes that are not a frame; the connection has to be closed."""
 
 
 class _JsonHeader(msgspec.Struct):
@@ -41,7 +41,7 @@ class _PackedHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
     ext: dict[str, Any]
 
 
-# Not strict: Java's readers take a number in quotes for a number too.
+# Not strict: Java accepts a number in quotes, too.
 _json_header: Final = msgspec.json.Decoder(_JsonHeader, strict=False)
 _packed_header: Final = msgspec.msgpack.Decoder(_PackedHeader, strict=False)
 _json_encode: Final = msgspec.json.Encoder(order="deterministic").encode
@@ -66,7 +66,7 @@ def _decode_json(header: bytes) -> Command:
 
 
 def _texts(fields: dict[str, Any]) -> dict[str, str]:
-    """Ext fields as text; C++ and Node send numbers and booleans bare. A null is no field."""
+    """Ext fields as text; C++ and Node send bare numbers and booleans. A null field is dropped."""
     if {*map(type, fields.values())} <= {str}:
         return fields
     ext: dict[str, str] = {}
@@ -218,13 +218,13 @@ ENCODERS: Final[dict[int, Callable[[Command], bytes]]] = {
 
 
 def decode_command(codec: int, header: bytes, body: bytes | memoryview = b"") -> Command:
-    """The frame's header and body as a Command; ProtocolError when the header is not sound."""
+    """The frame's header and body as a Command; ProtocolError when the header is invalid."""
     decode = DECODERS.get(codec)
     if decode is None:
         raise ProtocolError(f"header form {codec} is unknown; 0, 1 and 2 are known")
     command = decode(header)
     if len(command.ext) > EXT_FIELDS_MAX:
-        raise ProtocolError(f"{len(command.ext)} ext fields, at most {EXT_FIELDS_MAX} are taken")
+        raise ProtocolError(f"{len(command.ext)} ext fields, at most {EXT_FIELDS_MAX} are allowed")
     numbers = (command.code, command.opaque, command.flag, command.version)
     if min(numbers) < INT32_MIN or max(numbers) > INT32_MAX:
         for name, number in zip(("code", "opaque", "flag", "version"), numbers, strict=True):

@@ -1,4 +1,4 @@
-"""Requests to RocketMQ 5's controller, and what it answers when it says no."""
+"""Requests to RocketMQ 5's controller, and the codes of its refusals."""
 
 from typing import Final
 
@@ -14,4 +14,4 @@ NOT_LEADER: Final = 2007  # it is not the controller that leads; a change may ha
 NEED_TO_BE_REGISTERED: Final = 2010
 MASTER_STILL_EXISTS: Final = 2011
 BROKER_ID_INVALID: Final = 2014
-ANSWERS: Final = range(2000, 2100)  # for certain: what was asked for has not happened
+ANSWERS: Final = range(2000, 2100)  # definite refusals: the request was not carried out

@@ -1,6 +1,6 @@
 """One end of a remoting connection without its socket: requests to bytes, bytes to answers.
 
-Both ends ask. A transport writes the parts that it is given and adds what a conversation has not:
+Both ends send requests. A transport writes the parts that it is given and adds what is missing:
 the socket, the clock and the words of its errors.
 """
 
@@ -35,19 +35,21 @@ class Pending(NamedTuple, Generic[W]):
 
     waiter: W
     code: int
-    seconds: float  # that it was given
+    seconds: float  # its timeout
     deadline: float
 
 
 class Conversation(Generic[W]):
-    """What one end remembers about a connection."""
+    """The protocol state of one end of a connection."""
 
     def __init__(self, credentials: Credentials | None = None, *, upgrade: bool = False) -> None:
-        """`upgrade`: go on in MessagePack once the other end has shown that it is Aerobee."""
-        self.codec = JSON  # of our requests: every other end reads it
-        self.peer_version = 0  # by its first answer
-        self.error: ProtocolError | None = None  # bytes that were no frame: nothing can follow
-        self.next_deadline = math.inf  # `expire` finds nothing before
+        """`upgrade`: switch to MessagePack once the peer has identified itself as Aerobee."""
+        self.codec = JSON  # of our requests: every peer reads JSON
+        self.peer_version = 0  # from its first answer
+        self.error: ProtocolError | None = (
+            None  # the peer sent no valid frame: unusable from here on
+        )
+        self.next_deadline = math.inf  # no request expires before
         self._signer = None if credentials is None else Signer(credentials)
         self._upgrade = upgrade
         self._decoder = FrameDecoder()
@@ -56,7 +58,7 @@ class Conversation(Generic[W]):
 
     @property
     def in_flight(self) -> int:
-        """How many requests have no answer yet, those included that nobody waits for any more."""
+        """Requests in flight, including those that timed out."""
         return len(self._pending)
 
     def request(
@@ -71,7 +73,7 @@ class Conversation(Generic[W]):
         return parts
 
     def written_late(self, first: int, now: float) -> None:
-        """Requests since `first` (its opaque) were only written now: their time begins now."""
+        """Requests since `first` (its opaque) were only written now: their timeouts start now."""
         for opaque, row in reversed(self._pending.items()):
             if opaque < first:
                 return
@@ -90,7 +92,7 @@ class Conversation(Generic[W]):
         return frame_parts(command)
 
     def receive(self, data: bytes) -> list[Command]:
-        """Hand on the answers that `data` completes; the requests of the other end."""
+        """Deliver the answers that `data` completes; returns the peer's requests."""
         requests: list[Command] = []
         try:
             for codec, header, body in self._decoder.feed(data) if self.error is None else ():
@@ -105,17 +107,17 @@ class Conversation(Generic[W]):
         return requests
 
     def answered(self, answer: Command) -> None:
-        """Hand on one answer; one that comes too late, or that nobody asked for, is dropped."""
+        """Deliver one answer; a late or unsolicited one is dropped."""
         if self.peer_version == 0:
             self.peer_version = answer.version
-            if self._upgrade and answer.language == "PYTHON":  # Aerobee's answers alone say so
+            if self._upgrade and answer.language == "PYTHON":  # only Aerobee's answers do
                 self.codec = MSGPACK
         pending = self._pending.pop(answer.opaque, None)
         if pending is not None and not pending.waiter.done():
             pending.waiter.set_result(answer)
 
     def expire(self, now: float) -> list[Pending[W]]:
-        """Forget requests whose time is over; those that still wait get the caller's error."""
+        """Drop requests that timed out; returns those that the caller has to fail."""
         limit = now + TIMER_GRAIN_S
         if limit < self.next_deadline:
             return []
@@ -125,12 +127,12 @@ class Conversation(Generic[W]):
         return [row for row in late if not row.waiter.done()]
 
     def end(self) -> list[Pending[W]]:
-        """Forget all requests: the connection has gone; those that still wait."""
+        """The connection is lost: drop all requests; returns those that the caller has to fail."""
         return self.expire(math.inf)
 
 
 def frame_parts(command: Command) -> Parts:
-    """A whole frame, its body not copied."""
+    """A complete frame, its body not copied."""
     body = command.body
     head = encode_frame_head(command, len(body))
     return (head, body) if body else (head,)

@@ -1,7 +1,7 @@
 """The remoting frame: `length, codec byte, header length (24 bit), header, body`.
 
-The length counts all that follows it. A frame is refused by its first eight bytes, before anything
-is kept for it, when its lengths cannot be right.
+The length counts all that follows it. A frame with impossible lengths is refused by its first eight
+bytes, before anything is buffered for it.
 """
 
 import struct
@@ -19,7 +19,7 @@ RawFrame = tuple[int, bytes, bytes]  # codec, header, body
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes, fed in any slices, into frames."""
+    """Splits a stream of bytes, fed in arbitrary pieces, into frames."""
 
     __slots__ = ("_buffer", "_wanted", "error", "frame_size_max")
 
@@ -27,16 +27,16 @@ class FrameDecoder:
         self.frame_size_max = frame_size_max
         self.error: ProtocolError | None = None
         self._buffer = bytearray()
-        self._wanted = 8  # no frame can be cut before the buffer holds this many bytes
+        self._wanted = 8  # no frame is complete before the buffer holds this many bytes
 
     @property
     def pending(self) -> int:
-        """How many bytes of an unfinished frame are waiting."""
+        """How many bytes of an incomplete frame are buffered."""
         return len(self._buffer)
 
     @property
     def header_missing(self) -> bool:
-        """Whether a frame has begun of which not even the header is whole."""
+        """Whether a frame has begun whose header is not complete yet."""
         waiting = len(self._buffer)
         if not waiting:
             return False

@@ -10,7 +10,7 @@ import msgspec
 
 EXPLAIN_MESSAGE: Final = 20130
 
-# What became of a copy that waits for something.
+# The state of a pending copy.
 WAITING: Final = "waiting"
 DONE: Final = "done"
 
@@ -40,7 +40,7 @@ class Copy(Facts):
 
 
 class Filter(Facts):
-    """What a group selected when it came to the message."""
+    """What a group selected when it reached the message."""
 
     expression_type: str
     expression: str
@@ -59,7 +59,7 @@ class Reset(Facts):
 
 
 class Standing(Facts):
-    """How far a group has come in the queue of one copy."""
+    """A group's progress in the queue of one copy."""
 
     topic: str
     queue_id: int
@@ -107,13 +107,13 @@ class Removed(Facts):
 
 
 class Broker(Facts):
-    """All that one broker knows of it."""
+    """All that one broker knows about the message."""
 
     broker: str
     now: int
     copies: list[Copy] = []
     groups: list[Group] = []
-    topic: str = ""  # where the message is meant for, as far as copies tell
+    topic: str = ""  # the destination topic, as far as the copies show it
     sync_flush: bool | None = None
     oldest_at: int | None = None  # when the oldest message that is left was stored
     removed: Removed | None = None  # the file that held it, or held what was stored at its time

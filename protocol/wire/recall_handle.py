@@ -20,7 +20,7 @@ def encode(topic: str, broker_name: str, deliver_ms: str, unique_key: str) -> st
 
 
 def decode(handle: str) -> RecallHandle:
-    """The parts of a handle; ValueError when it is none."""
+    """The parts of a handle; ValueError when it is malformed."""
     try:
         raw = urlsafe_b64decode(handle.encode() + b"=" * (-len(handle) % 4))
         version, topic, broker_name, deliver_ms, unique_key = raw.decode().split(" ", 4)

@@ -50,7 +50,7 @@ class Signer:
         self._numbers = itertools.count(1)
 
     def sign(self, command: Command) -> None:
-        """So that nobody can send the same request again, where the broker looks at it."""
+        """Against replays, where the broker checks for them."""
         ext = command.ext
         ext[FRESH_CODE] = str(command.code)
         ext[FRESH_NUMBER] = f"{self._session}.{next(self._numbers)}"
