@@ -1,4 +1,4 @@
-"""The one error that users of the pipeline cause and can mend."""
+"""The error for options that a user can correct."""
 
 
 class OptionError(ValueError):

@@ -1,4 +1,4 @@
-"""Waiting for servers that do not answer: pauses that grow, up to a deadline, told in the log."""
+"""Waits for servers that do not answer: with backoff, up to a deadline, with log lines."""
 
 import logging
 import time
@@ -12,11 +12,11 @@ TOLD_EVERY: Final = 15.0
 
 
 class Unreachable(ConnectionError):
-    """Nobody answers at any of the addresses."""
+    """None of the addresses answers."""
 
 
 class Outage:
-    """One server's silence, from its first failure to its next answer."""
+    """One server's outage, from its first failure to its next answer."""
 
     def __init__(
         self, patience: float, first_pause: float, retried: Callable[[], None] = lambda: None
@@ -49,7 +49,7 @@ class Outage:
         self._pause = min(2 * self._pause, PAUSE_MAX)
 
     def over(self, what: str) -> float:
-        """There was an answer: how long it was waited for."""
+        """It answered; returns how long the outage lasted."""
         if self._began is None:
             return 0.0
         waited = time.monotonic() - self._began

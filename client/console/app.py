@@ -1,4 +1,4 @@
-"""The console's own loop: it asks the cluster, threads of the HTTP server wait for its answers."""
+"""The console's event loop: it queries the cluster for the threads of the HTTP server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Answer:
 
 
 class Console:
-    """Everything but HTTP. Made in one thread, asked from many."""
+    """Everything but HTTP. Created in one thread, called from many."""
 
     def __init__(self, options: ConsoleOptions) -> None:
         self.options = options
@@ -96,7 +96,7 @@ class Console:
         self, name: str, params: Params, viewer: Viewer, token: str | None, peer: str
     ) -> Answer:
         answer = self._answer(self._write(name, params, viewer, token))
-        # Who changed what, for whoever reads the log; never a secret or a body.
+        # An audit line: who changed what; never a secret or a body.
         shown = {key: params[key] for key in _SHOWN if key in params}
         session = self._sessions.find(viewer)
         names = (viewer.person, session.user if session is not None else "")
@@ -111,8 +111,8 @@ class Console:
         except AerobeeError as error:
             return refused(status_of(error), str(error))
         except Exception:
-            log.exception("a page could not be made")
-            text = "this is a fault of the console: its log says what failed"
+            log.exception("a page failed")
+            text = "this is a bug of the console: its log says what failed"
             return refused(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         assert isinstance(found, Answer)
         return found
@@ -137,7 +137,7 @@ class Console:
     async def _write(self, name: str, params: Params, viewer: Viewer, token: str | None) -> Answer:
         session = self._sessions.find(viewer)
         if session is None or not is_equal(token, session.token):
-            return refused(HTTPStatus.FORBIDDEN, "the page is too old: load it again")
+            return refused(HTTPStatus.FORBIDDEN, "the page is too old: reload it")
         if name in ("login", "logout"):
             await self._log(session, name, params)
             return Answer(HTTPStatus.OK, encode({"user": session.user}))
@@ -184,7 +184,7 @@ class Console:
         return Answer(HTTPStatus.OK, encode(told), cookie=cookie)
 
     def _login(self, session: Session | None) -> str:
-        """What is to be given first: the console's token, or nothing."""
+        """What the browser has to give first: the console's token, or nothing."""
         trusted = session.trusted if session is not None else not self.options.token
         return "" if trusted else "token"
 
@@ -203,7 +203,7 @@ async def page_of(reader: Answering, name: str, params: Params, view: View) -> b
 
 
 def _refused_by_broker(error: BrokerError, session: Session) -> Answer:
-    """Who may not do it may log in as somebody who may."""
+    """Without the right to do it: offer a login as another user."""
     if error.code != ResponseCode.NO_PERMISSION:
         return refused(status_of(error), str(error))
     return refused(HTTPStatus.FORBIDDEN, str(error), login="" if session.user else "user")
@@ -221,5 +221,5 @@ def refused(status: int, text: str, *, login: str = "") -> Answer:
 def encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
-    except UnicodeEncodeError:  # a property that is no text; JSON can name its signs all the same
+    except UnicodeEncodeError:  # a property with lone surrogates; JSON can escape them
         return json.dumps(value).encode()

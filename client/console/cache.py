@@ -1,4 +1,4 @@
-"""Answers shared by all who look at the same thing: five viewers cost a broker what one does."""
+"""A cache shared by all viewers: five of them cost a broker as much as one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ KEPT_MAX: Final = 10_000  # some for each topic and each group
 
 
 class Shared:
-    """Values that are asked for once in a while, however many want them."""
+    """Values that are fetched at most once per interval, for any number of callers."""
 
     def __init__(self) -> None:
         self._kept: dict[object, tuple[float, asyncio.Future[Any]]] = {}
 
     async def get(self, key: object, seconds: float, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """What `ask` gave at most `seconds` ago, or gives now."""
+        """The result of `ask`, at most `seconds` old."""
         loop = asyncio.get_running_loop()
         until, found = self._kept.get(key, (0.0, None))
         if found is None or until < loop.time() or _failed(found):
@@ -27,7 +27,7 @@ class Shared:
         return await asyncio.shield(found)
 
     def forget(self) -> None:
-        """After a change everybody sees what is there now."""
+        """Invalidate after a change."""
         self._kept.clear()
 
     def _drop_old(self, now: float) -> None:

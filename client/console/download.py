@@ -1,4 +1,4 @@
-"""An answer that the browser saves and does not show."""
+"""An answer that the browser saves as a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console has seen since it began to look: rates, lags, who came and who left."""
+"""What the console has observed since its start: rates, lags, members that joined or left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROWING_SAMPLES: Final = 4
 
 @dataclass(slots=True)
 class History:
-    """Only what was seen is told: what happened while nobody looked is not made up."""
+    """Only observed samples: gaps in which nobody looked are not filled."""
 
     since_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     samples: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
@@ -28,7 +28,7 @@ class History:
         self.samples.append(row)
 
     def see_members(self, group: str, members: dict[str, str]) -> None:
-        """Note who joined and who left since the last look; `members` are addresses by client."""
+        """Record who joined and left since the last sample; `members` are addresses by client."""
         before = self._members.get(group)
         self._members[group] = dict(members)
         if before is None:
@@ -43,13 +43,13 @@ class History:
         self._lags.setdefault(group, deque(maxlen=GROWING_SAMPLES)).append(lag)
 
     def is_growing(self, group: str) -> bool:
-        """Whether the lag grew with each of the last looks."""
+        """Whether the lag grew in each of the last samples."""
         seen = list(self._lags.get(group, ()))
         pairs = itertools.pairwise(seen)
         return len(seen) == GROWING_SAMPLES and all(after > before for before, after in pairs)
 
     def rate(self, key: object, count: int) -> float | None:
-        """How many a second since the last look at this count; None at the first."""
+        """The rate per second since the last sample of this counter; None for the first."""
         now = time.monotonic()
         before = self._counts.get(key)
         if before is None:

@@ -36,7 +36,7 @@ _TYPES: Final = {
 
 
 def static_files() -> dict[str, tuple[str, bytes]]:
-    """Every file of the pages by its path: nothing else can be asked for."""
+    """Every static file by its path: nothing else is served."""
     return {
         path.relative_to(_STATIC).as_posix(): (_TYPES[path.suffix], path.read_bytes())
         for path in sorted(_STATIC.rglob("*"))
@@ -60,7 +60,7 @@ class ConsoleServer(ThreadingHTTPServer):
         )
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's asks the name server who we are, for nothing
+        TCPServer.server_bind(self)  # HTTPServer's does a reverse DNS lookup, which nothing needs
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request of %s failed", client_address, exc_info=True)
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._read_api(name.removeprefix("api/"), parts.query)
         elif name.startswith("static/"):
             self._send_file(name.removeprefix("static/"))
-        else:  # every page is the same file: its script reads the address
+        else:  # single-page application: the script reads the path
             self._send_file("index.html")
 
     do_HEAD = do_GET
@@ -105,9 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         if body is None:
             return
         if not is_same_site(host, origin, headers.get("Sec-Fetch-Site")):
-            self._send(refused(HTTPStatus.FORBIDDEN, "another site asked for that"))
+            self._send(refused(HTTPStatus.FORBIDDEN, "the request came from another site"))
         elif headers.get_content_type() != "application/json":
-            self._send(refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "changes are asked for in JSON"))
+            self._send(refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "changes must be sent as JSON"))
         elif not name.startswith(f"{BASE}api/"):
             self._send(refused(HTTPStatus.NOT_FOUND, f"the console is at {BASE}"))
         else:
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
     # -- steps
 
     def _is_meant(self) -> bool:
-        """A foreign name that was pointed at us, or a body we would not see the end of."""
+        """Refuse foreign host names (DNS rebinding), and bodies without a length."""
         if not is_our_host(self.headers.get("Host", ""), self.server.console.options.hosts):
             text = "this name is not the console's: --allow-host (broker: consoleHosts) adds one"
             self.close_connection = True
@@ -124,17 +124,17 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         if self.headers.get("Transfer-Encoding"):
             self.close_connection = True
-            self._send(refused(HTTPStatus.LENGTH_REQUIRED, "a body comes with its length"))
+            self._send(refused(HTTPStatus.LENGTH_REQUIRED, "a body needs a Content-Length"))
             return False
         if self.server.console.options.auth_header and not self._person():
-            text = "come by the proxy that says who you are"
+            text = "requests must come through the proxy that authenticates users"
             self.close_connection = True
             self._send(refused(HTTPStatus.UNAUTHORIZED, text))
             return False
         return True
 
     def _person(self) -> str:
-        """Who the proxy says this is. A header that stands there twice is somebody's forgery."""
+        """The user that the proxy names. A duplicate header is a forgery, and refused."""
         name = self.server.console.options.auth_header
         said = self.headers.get_all(name, []) if name else []
         is_believed = is_within(self.client_address[0], self.server.proxies)
@@ -148,7 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not text.isascii() or not text.isdigit() or int(text) > BODY_MAX:
             self.close_connection = True
             status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if text.isdigit() else 411
-            self._send(refused(status, f"a body comes with its length, at most {BODY_MAX} bytes"))
+            self._send(
+                refused(status, f"a body needs a Content-Length of at most {BODY_MAX} bytes")
+            )
             return None
         return self.rfile.read(int(text))
 
@@ -164,14 +166,14 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             params = msgspec.json.decode(body or b"{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
-            self._send(refused(HTTPStatus.BAD_REQUEST, f"that is no JSON object: {error}"))
+            self._send(refused(HTTPStatus.BAD_REQUEST, f"the body is not a JSON object: {error}"))
             return
         token = self.headers.get(TOKEN_HEADER)
         peer = self.client_address[0]
         self._send(self.server.console.write(name, params, self._viewer(), token, peer))
 
     def _cookie_name(self) -> str:
-        """Browsers do not keep the cookies of a machine's ports apart."""
+        """With the port in it: browsers share cookies between the ports of a host."""
         port = self.headers.get("Host", "").rpartition(":")[2]
         return f"{COOKIE}_{port}" if port.isdigit() else COOKIE
 
@@ -207,4 +209,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A page asks every few seconds: that is no news."""
+        """No access log: pages poll every few seconds."""

@@ -1,4 +1,4 @@
-"""What goes on for a while after it was asked for, such as a replay, with its progress."""
+"""Background jobs, such as a replay, with their progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT: Final = 50
 
 @dataclass(slots=True)
 class Job:
-    """How far it is; `refused` are those that can never be done."""
+    """The progress of a job; `refused`: those that can never succeed."""
 
     number: int
     what: str

@@ -1,4 +1,4 @@
-"""What a console is told at its start."""
+"""The options of a console."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ HEADER: Final = re.compile(r"[A-Za-z0-9-]+")
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """Read-only, on loopback and without a token unless it is said otherwise."""
+    """By default read-only, on loopback and without a token."""
 
     url: str | None = field(repr=False)  # it may hold a secret
     write: bool = False
     token: str = field(default="", repr=False)
-    hosts: tuple[str, ...] = ()  # names besides loopback's by which browsers may come
-    auth_header: str = ""  # in which a proxy says who somebody is; then nobody comes without
-    proxies: tuple[str, ...] = ()  # addresses and networks of those that are believed
+    hosts: tuple[str, ...] = ()  # host names beside loopback's that browsers may use
+    auth_header: str = ""  # the header with the user that a proxy has authenticated; then required
+    proxies: tuple[str, ...] = ()  # addresses and networks of trusted proxies
     hide_bodies: bool = False
     known_settings: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def is_for_strangers(self) -> bool:
-        """Whether it may listen where others reach it: it asks, or is told, who somebody is."""
+        """Whether it may listen beyond loopback: it authenticates users, or a proxy does."""
         return bool(self.token or self.auth_header)
 
     def check(self) -> None:
-        """Misuse when a header would be believed of anybody, or of nobody."""
+        """Misuse when a header would be trusted from anywhere, or from nowhere."""
         if bool(self.auth_header) != bool(self.proxies):
-            raise Misuse("a header that says who somebody is needs the proxies that may say so")
+            raise Misuse("an authentication header needs the proxies that are trusted to set it")
         if self.auth_header and not HEADER.fullmatch(self.auth_header):
-            raise Misuse(f"{self.auth_header!r} is no name of a header")
+            raise Misuse(f"{self.auth_header!r} is not a header name")
         self.networks()
 
     def networks(self) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:

@@ -1,4 +1,4 @@
-"""What can be asked of the console, by name; changes are apart, and refused unless allowed."""
+"""The console's requests by name; changes are listed apart, and refused unless allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps strangers' pages, names and bodies from doing anything here."""
+"""Protection against other sites' pages (CSRF), DNS rebinding and hostile content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from aerobee.client.console.options import LOOPBACK
 
-# Scripts and styles come from files of the package only, and no text ever becomes markup.
+# Scripts and styles come from the package's files only, and text never becomes markup.
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -38,13 +38,13 @@ def host_name(value: str) -> str:
 
 
 def is_our_host(value: str, allowed: Iterable[str]) -> bool:
-    """Whether a browser that came by this name meant us: else a name was pointed at us."""
+    """Whether this host name is ours: else it is DNS rebinding."""
     name = host_name(value)
     return bool(name) and name in {*LOOPBACK, *(host.lower() for host in allowed)}
 
 
 def is_same_site(host: str, origin: str | None, fetch_site: str | None) -> bool:
-    """Whether a page of ours asked. Tools that are no browser send neither header."""
+    """Whether one of our pages asked. Tools that are not browsers send neither header."""
     if fetch_site is not None and fetch_site != "same-origin":
         return False
     if origin is None:
@@ -54,7 +54,7 @@ def is_same_site(host: str, origin: str | None, fetch_site: str | None) -> bool:
 
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:
-    """Whether a peer is one of those; an IPv4 address may come in the dress of IPv6."""
+    """Whether a peer is one of those; an IPv4 address may be mapped into IPv6."""
     try:
         peer = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -64,16 +64,16 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
 
 
 def is_equal(given: str | None, wanted: str) -> bool:
-    """Compared in a time that tells nothing."""
+    """Compared in constant time."""
     return hmac.compare_digest((given or "").encode(), wanted.encode())
 
 
 def csv_cell(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """A CSV cell that no spreadsheet interprets as a formula."""
     guarded = f"'{text}" if text.startswith(_FORMULA) else text
     return '"' + guarded.replace('"', '""') + '"'
 
 
 def file_name(text: str) -> str:
-    """A name for a download that is a name on every system."""
+    """A file name for a download that is valid on every system."""
     return "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in text)[:80]

@@ -1,4 +1,4 @@
-"""Running the console: by itself, or with the connections that a broker hands over."""
+"""Runs the console: standalone, or with connections that a broker hands over."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOOK_SECONDS: Final = 5.0
 
 
 def serve(options: ConsoleOptions, host: str, port: int, ready: Callable[[str], object]) -> None:
-    """Until Ctrl-C. Elsewhere than on loopback only with a token, or behind a proxy."""
+    """Serve until Ctrl-C. Beyond loopback only with a token, or behind a proxy."""
     options.check()
     if host not in LOOPBACK and not options.is_for_strangers:
         raise Misuse(
-            f"on {host} everybody who reaches this machine could read messages: give a --token, "
+            f"on {host} anyone who reaches this machine could read messages: give a --token, "
             "or an --auth-header with its --proxy, or stay on 127.0.0.1"
         )
     console = Console(options)
@@ -47,7 +47,7 @@ def serve(options: ConsoleOptions, host: str, port: int, ready: Callable[[str], 
 def serve_handed(
     options: ConsoleOptions, channel: socket.socket, idle: float = IDLE_SECONDS
 ) -> None:
-    """Serve what comes by `channel` until its other end closes, or nobody has asked for long."""
+    """Serve connections from `channel` until it is closed, or the console is idle for long."""
     console = Console(options)
     server = ConsoleServer(console, None)
     watch = threading.Thread(target=_watch, args=(console, channel, idle), daemon=True)
@@ -72,10 +72,10 @@ def _receive(channel: socket.socket) -> socket.socket | None:
 
 
 def _watch(console: Console, channel: socket.socket, idle: float) -> None:
-    """End when nobody looks: what was handed over before that is still served."""
+    """End when idle: connections handed over before are still served."""
     while time.monotonic() - console.asked_at < idle:
         time.sleep(min(LOOK_SECONDS, idle))
-    log.info("nobody has looked for %g s", idle)
+    log.info("idle for %g s", idle)
     with contextlib.suppress(OSError):
         channel.shutdown(socket.SHUT_RD)
 

@@ -1,4 +1,4 @@
-"""Who looks: a browser's session, with the token for its changes and the rights of its user."""
+"""Sessions of browsers, each with a CSRF token for changes and the rights of its user."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from aerobee.client.transport.url import SCHEME, TLS_SCHEME, given_url
 
 SESSION_SECONDS: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 1000
-WRONG_TOKENS_PAUSE: Final = 0.5  # a wrong one costs the guesser so long
+WRONG_TOKENS_PAUSE: Final = 0.5  # a wrong one costs that long
 
 
 class Viewer(NamedTuple):
-    """Who sent a request: a browser, and the person that a proxy says it is."""
+    """Who sent a request: a browser's session, and the user that a proxy names."""
 
     cookie: str | None = None
     person: str = ""
@@ -30,18 +30,18 @@ class Viewer(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """`token` goes with each change, so that no other page can ask for one."""
+    """`token` accompanies each change: protection against CSRF."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-    person: str = ""  # whose it is, by the proxy
+    person: str = ""  # the user named by the proxy
     user: str = ""
     view: View | None = None
-    trusted: bool = False  # has shown the console's token, or need not
+    trusted: bool = False  # has given the console's token, or needs none
     seen: float = field(default_factory=time.monotonic)
 
 
 class Sessions:
-    """Sessions by the cookie's value. All without a user share one view of the cluster."""
+    """Sessions by the cookie's value. Those without a user share one view of the cluster."""
 
     def __init__(self, options: ConsoleOptions) -> None:
         self._options = options
@@ -59,7 +59,7 @@ class Sessions:
         return session
 
     async def begin(self, person: str) -> tuple[str, Session]:
-        """A new session; gives the value of its cookie."""
+        """A new session; returns the value of its cookie."""
         while len(self._sessions) >= SESSIONS_MAX:
             oldest = min(self._sessions, key=lambda name: self._sessions[name].seen)
             await self.end(oldest)
@@ -74,7 +74,7 @@ class Sessions:
         session.trusted = True
 
     async def log_in(self, session: Session, user: str, secret: str) -> None:
-        """From now on everything is asked, and signed, in the name of this user."""
+        """From now on all requests are signed as this user."""
         if not user or not secret:
             raise Misuse("a user and a secret are needed")
         client = Client(with_credentials(self._options.url, user, secret), timeout=5.0)
@@ -124,11 +124,11 @@ async def _close(view: View) -> None:
     try:
         await view.mq.close()
     except AerobeeError:
-        return  # it is gone all the same
+        return  # it is removed anyway
 
 
 def with_credentials(url: str | None, user: str, secret: str) -> str:
-    """The same name servers, asked as this user."""
+    """The same name servers, with this user's credentials."""
     text = given_url(url)
     scheme = TLS_SCHEME if text.startswith(TLS_SCHEME) else SCHEME
     servers = text.removeprefix(scheme).rpartition("@")[2]

@@ -1,4 +1,4 @@
-"""What the pages are made from: a client, what is shared between viewers, what was seen before."""
+"""What pages are built from: a client, the cache shared between viewers, earlier samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aerobee.client.console.options import ConsoleOptions
 from aerobee.client.errors import AerobeeError, Misuse, NotFound
 
 T = TypeVar("T")
-TOGETHER: Final = 8  # questions under way at a time
+TOGETHER: Final = 8  # requests in flight
 CLUSTER_SECONDS: Final = 2.0
 
 
@@ -76,7 +76,7 @@ class View:
 
 
 async def gather(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order, a few asked for at a time."""
+    """The results in order, a few requests at a time."""
     turn = asyncio.Semaphore(TOGETHER)
 
     async def one(item: Coroutine[Any, Any, T]) -> T:
@@ -87,7 +87,7 @@ async def gather(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def attempt(asked: Awaitable[T], otherwise: T) -> T:
-    """What is asked for, or `otherwise` where the broker does not tell."""
+    """The result, or `otherwise` where the broker refuses."""
     try:
         return await asked
     except AerobeeError:

@@ -16,7 +16,7 @@ _JAVA: Final = 8  # what Janino can write at most; newer JVMs run it
 
 
 def catalog(spark: Any, namesrv: str, *, name: str = "aerobee", **options: str) -> None:
-    """From now on ``SELECT ... FROM aerobee.`orders` `` and `SHOW TABLES IN aerobee` work.
+    """Make ``SELECT ... FROM aerobee.`orders` `` and `SHOW TABLES IN aerobee` work.
 
     Args:
         spark: the session. A Spark Connect server must have the jar that `aerobee pipeline
@@ -47,7 +47,7 @@ def _load(spark: Any) -> None:
         return
     if not hasattr(loader, "addURL"):
         raise OptionError(
-            "this session's class loader takes no classes; make a jar with `aerobee pipeline "
+            "this session's class loader accepts no classes; make a jar with `aerobee pipeline "
             "catalog-jar` and start Spark with --jars"
         )
     folder = spark.sparkContext._temp_dir  # Spark removes it when the JVM ends

@@ -1,4 +1,4 @@
-"""archive: topics kept as a table partitioned by topic and date; folders of before are taken over.
+"""archive: topics kept as a table partitioned by topic and date; older archives are taken over.
 
 An archive used to be written by Spark's own sinks, with the offsets in a checkpoint beside it. The
 first run on such a folder commits what it holds, files and offsets, and goes on from there.
@@ -30,7 +30,7 @@ def archive_place(out: str, table_format: str) -> str:
 
 
 def take_over(out: str, table_format: str) -> None:
-    """Commits what an archive of before holds; nothing is left to do when that was done."""
+    """Commits the content of an older archive; does nothing if that was done."""
     checkpoint = Path(place(out)) / CHECKPOINT
     if "://" in out or not checkpoint.is_dir():
         return

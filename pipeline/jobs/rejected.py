@@ -2,7 +2,7 @@
 
 Its commit comes before the main table's, so after a kill it may be ahead: what it has of a range is
 not added again. Rows that are tried again go the other way, first into the main table and then out
-of here; both count these moves, so a kill in between is seen and made good.
+of here; both count these moves, so that a kill in between is detected and repaired.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-# Spark's names of the nodes; what is not known here is taken for one that needs all rows.
+# Spark's names of the nodes; an unknown one is assumed to need all rows.
 _ROW_BY_ROW: Final = (
     "Project",
     "Filter",

@@ -1,4 +1,4 @@
-"""Keeps a table in shape: small files become large ones, what no snapshot needs is removed."""
+"""Maintains a table: merges small files, removes what no snapshot needs."""
 
 import math
 import time
@@ -83,7 +83,7 @@ class Schedule:
 
     def __init__(self, upkeep: Upkeep) -> None:
         self._upkeep = upkeep
-        # The first time soon: a job that is restarted again and again would never come to it.
+        # The first time soon: a job that is restarted often would never get to it.
         first = min(upkeep.clean_every, FIRST_CLEAN)
         self._cleaned_at = time.monotonic() - upkeep.clean_every + first
 

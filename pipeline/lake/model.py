@@ -25,7 +25,7 @@ TARGET_BYTES: Final = 128 * 1024 * 1024
 
 
 class TableConflict(RuntimeError):
-    """Somebody else committed to the table since it was read; nothing was written."""
+    """Another writer committed to the table since it was read; nothing was written."""
 
 
 class TableError(OptionError):

@@ -6,8 +6,8 @@
     table/_aerobee/removed/...parquet.removed   replaced by a larger file, kept for slow readers
 
 A commit is a file that is made under another name and linked to its number, which only one can do.
-After it the files are moved to their places; a kill in between is made good by the next `refresh`
-of a writer, for the moves can be repeated.
+After it the files are moved to their places; after a kill in between the next `refresh`
+of a writer completes them, for the moves can be repeated.
 """
 
 import base64

@@ -37,7 +37,7 @@ from aerobee.protocol.json.fastjson import MessageQueue
 A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
-ENDING_SECONDS: Final = 1.0  # what calls of other threads get to end by themselves on closing
+ENDING_SECONDS: Final = 1.0  # grace for calls of other threads on closing
 
 
 class _Loop:
@@ -45,7 +45,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()  # between calling and closing
+        self._lock = threading.Lock()  # serialises calls and closing
         self._closed = False
         self._calls: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="aerobee", daemon=True)
@@ -59,7 +59,7 @@ class _Loop:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise Closed("the client was closed meanwhile") from None
+            raise Closed("the client was closed during the call") from None
         except BaseException:
             future.cancel()
             raise
@@ -70,7 +70,7 @@ class _Loop:
         return self._thread.is_alive() and not self._closed
 
     def _call(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self.is_alive:  # else the lock may be a copy that nobody frees
+        if self.is_alive:  # else, after a fork, the lock may be held for ever
             with self._lock:
                 if not self._closed:
                     future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -78,7 +78,7 @@ class _Loop:
                     future.add_done_callback(self._calls.discard)
                     return future
         work.close()
-        raise Closed("this client is closed, or was made before a fork", hint="connect anew")
+        raise Closed("this client is closed, or was made before a fork", hint="connect again")
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         async def following() -> tuple[bool, Any]:
@@ -105,7 +105,7 @@ class _Loop:
         self._loop.close()
 
     async def _end_all(self) -> None:
-        """Whoever still waits for something here would wait for ever."""
+        """Cancel what is pending: its callers would wait for ever."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -114,14 +114,14 @@ class _Loop:
 
 
 class _Twin(Generic[A]):
-    """A blocking object, and the one of the SDK that does its work in the loop."""
+    """A blocking facade of an SDK object that lives in the loop."""
 
     def __init__(self, loop: _Loop, made: A) -> None:
         self._loop = loop
         self._made = made
 
     def _there(self, work: Callable[[], T]) -> T:
-        """Do it in the loop, which may be changing what it looks at."""
+        """Run it in the loop's thread, which owns the state."""
 
         async def there() -> T:
             return work()
@@ -177,7 +177,7 @@ class Client(_Twin[client.Client]):
         self.close()
 
     def close(self) -> None:
-        """Close it; calls that other threads are in end with an error."""
+        """Close it; calls in progress in other threads end with an error."""
         if self._loop.is_alive:
             try:
                 self._loop.run(self._made.close())
@@ -329,7 +329,7 @@ class BufferedProducer(_Twin[producer.BufferedProducer]):
 
     @property
     def buffered(self) -> int:
-        """Bytes that wait for their receipt."""
+        """Bytes without a receipt yet."""
         return self._made.buffered
 
 
@@ -353,7 +353,7 @@ class TransactionProducer(_Twin[transactions.TransactionProducer]):
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Iterator[Half]:
-        """Store a half message; leaving the block commits it, after an exception `check` says."""
+        """Store a half message; leaving the block commits it, on an exception `check` decides."""
 
         async def enter() -> Half:
             return await block.__aenter__()
@@ -379,7 +379,7 @@ class TransactionProducer(_Twin[transactions.TransactionProducer]):
         key: str | Iterable[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Receipt:
-        """The listener form: `execute` does the local work and gives the verdict."""
+        """The listener form: `execute` does the local work and returns the verdict."""
         with self.begin(body, tag=tag, key=key, properties=properties) as half:
             half.verdict = execute(half) or Verdict.UNKNOWN
         return half.receipt
@@ -397,7 +397,7 @@ class Message(Received):
         self._message = received
 
     def ack(self) -> None:
-        """Say that it is done: the group does not get it again."""
+        """Acknowledge it: the group does not get it again."""
         self._do(self._message.ack())
 
     def retry(self, delay: float | None = None, *, reason: str = "") -> None:
@@ -405,11 +405,11 @@ class Message(Received):
         self._do(self._message.retry(delay, reason=reason))
 
     def reject(self, reason: str = "") -> None:
-        """Put it to the group's dead letters at once."""
+        """Move it to the group's dead letters at once."""
         self._do(self._message.reject(reason))
 
     def reply(self, body: Body, *, properties: Mapping[str, str] | None = None) -> bool:
-        """Answer a message that was sent by `request`; false when who asked is gone."""
+        """Reply to a message that was sent by `request`; False when the sender is gone."""
         return self._do(self._message.reply(body, properties=properties))
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -448,7 +448,7 @@ class Consumer(_Twin[consumer.Consumer]):
         return found[0] if found else None
 
     def get_batch(self, count: int, timeout: float | None = None) -> list[Message]:
-        """Up to `count` messages: waits for the first, then takes what is here."""
+        """Up to `count` messages: waits for the first, then takes those that have arrived."""
         found = self._loop.run(self._made.get_batch(count, timeout))
         return [Message(self._loop, received) for received in found]
 
@@ -459,7 +459,7 @@ class Consumer(_Twin[consumer.Consumer]):
         concurrency: int = 16,
         time_limit: float | None = None,
     ) -> None:
-        """Call `handler` for each message in so many threads, until another closes the consumer."""
+        """Call `handler` for each message in `concurrency` threads, until it is closed."""
 
         def handle(received: AsyncMessage) -> object:
             return handler(Message(self._loop, received))
@@ -475,14 +475,14 @@ class Consumer(_Twin[consumer.Consumer]):
         return self._there(lambda: self._made.queues)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Fetch no more from these queues (None: all) until `resume`; what is here still comes."""
+        """Stop fetching from these queues (None: all) until `resume`; buffered ones still come."""
         self._there(lambda: self._made.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         self._there(lambda: self._made.resume(queues))
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Go on from there; what is taken and not finished is forgotten."""
+        """Continue from this offset; unfinished messages of the queue are dropped."""
         self._there(lambda: self._made.seek(queue, queue_offset))
 
     seek_to = _blocking(consumer.Consumer.seek_to)

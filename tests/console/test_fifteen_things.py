@@ -229,7 +229,7 @@ def test_08_a_message_is_handed_to_one_group_and_its_member_answers(page: Page, 
     expect(dialog.get_by_text("answered CR_SUCCESS")).to_be_visible()
     dialog.get_by_label("Group").select_option("mailer")
     dialog.get_by_role("button", name="Resend", exact=True).click()
-    expect(dialog.get_by_text("nobody of group 'mailer' is online")).to_be_visible()
+    expect(dialog.get_by_text("no member of group 'mailer' is online")).to_be_visible()
 
 
 def test_08_a_java_member_handles_the_message_once_more(

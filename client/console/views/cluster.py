@@ -14,7 +14,7 @@ Params = dict[str, Any]
 
 
 async def clients(view: View, _params: Params) -> dict[str, Any]:
-    """Everybody who is connected and says what for."""
+    """All connected clients with their groups."""
     found: dict[str, dict[str, Any]] = {}
     names = sorted({*await all_progress(view), *await configs_of(view)})
     for group, connections in zip(
@@ -43,7 +43,7 @@ async def clients(view: View, _params: Params) -> dict[str, Any]:
 
 
 async def settings(view: View, params: Params) -> dict[str, Any]:
-    """What each broker is set to; by default only what differs from the default or by broker."""
+    """Each broker's settings; by default those that differ from the default or between brokers."""
     brokers = await view.brokers()
     tables = await gather(_settings(view, row) for row in brokers)
     everything = params.get("all") == "1"
@@ -80,7 +80,7 @@ async def _is_ours(view: View, broker: Broker) -> bool:
 
 
 async def cluster(view: View, _params: Params) -> dict[str, Any]:
-    """Name servers and brokers, whether they answer, and who copies whose log."""
+    """Name servers and brokers, whether they answer, and which broker replicates which."""
     servers = await gather(_ping(view, address) for address in view.mq.name_servers)
     brokers = await gather(_broker(view, row) for row in await view.brokers())
     return {"name_servers": servers, "brokers": brokers}

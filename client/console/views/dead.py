@@ -1,4 +1,4 @@
-"""Dead letters: who has some, which, replaying chosen ones at a rate, saving them to a file."""
+"""Dead letters: groups that have some, listing, replaying at a rate, export to a file."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ async def preview(view: View, params: Params) -> dict[str, Any]:
 
 
 async def replay(view: View, params: Params) -> dict[str, Any]:
-    """Start it; `jobs` tells how far it is. The letters stay, marked as replayed."""
+    """Start a replay; `jobs` shows its progress. The letters stay, marked as replayed."""
     group, to = need(params, "group"), str(params.get("to") or "") or None
     if to is not None and to.startswith(DLQ_PREFIX):
-        raise Misuse("a replay does not go among the dead letters")
+        raise Misuse("a replay cannot go to a dead-letter topic")
     rate = number(params, "rate", 100, 1, RATE_MAX)
     letters = await _chosen(view, params)
     steps = send_letters_again(view.mq, letters, to, rate)

@@ -64,7 +64,7 @@ async def configs_of(view: View) -> dict[str, list[dict[str, Any]]]:
 
 
 async def connections_of(view: View, group: str) -> dict[str, dict[str, Any]]:
-    """What each master says of the group's members, by broker."""
+    """Each master's view of the group's members, by broker."""
 
     async def ask() -> dict[str, dict[str, Any]]:
         masters = await view.masters()
@@ -165,7 +165,7 @@ def _queue(
 async def owners_of(
     view: View, group: str, connections: dict[str, dict[str, Any]]
 ) -> dict[MessageQueue, str]:
-    """Which member says that it has which queue; members are asked, nothing is computed."""
+    """Which member owns which queue, as reported by the members themselves."""
 
     async def ask() -> dict[MessageQueue, str]:
         masters = {row.name: row for row in await view.masters()}

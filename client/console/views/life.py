@@ -1,4 +1,4 @@
-"""One message: all of it, its life from stored to read or dead, and what each group did with it."""
+"""One message: its content, its history, and what each group did with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOLD: Final = ("at", "event", "topic", "broker", "queue", "offset", "reason", "
 
 
 async def one(view: View, params: Params) -> dict[str, Any]:
-    """The message with that id, and its life; of one that is gone what is known of it."""
+    """The message with that id and its history; if it is removed, what is known about it."""
     topic, wanted = need(params, "topic"), need(params, "id").strip()
     message: Message | None = None
     with suppress(NotFound):
@@ -76,13 +76,13 @@ async def send(view: View, params: Params) -> dict[str, Any]:
 
 
 async def resend(view: View, params: Params) -> dict[str, Any]:
-    """Have one member of one group handle a stored message now; nobody else gets it."""
+    """Have one member of one group handle a stored message now; no other member gets it."""
     group = need(params, "group")
     message = await view.mq.message(need(params, "id"), topic=need(params, "topic"))
     connections = await connections_of(view, group)
     members = members_of(connections)
     if not members:
-        raise NotFound(f"nobody of group {group!r} is online to take it")
+        raise NotFound(f"no member of group {group!r} is online to take it")
     client = str(params.get("client") or members[0]["client"])
     broker = await view.master(message.broker)
     result = await view.admin.details.consume_now(broker.address, group, client, message)

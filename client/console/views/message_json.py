@@ -1,4 +1,4 @@
-"""A message as the pages get it: everything as text, cut where it is long, and saying so."""
+"""A message as JSON for the pages: everything as text, truncated where long, and marked so."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def preview(message: Message) -> str:
 
 
 def _as_text(data: bytes, *, whole: bool) -> str | None:
-    """The text, None when it is none; a sign that a cut has parted is left out."""
+    """The text, None if it is not text; a character split by the truncation is dropped."""
     for end in range(len(data), max(-1, len(data) - (1 if whole else 4)), -1):
         try:
             return data[:end].decode()

@@ -111,14 +111,14 @@ async def _between(
 async def unread(
     view: View, topic: str, group: str, ends: list[tuple[MessageQueue, int, int]]
 ) -> list[Reach]:
-    """What lies behind the group's offsets: what it has not confirmed yet."""
+    """The messages after the group's offsets: not acknowledged yet."""
     await view.admin.group_config(group)  # NotFound when there is none
     committed = {row.queue: row.offset for row in await view.admin.lag(group, topic)}
     return [Reach(queue, max(low, committed.get(queue, low)), end) for queue, low, end in ends]
 
 
 async def tail(view: View, params: Params) -> dict[str, Any]:
-    """What came since the cursor: the newest 50, and how many were left out."""
+    """New messages since the cursor: the newest 50, and how many were skipped."""
     topic = need(params, "topic")
     ends = await _ends(view, topic)
     cursor = params.get("cursor")
@@ -138,7 +138,7 @@ async def tail(view: View, params: Params) -> dict[str, Any]:
 
 
 async def export(view: View, params: Params) -> Download:
-    """All that the form finds, as JSON lines or CSV, up to a number that is told."""
+    """All that the search finds, as JSON lines or CSV, up to a limit that the file states."""
     topic = need(params, "topic")
     if view.options.hide_bodies:
         raise Misuse("this console hides bodies, so it exports no messages")

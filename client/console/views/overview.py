@@ -1,4 +1,4 @@
-"""The first page: how much goes in and out, how full, how far behind, and what needs attention."""
+"""The first page: rates, disk usage, lag, and what needs attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aerobee.protocol.names import DLQ_PREFIX
 Params = dict[str, Any]
 SAMPLE_SECONDS: Final = 2.0
 DAY_MS: Final = 86_400_000
-OLD_AGE_MS: Final = 60_000  # a message that nobody has read for so long is worth a line
+OLD_AGE_MS: Final = 60_000  # an unread message older than that is reported
 BEHIND_SHOWN: Final = 6
 _ORDER: Final = {"trouble": 0, "warning": 1}
 
@@ -95,7 +95,7 @@ async def _broker(view: View, broker: Broker) -> dict[str, Any]:
 
 
 def first_number(text: str | None) -> float:
-    """Brokers tell rates of 10 s, a minute and ten minutes in one text."""
+    """Brokers report the rates of 10 s, a minute and ten minutes in one text."""
     words = (text or "").split()
     return _float(words[0]) or 0.0 if words else 0.0
 
@@ -152,7 +152,7 @@ async def _dead(view: View) -> list[dict[str, Any]]:
             "verdict": "warning",
             "what": f"group {name.removeprefix(DLQ_PREFIX)}",
             "text": f"{count} dead letter{'s' if count > 1 else ''} in the last 24 hours",
-            "remedy": "look at them, mend what failed, replay them",
+            "remedy": "look at them, fix the cause, replay them",
             "dead": name.removeprefix(DLQ_PREFIX),
         }
         for name, count in zip(names, found, strict=True)

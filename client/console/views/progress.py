@@ -1,4 +1,4 @@
-"""How far every group is: one question to each broker, shared by all pages."""
+"""The progress of every group: one request to each broker, shared by all pages."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Move:
 
 
 async def preview(view: View, params: Params) -> dict[str, Any]:
-    """What a reset would do: nothing is changed, and nobody need be online."""
+    """Preview of a reset: nothing is changed, and no member need be online."""
     moves = [move for topic in topics_in(params) for move in await plan(view, topic, params)]
     return {
         "moves": [move.tell() for move in moves],
@@ -109,7 +109,7 @@ async def _target(
 
 
 async def reset(view: View, params: Params) -> dict[str, Any]:
-    """Do what a preview said, to the offset. `confirm` is the group's name, typed by who asks."""
+    """Apply a preview exactly. `confirm` is the group's name, typed by the user."""
     group = need(params, "group")
     if params.get("confirm") != group:
         raise Misuse("type the group's name to confirm")

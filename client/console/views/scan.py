@@ -1,6 +1,6 @@
-"""Reading queues in the order of time, page by page, with a budget that is told when it is used up.
+"""Reads queues in time order, page by page, within a budget; the answer says when it is used up.
 
-A cursor holds for each queue where to go on, and where it ends: what is stored meanwhile does not
+A cursor holds for each queue where to continue, and where it ends: new messages do not
 move the pages.
 """
 
@@ -42,7 +42,7 @@ class Page:
     messages: list[Message] = field(default_factory=list)
     cursor: str = ""
     passed: int = 0
-    stopped: bool = False  # the time was over
+    stopped: bool = False  # the time budget was used up
 
 
 async def read_page(
@@ -93,7 +93,7 @@ async def _read(
         after = min(pulled.next_offset, reach.end)
         page.passed += max(0, after - reach.at)
         if after <= reach.at and pulled.status is not PullStatus.OFFSET_MOVED:
-            reach.at = reach.end  # nothing more is there
+            reach.at = reach.end  # the queue has no more
             break
         reach.at = max(after, reach.at)
         await asyncio.sleep(0)

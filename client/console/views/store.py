@@ -11,14 +11,14 @@ from aerobee.client.console.view import View, attempt, gather, now_ms
 from aerobee.client.errors import AerobeeError
 
 Params = dict[str, Any]
-SEGMENTS_ASKED: Final = 60  # their times; of more files evenly chosen ones
+SEGMENTS_ASKED: Final = 60  # times of log files to fetch; of more files an even sample
 HOUR_MS: Final = 3_600_000
 _UNITS: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _SIZE: Final = re.compile(r"([\d.]+)\s*([KMGTP]?)i?B?", re.I)
 
 
 async def store(view: View, _params: Params) -> dict[str, Any]:
-    """Every broker's files and what becomes of them."""
+    """Every broker's files and when they expire."""
     return {"brokers": await gather(_one(view, row) for row in await view.brokers())}
 
 
@@ -96,7 +96,7 @@ async def _time_at(view: View, address: str, offset: int) -> int | None:
 
 
 def growth(view: View, address: str, state: dict[str, str]) -> float | None:
-    """Bytes a second: of the last looks, or since the oldest message when there are none."""
+    """Bytes a second: from the last samples, else since the oldest message."""
     end = _int(state.get("commitLogMaxOffset"))
     seen = view.history.rate(("log", address), end)
     first = _int(state.get("earliestMessageTimeStamp"), -1)

@@ -1,4 +1,4 @@
-"""What waits for its time: timers, delay levels and retries; half messages of transactions."""
+"""Pending messages: timers, delay levels and retries; half messages of transactions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def recall(view: View, params: Params) -> dict[str, Any]:
 
 
 async def transactions(view: View, _params: Params) -> dict[str, Any]:
-    """Half messages without an end: how old, how often their producer was asked."""
+    """Half messages without an outcome: age, and how often their producer was asked."""
     bodies = not view.options.hide_bodies
     halves: list[dict[str, Any]] = []
     passed = 0
@@ -128,7 +128,7 @@ async def transactions(view: View, _params: Params) -> dict[str, Any]:
 
 
 async def _open_halves(view: View, broker: Broker) -> tuple[list[Message], int]:
-    """Those behind the broker's own offset that no op message marks as done."""
+    """Those after the broker's own offset without an op message."""
     half_queue = MessageQueue(TRANSACTION_HALF_TOPIC, broker.name, 0)
     op_queue = MessageQueue(TRANSACTION_OP_TOPIC, broker.name, 0)
     try:
@@ -146,7 +146,7 @@ async def _open_halves(view: View, broker: Broker) -> tuple[list[Message], int]:
     for half in halves:
         if half.queue_offset in done:
             continue
-        latest[half.message_id] = half  # a check stores it anew
+        latest[half.message_id] = half  # a check stores it again
     return list(latest.values()), len(halves)
 
 

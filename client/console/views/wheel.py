@@ -21,7 +21,7 @@ BUDGET_S: Final = 3.0
 
 
 class Timers(NamedTuple):
-    """Those that wait, the next first; and whether older ones were left out."""
+    """The pending ones, next first; and whether older ones were left out."""
 
     rows: list[dict[str, Any]]
     is_all: bool
@@ -35,7 +35,7 @@ async def timers_of_apache(view: View, topic: str | None, limit: int) -> Timers:
 
 
 async def _timers(view: View, broker: Broker) -> Timers:
-    """From the newest back: the last word on a timer comes first."""
+    """From the newest back: the latest record of a timer counts."""
     queue = MessageQueue(TIMER_TOPIC, broker.name, 0)
     try:
         first, end = await view.mq.min_offset(queue), await view.mq.max_offset(queue)
@@ -67,7 +67,7 @@ async def _between(view: View, queue: MessageQueue, start: int, end: int) -> lis
 
 
 def _row(message: Message, broker: str, now: int, seen: set[str]) -> dict[str, Any] | None:
-    """None when it is due, was recalled, or has been seen in a later place."""
+    """None when it is due, was recalled, or was seen in a later record."""
     told = message.properties
     recalled = told.get(props.TIMER_DEL_UNIQKEY, "")
     if recalled:
