@@ -15,7 +15,7 @@ QUICK := not apache and not browser and not cpp and not etcd and not go and not 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage check check-tests format clean
+.PHONY: help run test coverage check check-tests changelog format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | \
@@ -42,14 +42,18 @@ test: $(OK) ## set up what is missing and run the tests that need Python only
 coverage: $(OK) ## the same tests with the lines that they reach (Python 3.12+ counts them nearly for free)
 	COVERAGE_CORE=sysmon $(V)/bin/pytest -q $(SPREAD) -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)
 
-check: $(OK) ## format, lint, imports between layers, and types
+check: $(OK) ## format, lint, imports between layers, changelog entries, and types
 	$(V)/bin/ruff format --check .
 	$(V)/bin/ruff check .
 	$(V)/bin/lint-imports --no-logo
+	$(V)/bin/python make/changes.py --check
 	$(V)/bin/mypy
 
 check-tests: $(OK) ## types of the tests, too
 	cd tests && "$(abspath $(V))/bin/mypy" --config-file mypy.ini
+
+changelog: $(OK) ## move the entries of changes/ into CHANGELOG.md
+	$(V)/bin/python make/changes.py
 
 format: $(OK) ## rewrite the code in the project's format
 	$(V)/bin/ruff format .

@@ -1,0 +1,65 @@
+"""Changelog entries in files of their own: checked, and folded into the changelog at a release."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG = """# Changelog
+
+## 0.2.0 (unreleased)
+
+### Fixed
+
+- old fix
+
+### Added
+
+- old
+
+## 0.1.0
+
+- first
+"""
+
+
+@pytest.fixture(scope="module")
+def changes() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("changes", ROOT / "make/changes.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_fragments_come_first_under_their_headings(changes: ModuleType) -> None:
+    fragments = {"b.fixed.md": "- b\n", "a.fixed.md": "- a\n", "c.added.md": "- c\n- d\n"}
+    assert changes.problems(LOG, fragments) == []
+    found = changes.folded(LOG, fragments)
+    assert (
+        "### Fixed\n\n- a\n- b\n- old fix\n" in found and "### Added\n\n- c\n- d\n- old\n" in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("fragments", "said"),
+    [
+        ({"a.md": "- a"}, "NAME.KIND.md"),
+        ({"a.mended.md": "- a"}, "KIND one of fixed"),
+        ({"a.added.md": "a"}, "begins with '- '"),
+    ],
+)
+def test_a_fragment_that_could_not_be_folded_is_named(
+    changes: ModuleType, fragments: dict[str, str], said: str
+) -> None:
+    [problem] = changes.problems(LOG, fragments)
+    assert said in problem and next(iter(fragments)) in problem
+
+
+def test_an_entry_outside_of_the_headings_is_named(changes: ModuleType) -> None:
+    [problem] = changes.problems(LOG.replace("### Fixed\n\n", "", 1), {})
+    assert "'- old fix' is under no heading" in problem
