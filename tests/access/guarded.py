@@ -54,7 +54,7 @@ async def guarded_broker(
     folder: Path, users: str = USERS, **settings: Any
 ) -> AsyncIterator[AppBroker]:
     path = write_users(folder, users)
-    values = {"acl_enable": True, "acl_file": str(path)} | settings
+    values: dict[str, Any] = {"acl_enable": True, "acl_file": str(path)} | settings
     async with running_broker(folder, **values) as app:
         yield app
 

@@ -172,7 +172,7 @@ async def test_a_change_of_the_files_is_found_and_a_denial_follows(tmp_path: Pat
 
     clock = VirtualClock()
     path = write_users(tmp_path)
-    settings = {"acl_enable": True, "acl_file": str(path)}
+    settings: dict[str, Any] = {"acl_enable": True, "acl_file": str(path)}
     async with running_broker(tmp_path, clock, **settings) as app:
         await make_topics(app, "t")
         async with Asker.connected(app.broker_port) as asker:

@@ -170,7 +170,9 @@ async def test_each_case_is_allowed_or_denied_as_the_table_says(
             answer = await asker.ask(case.user, case.code, ext, case.body, **options)
             right = answer.code != NO if case.expected is None else answer.code == case.expected
             if right and answer.code == NO:
-                right = bool(answer.remark) and (not case.user or case.user in answer.remark)
+                right = bool(answer.remark) and (
+                    not case.user or case.user in (answer.remark or "")
+                )
             if not right:
                 wrong.append(f"{case}: {answer.code} {answer.remark}")
     assert not wrong, "\n".join(wrong)

@@ -105,7 +105,7 @@ async def ask_as_a_stranger(app: AppBroker, stranger: Stranger) -> None:
 
 
 async def test_no_table_grows_with_names_that_nobody_knows(tmp_path: Path) -> None:
-    limits = {"max_topics": CREATED_MAX, "max_groups": CREATED_MAX}
+    limits: dict[str, Any] = {"max_topics": CREATED_MAX, "max_groups": CREATED_MAX}
     async with running_broker(tmp_path, **limits) as app:
         stranger = Stranger()
         await ask_as_a_stranger(app, stranger)

@@ -167,7 +167,12 @@ async def test_metrics_start_on_any_address_without_asking_a_name_server(
 ) -> None:
     """One that does not answer would keep the broker from starting for many seconds."""
     asked: list[str] = []
-    monkeypatch.setattr(socket, "getfqdn", lambda name="": asked.append(name) or name)
+
+    def note(name: str = "") -> str:
+        asked.append(name)
+        return name
+
+    monkeypatch.setattr(socket, "getfqdn", note)
     server = MetricsPort(lambda: None, lambda: "", lambda: True)
     server.start(host, 0)
     try:

@@ -2,12 +2,13 @@
 
 import asyncio
 import urllib.request
+from pathlib import Path
 
 from peers.tools import free_port
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
 
-from aerobee import Verdict
+from aerobee import Message, Verdict
 from aerobee.testing import EmbeddedBroker
 
 
@@ -16,7 +17,7 @@ async def scrape(port: int) -> dict[str, dict[tuple[str, ...], float]]:
 
     def read() -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-            return answer.read().decode()
+            return str(answer.read(), "utf-8")
 
     common = ("cluster", "node_type", "node_id", "storage_type", "storage_medium")
     found: dict[str, dict[tuple[str, ...], float]] = {}
@@ -29,7 +30,7 @@ async def scrape(port: int) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-async def test_consumers_transactions_timers_and_retention(tmp_path):
+async def test_consumers_transactions_timers_and_retention(tmp_path: Path) -> None:
     port = free_port()
     options = {"metricsExporterType": "PROM", "metricsPromExporterPort": port}
     async with EmbeddedBroker(tmp_path, **options) as broker, broker.connect() as mq:
@@ -58,7 +59,7 @@ async def test_consumers_transactions_timers_and_retention(tmp_path):
         await mq.send("orders", b"late", delay=3000)
         await mq.send("orders", b"later", delay=40_000)
 
-        async def never(message) -> Verdict:
+        async def never(message: Message) -> Verdict:
             raise AssertionError(message)
 
         async with mq.transactions("orders", group="pay", check=never) as transactions:

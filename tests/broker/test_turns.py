@@ -80,6 +80,11 @@ def send_all(socks: list[socket.socket], frames: list[bytes]) -> None:
         sock.sendall(frame)
 
 
+def close_all(socks: list[socket.socket]) -> None:
+    for sock in socks:
+        sock.close()
+
+
 async def test_members_that_join_ask_and_leave_at_once_do_not_keep_the_loop(
     app: AppBroker, client: Client
 ) -> None:
@@ -95,7 +100,7 @@ async def test_members_that_join_ask_and_leave_at_once_do_not_keep_the_loop(
         await asyncio.sleep(0.2)  # the notices leave
         await asyncio.to_thread(send_all, socks, lists)
         await until(lambda: sum(answered.counts) == CROWD)
-        await asyncio.to_thread(lambda: [sock.close() for sock in socks])
+        await asyncio.to_thread(close_all, socks)
         await until(lambda: not members("crowd"))
     assert turns.longest < CALLS_MAX
 

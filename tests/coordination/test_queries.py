@@ -29,7 +29,7 @@ async def test_messages_are_found_by_any_of_their_keys(serving: Serving, peer: P
     await serving.store("T", 1, b"three", properties=keyed("c"))
     answer = await peer.ask(QUERY, {"topic": "T", "key": "b"} | RANGE)
     assert answer.code == 0
-    assert sorted(record.body for record in decode_records(answer.body)) == [b"one", b"two"]
+    assert sorted(bytes(record.body) for record in decode_records(answer.body)) == [b"one", b"two"]
     assert int(answer.ext["indexLastUpdateTimestamp"]) > 0
     assert int(answer.ext["indexLastUpdatePhyoffset"]) >= 0
 

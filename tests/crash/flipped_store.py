@@ -238,7 +238,7 @@ def _read(broker: Broker, topic: str, queue_id: int, at: int, count: int) -> tup
 def _note(found: Observed, place: Place, message: StoredMessage) -> None:
     found.messages[place] = Served(
         message.topic,
-        message.body,
+        bytes(message.body),
         message.properties,
         message.store_timestamp,
         message.physical_offset,
@@ -321,18 +321,18 @@ def _bodies(broker: Broker, begin: dict[int, int], end: dict[int, int]) -> Itera
             entry = store.queue_entry(LATER, queue_id, queue_offset)
             record = store.record_at(*entry[:2]) if entry else None
             if record is not None:
-                yield from (message.body for message in decode_records(bytes(record)))
+                yield from (bytes(message.body) for message in decode_records(bytes(record)))
 
 
 def _due(broker: Broker) -> dict[bytes, int]:
-    found = {}
+    found: dict[bytes, int] = {}
     store = broker.store
     for at in range(store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)):
         entry = store.queue_entry(TIMER_TOPIC, 0, at)
         record = store.record_at(*entry[:2]) if entry else None
         try:
             for message in decode_records(bytes(record or b"")):
-                found[message.body] = int(message.property("TIMER_DELIVER_MS") or 0)
+                found[bytes(message.body)] = int(message.property("TIMER_DELIVER_MS") or 0)
         except CorruptRecord:
             continue
     return found

@@ -54,7 +54,7 @@ def count_calls(allowed: int, name: str) -> None:
         if name in ("", each):
             setattr(os, each, counted(getattr(os, each)))
     real_lock = fcntl.lockf
-    fcntl.lockf = lock  # type: ignore[assignment]
+    fcntl.lockf = lock
 
 
 if __name__ == "__main__":

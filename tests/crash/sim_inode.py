@@ -126,8 +126,8 @@ def after_cut(
     return _made(content, inode)
 
 
-def _made(content: bytes, before: Inode) -> Inode:
-    after = Inode(content, before.modified_ms)
+def _made(content: bytes | bytearray, before: Inode) -> Inode:
+    after = Inode(bytes(content), before.modified_ms)
     after.allocated = list(before.allocated)
     after.size_durable = True
     return after

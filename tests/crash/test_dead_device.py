@@ -220,8 +220,12 @@ def one_cut(folder: Path, kind: str, flush: str, after_s: float) -> None:
                 evict(broker.pid, place)
                 errors = check_alive(broker, wire, load)
                 assert any("Input/output error" in error for error in errors), errors
-                refusal = wait_for(
-                    lambda: send(wire, 0).header.get("remark"), timeout=15, what="sends are refused"
+                refusal = str(
+                    wait_for(
+                        lambda: send(wire, 0).header.get("remark"),
+                        timeout=15,
+                        what="sends are refused",
+                    )
                 )
             assert "Input/output error" in refusal or "Structure needs cleaning" in refusal, refusal
             log = broker.log()

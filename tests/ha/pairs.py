@@ -35,7 +35,9 @@ async def running_slave(
     folder: Path, master: AppBroker | None, broker_id: int = 1, **settings: Any
 ) -> AsyncIterator[AppBroker]:
     named = {"namesrv_addr": f"127.0.0.1:{master.namesrv_port}"} if master else {}
-    values = {"broker_role": "SLAVE", "broker_id": broker_id} | named | SMALL_LOG | settings
+    values: dict[str, Any] = (
+        {"broker_role": "SLAVE", "broker_id": broker_id} | named | SMALL_LOG | settings
+    )
     async with running_broker(folder / f"slave{broker_id}", **values) as app:
         yield app
 

@@ -87,7 +87,7 @@ async def test_rmq_3388_a_slave_whose_part_of_the_log_is_gone_is_told_so(tmp_pat
 
 
 def only_heartbeats(patch: Patch) -> None:
-    real = Sender._begin
+    real = Sender.begin
 
     def begin(self: Sender, end: int, log_start: int, log_end: int) -> None:
         if 0 < end < log_start:
@@ -95,7 +95,7 @@ def only_heartbeats(patch: Patch) -> None:
         else:
             real(self, end, log_start, log_end)
 
-    patch.setattr(Sender, "_begin", begin)
+    patch.setattr(Sender, "begin", begin)
 
 
 def acked(master: AppBroker, end: int) -> bool:

@@ -73,7 +73,7 @@ class ApacheController(Jvm):
         self.check_alive()
         try:
             with Wire(self.address, timeout=5) as wire:
-                return wire.request(1005, {}).ext.get("controllerLeaderAddress", "")
+                return str(wire.request(1005, {}).ext.get("controllerLeaderAddress", ""))
         except OSError:
             return ""
 

@@ -89,7 +89,8 @@ class Client:
 
     def command(self, code: int, ext: dict[str, str], body: bytes = b"", **rest: Any) -> Command:
         rest.setdefault("opaque", next(self._opaques))
-        return Command(code, ext, body, **({"codec": self.codec, "language": "JAVA"} | rest))
+        options: dict[str, Any] = {"codec": self.codec, "language": "JAVA"} | rest
+        return Command(code, ext, body, **options)
 
     def expect(self, command: Command) -> asyncio.Future[Command]:
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()

@@ -247,8 +247,8 @@ def test_without_credentials_nothing_is_added() -> None:
     assert read(Talk().request(Command(10, {"b": "topic"}), Future())).ext == {"b": "topic"}
 
 
-def test_a_request_that_was_written_late_has_its_whole_time_from_then_on():
-    ours = Conversation()
+def test_a_request_that_was_written_late_has_its_whole_time_from_then_on() -> None:
+    ours: Conversation[Future[Command]] = Conversation()
     waiters: list[Future[Command]] = [Future() for _ in range(3)]
     commands = [Command(10) for _ in range(3)]
     for command, waiter in zip(commands, waiters, strict=True):

@@ -13,7 +13,7 @@ from aerobee.protocol.wire.command import JSON, LANGUAGES, MSGPACK, ROCKETMQ, Co
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame, encode_frame_head
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 
 
 @st.composite

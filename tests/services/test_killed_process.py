@@ -45,8 +45,8 @@ def test_kills_lose_nothing_double_nothing_and_deliver_nothing_early(
         time.sleep(1)
         found = messages(broker.broker)
         broker.stop()
-    counts = Counter(message.body.decode() for message in found)
+    counts = Counter(bytes(message.body).decode() for message in found)
     assert counts.keys() == due.keys()
-    early = [m.body for m in found if m.store_timestamp < due[m.body.decode()]]
+    early = [m.body for m in found if m.store_timestamp < due[bytes(m.body).decode()]]
     assert early == []
     assert {body: count for body, count in counts.items() if count > 1} == {}

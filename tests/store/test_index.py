@@ -27,7 +27,7 @@ BIG = {"max_hash_slot_num": 5_000_000, "max_index_num": 20_000_000}
 
 def bodies(store: object, topic: str, key: str, **more: object) -> list[bytes]:
     result = finish(store.search(topic, key, 64, 0, FOREVER, **more))  # type: ignore[attr-defined]
-    return [decode_record(view).body for view in result.views]
+    return [bytes(decode_record(view).body) for view in result.views]
 
 
 def index_files(folder: Path) -> list[Path]:

@@ -67,7 +67,7 @@ def test_a_mapped_file_takes_one_descriptor_and_one_map_until_its_last_view_is_g
     del view
     file.close()
     assert counts() == (before[0], before[1] + 1)
-    assert piece == b"ab"
+    assert bytes(piece) == b"ab"
     del piece
     assert counts() == before
 
