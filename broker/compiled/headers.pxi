@@ -436,7 +436,7 @@ cdef bint binary_send(Reader* reader, Send* send, uint8_t* space) noexcept nogil
         if field == IGNORED:
             if not is_plain_text(reader.data + reader.at, size):
                 return False
-        elif size == 0:  # a null
+        elif size == 0 and field != PROPERTIES:  # a null
             return False
         elif not is_fresh(send, field) or not note_text(
             reader, send, field, reader.at, size, space

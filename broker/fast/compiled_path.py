@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from aerobee.broker.auth.verdicts import proven
 from aerobee.broker.compiled import hot
+from aerobee.broker.fast.compiled_batches import CompiledBatches
 from aerobee.broker.fast.hot_codecs import JSON_HEAD_SIZE, JSON_HEADS, PULL
-from aerobee.broker.fast.hot_path import HotPath, Mark, Run, Stored
+from aerobee.broker.fast.hot_path import Mark, Run, Stored
 from aerobee.broker.fast.repeated_pulls import RepeatedPulls
-from aerobee.broker.handlers.plain_batch import batch_rules
 from aerobee.broker.handlers.pull.pull import Pulls, PutOff
-from aerobee.broker.handlers.send import Sends, is_unusual_batch
+from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
 from aerobee.broker.net.answers import SendAnswers, pieces_of
 from aerobee.broker.net.connection import Connection
@@ -27,16 +27,13 @@ from aerobee.broker.net.requests import Dispatcher, failure_text
 from aerobee.broker.store.log.facts import Facts
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.properties import CRC32, NAME_END
-from aerobee.protocol.wire.codes import RequestCode, ResponseCode
-from aerobee.protocol.wire.command import JSON, ONEWAY_FLAG
+from aerobee.protocol.wire.command import JSON
 from aerobee.protocol.wire.frame import FrameDecoder, RawFrame
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
 _SEND, _BATCH, _NO_MORE = 1, 2, -1  # kinds of frames
-_BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
-BATCHES_MAX: Final = 1024  # in one put
 SECRETS_MAX: Final = 4  # of a user whose signatures are checked in C
 _UNIQUE: Final = f"{properties.UNIQ_KEY}{NAME_END}".encode()
 _NO_WAIT: Final = f"{properties.WAIT}{NAME_END}false".encode()
@@ -110,7 +107,7 @@ class _Marks(Sequence[Mark]):
         return self.run.marks()[which]
 
 
-class CompiledPath(HotPath):
+class CompiledPath(CompiledBatches):
     """The feed of a broker's connection."""
 
     def __init__(
@@ -229,52 +226,6 @@ class CompiledPath(HotPath):
                 signer = self._hot.Signer(name.encode(), topic.encode(), principal.secrets)
             self._signed_by = sender, signer
         return signer
-
-    def _put_batches(
-        self, remaining: _hot.Cursor, out: list[Part], most: int = BATCHES_MAX
-    ) -> bool:
-        """Put the batches that come next and answer them, as sends are: whatever the turn has
-        taken, for what is put off is read in Python. False: there is none, or the next one is for
-        the general way, as are those whose answers have to wait."""
-        if self._store.puts_wait:
-            return False
-        sends = self._sends
-        started = perf_counter()
-        rows = remaining.batches(
-            sends.plain,
-            batch_rules(),
-            self._born_host,
-            self._store_host,
-            sends.broker.settings.max_message_size,
-            is_unusual_batch,
-            most,
-        )
-        if rows is None:
-            return False
-        failure = ""
-        try:
-            if not self._store.put_whole(rows, rows.topic):  # one of them may still fit the file
-                return most > 1 and self._put_batches(remaining, out, most=1)
-        except Exception as error:
-            failure = failure_text(_BATCH_CODE, self.connection, error)
-        requests = rows.requests(self._id_head)
-        remaining.skip(len(requests))
-        for codec, opaque, flag, text, queue, queue_offset, ids, count, size in requests:
-            if failure:
-                mark = opaque, queue.queue_id, flag, False, ""
-                run = codec, _BATCH_CODE, started
-                self._refuse(run, mark, ResponseCode.SYSTEM_ERROR, {}, failure, out)
-                continue
-            self._stats.add_put(queue.topic, count, size)
-            if not flag & ONEWAY_FLAG:
-                key = properties.get(text, properties.UNIQ_KEY) if text else None
-                out.append(
-                    sends.answers.stored_batch(
-                        codec, opaque, ids, queue.queue_id, queue_offset, key
-                    )
-                )
-        self._latencies[_BATCH_CODE].add_many(perf_counter() - started, len(requests))
-        return True
 
     def _answer_rows(
         self,

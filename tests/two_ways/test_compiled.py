@@ -117,7 +117,8 @@ def batch(draw: random.Random, opaque: int, tame: bool) -> bytes:
     }
     ext |= {"f": draw.choice(["0"] * 9 + ["4", "1"]), "g": "1700000000000", "h": "0", "j": "0"}
     if draw.random() < 0.5:
-        ext["i"] = draw.choice(["UNIQ_KEY\x01whole\x02", "DELAY\x011\x02", "TRAN_MSG\x01true\x02"])
+        plain = ["", "WAIT\x01true", "UNIQ_KEY\x01whole\x02"]
+        ext["i"] = draw.choice([*plain, "DELAY\x011\x02", "TRAN_MSG\x01true\x02"])
     return encode_frame(Command(320, ext, body, opaque, codec=draw.choice(CODECS)))
 
 
@@ -399,12 +400,16 @@ async def test_a_usual_send_takes_the_compiled_way(tmp_path: Path) -> None:
     way.broker.store.close()
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("codec", CODECS)
 async def test_the_batches_of_a_read_are_put_together_however_long_the_turn_was(
-    tmp_path: Path,
+    tmp_path: Path, codec: int, waits: bool
 ) -> None:
     """What is put off is read in Python, at three times the cost."""
     way = Fed(tmp_path, CompiledPath)
-    fields = {"b": "Known", "d": "4", "e": "0", "f": "0", "g": "1"}
+    if waits:
+        way.wait_for_copies()
+    fields = {"b": "Known", "d": "4", "e": "0", "f": "0", "g": "1", "i": ""}
     for number in (*range(4), *range(4)):
         way.said(encode_frame(Command(310, fields | {"e": str(number)}, b"first")))
     way.connection.turns.slice_s = 0.0
@@ -412,7 +417,9 @@ async def test_the_batches_of_a_read_are_put_together_however_long_the_turn_was(
     counts = count_batches(way)
     body = encode_batch([(0, b"body", "a\x01b\x02")] * 8)
     batches = [
-        encode_frame(Command(320, fields | {"e": str(number % 4), "m": "true"}, body, number))
+        encode_frame(
+            Command(320, fields | {"e": str(number % 4), "m": "true"}, body, number, codec=codec)
+        )
         for number in range(9)
     ]
     other = encode_frame(Command(320, fields | {"b": "Other", "m": "true"}, body, 9))
