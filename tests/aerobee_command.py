@@ -31,7 +31,12 @@ async def aerobee(*words: str, url: str = "", stdin: bytes = b"", code: int = 0)
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await process.communicate(stdin)
+    try:
+        out, err = await process.communicate(stdin)
+    finally:
+        if process.returncode is None:  # cancelled: its pipes would be another test's warning
+            process.kill()
+            await process.wait()
     told = f"{words}: exit code {process.returncode}\n{out.decode()}\n{err.decode()}"
     assert process.returncode == code, told
     assert b"Traceback" not in err, told
