@@ -17,7 +17,8 @@ asan: $(BUILD_OK) ## the compiled part under the address sanitizer: its tests an
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=src PYTHONMALLOC=malloc && \
 	  $(abspath $(V))/bin/python -c "from aerobee.broker import compiled; assert compiled.hot, compiled.PATH" && \
 	  $(abspath $(V))/bin/pytest -q --capture=sys -p no:cacheprovider tests/two_ways/test_compiled.py \
-	    tests/two_ways/test_compiled_signed.py tests/two_ways/test_gathered.py tests/store/test_facts.py \
+	    tests/two_ways/test_compiled_signed.py tests/two_ways/test_gathered.py tests/two_ways/test_repeated_pulls.py \
+	    tests/store/test_sync_thread.py tests/store/test_facts.py \
 	    tests/store/test_plain_read.py tests/store/test_index.py $(ARGS) && \
 	  $(abspath $(V))/bin/python tests/fuzz/fuzz_decoder.py --seconds 30
 

@@ -44,6 +44,7 @@ class Totals:
     late_lost: int = 0
     seen: int = 0
     starts: list[float] = field(default_factory=list)
+    windows: list[float] = field(default_factory=list)  # ASYNC_FLUSH: seconds that a cut may take
 
 
 @dataclass(slots=True)
@@ -58,10 +59,20 @@ class History:
     copies: Counter[str] = field(default_factory=Counter)  # by key: how many too many
     late: list[Sent] = field(default_factory=list)  # answered after the last cut had begun
     life: int = 0
+    # How long `known` was before this life's broker was read, and when that was done: some of what
+    # was found may be what this broker has delivered since its start, and be lost with it.
+    known_before: dict[int, int] = field(default_factory=dict)
+    read_at: float = 0.0
+
+    def note_known(self) -> None:
+        self.known_before = {queue_id: len(keys) for queue_id, keys in self.known.items()}
 
     def note_cut(self, cut: Cut, promised_until: float, totals: Totals) -> None:
         """From now on, what was answered before `promised_until` must be there."""
         self.late = []
+        if promised_until < self.read_at:
+            for queue_id, keys in self.known.items():
+                del keys[self.known_before.get(queue_id, 0) :]
         for sent in self.sent.values():
             if sent.life != self.life:
                 continue

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import threading
 import time
+from collections import deque
 from typing import Final
 
 from crash.powercut.history import COMMIT, HALF, LEVEL, PLAIN, ROLLBACK, TIMER, History, Sent
@@ -19,6 +22,7 @@ QUEUES: Final = 4
 WRITERS: Final = 3
 IN_FLIGHT: Final = 8
 SEND, PULL, QUERY_OFFSET, COMMIT_OFFSET, CREATE_TOPIC, MAX_OFFSET, END = 310, 11, 14, 15, 17, 30, 37
+RUNTIME_INFO: Final = 28
 KINDS: Final = (*[PLAIN] * 14, *[LEVEL] * 2, *[TIMER] * 2, *[HALF] * 2)
 LEVEL_MS: Final = 1000
 TIMER_MS: Final = (200, 2000)
@@ -37,7 +41,10 @@ class Load:
             for name in names
         ]
         self._threads.append(threading.Thread(target=self._consume))
+        self._threads.append(threading.Thread(target=self._watch))
         self.answered = 0
+        # What was acknowledged before was flushed, as the broker says; 0: nothing yet.
+        self.flushed_until = 0.0
 
     def start(self) -> None:
         for thread in self._threads:
@@ -93,6 +100,25 @@ class Load:
                 request = {**sent.end, "commitOrRollback": str(sent.outcome)}
                 waiting[wire.send(END, request)] = sent
 
+    # -- somebody who looks at how far the log is flushed
+
+    def _watch(self) -> None:
+        ends: deque[tuple[float, int]] = deque()  # when, and where the log ended at least then
+        try:
+            with Wire(self._address, timeout=20) as wire:
+                while not self._stopping:
+                    asked = time.monotonic()
+                    answer = wire.request(RUNTIME_INFO, {})
+                    if answer.code != 0:
+                        return  # its disk is gone
+                    end, flushed = flushed_part(answer)
+                    while ends and ends[0][1] <= flushed:
+                        self.flushed_until = ends.popleft()[0]
+                    ends.append((asked, end))
+                    time.sleep(0.01)
+        except OSError:
+            return
+
     # -- a consumer
 
     def _consume(self) -> None:
@@ -119,6 +145,15 @@ class Load:
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id)}
         wire.request(COMMIT_OFFSET, {**fields, "commitOffset": str(offset)})
         return offset
+
+
+def flushed_part(answer: Answer) -> tuple[int, int]:
+    """Where the log ends, and how far it is flushed at least: the rest is told rounded."""
+    table = json.loads(answer.body)["table"]
+    end = int(table["commitLogMaxOffset"])
+    number, unit = table["remainHowManyDataToFlush"].split()
+    scale = 1024 ** "BKMG".index(unit[0])
+    return end, end - math.ceil((float(number) + (0.05 if scale > 1 else 0)) * scale)
 
 
 def now_ms() -> int:
