@@ -175,7 +175,11 @@ def test_a_seal_is_broken_by_any_change() -> None:
     assert seal("secret", "challenge", text) != sealed
 
 
-@pytest.mark.parametrize("body", [b"", seal("a-secret-of-inner", "an older one", NOTHING_NEW)])
+@pytest.mark.parametrize(
+    "body",
+    [b"", seal("a-secret-of-inner", "an older one", NOTHING_NEW)],
+    ids=["empty", "of-an-older-question"],
+)
 async def test_nobody_on_the_way_can_say_that_nothing_has_changed(
     tmp_path: Path, body: bytes
 ) -> None:
