@@ -19,7 +19,7 @@ from pathlib import Path
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.daemon.store_settings import store_settings
 from aerobee.broker.services.put_hooks import PutHooks
-from aerobee.broker.services.timers.service import Timers
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.protocol.files.record import Message

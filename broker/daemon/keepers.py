@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.delay.keeper import ScheduleKeeper
 from aerobee.broker.services.delay.schedule import Schedule
-from aerobee.broker.services.timers.service import Timers
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.services.transactions.keeper import TransactionKeeper
 from aerobee.broker.services.transactions.service import Transactions
 from aerobee.broker.settings import Settings

@@ -59,7 +59,7 @@ from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.retry import Retry
 from aerobee.broker.services.searches import Searches
 from aerobee.broker.services.stats import Stats
-from aerobee.broker.services.timers.service import Timers
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.services.transactions.service import Transactions
 from aerobee.broker.services.why.history import History

@@ -20,8 +20,8 @@ from aerobee.broker.services.delay.schedule import Schedule
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import origins_since
 from aerobee.broker.services.timers.checkpoint import Reached
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.services.timers.messages import deliver_time
-from aerobee.broker.services.timers.service import Timers
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.message_store import MessageStore

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.base import INTERRUPTED, Failure, drop_output, show_as_json
+from aerobee.client.cli.failures import INTERRUPTED, Failure, drop_output, show_as_json
 
 # name: (module, attribute, help). The help is here so that `aerobee --help` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {

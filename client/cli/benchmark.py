@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.base import Failure
 from aerobee.client.cli.common import Asked, connected, forget_group
+from aerobee.client.cli.failures import Failure
 from aerobee.client.cli.output import print_rows, progress
 from aerobee.client.client import Client, connect
 

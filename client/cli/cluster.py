@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.cli.base import UNREACHED, Failure
 from aerobee.client.cli.common import Asked, connected, pair
 from aerobee.client.cli.completing import setting_pairs
+from aerobee.client.cli.failures import UNREACHED, Failure
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
 from aerobee.client.errors import AerobeeError, BrokerError, NoPermission, NotFound

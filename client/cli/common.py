@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from aerobee.client.cli.base import (
+from aerobee.client.cli.failures import (
     NOT_FOUND,
     UNKNOWN,
     UNREACHED,

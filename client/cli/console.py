@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.base import WRONG_USAGE, Failure
 from aerobee.client.cli.common import failure_of
+from aerobee.client.cli.failures import WRONG_USAGE, Failure
 from aerobee.client.console.options import ConsoleOptions
 from aerobee.client.console.serve import serve, serve_handed
 from aerobee.client.errors import AerobeeError

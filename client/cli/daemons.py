@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from aerobee.client.cli.base import FAILED, Failure, json_option
 from aerobee.client.cli.completing import setting_keys, setting_pairs
+from aerobee.client.cli.failures import FAILED, Failure, json_option
 from aerobee.client.cli.output import print_done, print_rows
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import MOMENT, Asked, connected, failure_of
 from aerobee.client.cli.completing import group_argument, topics
+from aerobee.client.cli.failures import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.output import (
     message_text,
     print_done,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from aerobee.client.cli.base import FAILED, Failure, json_option
 from aerobee.client.cli.common import run_loop
 from aerobee.client.cli.completing import topics
+from aerobee.client.cli.failures import FAILED, Failure, json_option
 from aerobee.client.cli.output import print_rows
 from aerobee.client.tools.doctor import Finding, examine
 

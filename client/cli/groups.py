@@ -8,9 +8,9 @@ from typing import Any, Final
 import click
 
 from aerobee.client.admin.types import QueueLag
-from aerobee.client.cli.base import Failure, confirmed
 from aerobee.client.cli.common import MOMENT, Asked, connected, require_topic
 from aerobee.client.cli.completing import group_argument, topic_argument
+from aerobee.client.cli.failures import Failure, confirmed
 from aerobee.client.cli.output import print_done, print_json, print_rows, snake_keys
 from aerobee.client.client import Client
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from aerobee.client.cli.base import NOT_FOUND, Failure
 from aerobee.client.cli.common import (
     MOMENT,
     MOMENT_AHEAD,
@@ -23,6 +22,7 @@ from aerobee.client.cli.common import (
     require_topic,
 )
 from aerobee.client.cli.completing import groups, topic_argument, topics
+from aerobee.client.cli.failures import NOT_FOUND, Failure
 from aerobee.client.cli.output import (
     cell,
     message_row,

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.cli.base import Failure
 from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.failures import Failure
 from aerobee.client.cli.output import print_done, print_rows
 from aerobee.client.client import Client
 from aerobee.client.errors import AerobeeError, BrokerError, ConnectFailed, ConnectionLost, NotFound

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from aerobee.client.cli.base import FAILED, Failure, json_option
 from aerobee.client.cli.common import MOMENT
+from aerobee.client.cli.failures import FAILED, Failure, json_option
 from aerobee.client.cli.output import body_text, cell, print_done, print_json, print_rows, progress
 
 SHOWN = 20  # problems for people; --json has all

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import Asked, connected, pair
 from aerobee.client.cli.completing import topic_argument
+from aerobee.client.cli.failures import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.output import print_done, print_json, print_rows, snake_keys
 from aerobee.client.client import Client
 from aerobee.client.transport.routes import AUTO_CREATE_QUEUES, PERM_READ, PERM_WRITE

@@ -26,8 +26,8 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.settings import SettingsError, load_settings
 from aerobee.client.admin.types import Broker
 from aerobee.client.admin.users import Users
-from aerobee.client.cli.base import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.common import Asked, run_loop
+from aerobee.client.cli.failures import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
 

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import click
 
-from aerobee.client.cli.base import NOT_FOUND
 from aerobee.client.cli.common import Asked, connected
 from aerobee.client.cli.completing import groups, topics
+from aerobee.client.cli.failures import NOT_FOUND
 from aerobee.client.cli.output import cell, print_json, visible
 from aerobee.client.client import Client
 from aerobee.client.why.answer import ANY_GROUP, LifeEvent, Why

@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from aerobee.client.cli.base import FAILED, UNREACHED, WRONG_USAGE, Failure
+from aerobee.client.cli.failures import FAILED, UNREACHED, WRONG_USAGE, Failure
 from aerobee.client.errors import AerobeeError, ConnectFailed
 from aerobee.client.worker import Worker
 

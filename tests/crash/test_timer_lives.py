@@ -10,9 +10,9 @@ from crash.timer_lives import run_timer_seed
 
 from aerobee.broker.services.redelivery import origins
 from aerobee.broker.services.timers.checkpoint import Checkpoints, Reached
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.services.timers.keeper import TimerKeeper
 from aerobee.broker.services.timers.moves_journal import Journal
-from aerobee.broker.services.timers.service import Timers
 from aerobee.broker.services.timers.timer_log import TimerLog
 from aerobee.broker.services.timers.wheel import TimerWheel
 from aerobee.broker.store.retention.keepers import Keepers

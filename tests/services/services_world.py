@@ -18,7 +18,7 @@ from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.retry import Retry
 from aerobee.broker.services.stats import Stats
-from aerobee.broker.services.timers.service import Timers
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.services.transactions.checks import TransactionChecks
 from aerobee.broker.services.transactions.service import Transactions

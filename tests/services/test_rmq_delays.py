@@ -13,7 +13,7 @@ from store.rmq_bugs import story_of
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services.delay.schedule import Schedule
-from aerobee.broker.services.timers.service import Timers
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.services.timers.timer_log import TimerLog
 from aerobee.broker.services.timers.wheel import TimerWheel
 from aerobee.broker.services.transactions.service import EndRequest, Transactions

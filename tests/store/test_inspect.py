@@ -21,7 +21,7 @@ from aerobee.broker.store.inspect import verify as verify_module
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.index import slots_of
 from aerobee.broker.store.inspect.verify import parts_of, verify, verify_part
-from aerobee.client.cli.base import Failure
+from aerobee.client.cli.failures import Failure
 from aerobee.client.cli.store import store as store_command
 from aerobee.protocol.files.checkpoint import decode_checkpoint
 from aerobee.protocol.files.index_columns import INDEX_ENTRY_TYPE
