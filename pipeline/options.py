@@ -1,7 +1,7 @@
 """The options of the source and of the sink: names, kinds, defaults, and errors that say the fix.
 
-Spark lowers no names and knows no kinds: `read_options` does both, by the two tables below. Names
-are those of Spark's Kafka source and sink where the meaning is the same.
+Spark lowers no names and knows no kinds: `source_options` and `sink_options` do both, by the two
+tables below. Names are those of Spark's Kafka source and sink where the meaning is the same.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""`aerobee broker`, `namesrv`, `config`, `install-service`, `store` and `pipeline`.
+"""`aerobee broker`, `namesrv`, `config`, `install-service` and `pipeline`.
 
 These live in the broker's and the pipeline's packages and are imported only when they are run.
 """

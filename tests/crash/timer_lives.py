@@ -25,7 +25,7 @@ from crash.simulator import Report, sim_settings
 
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.timers import far as timer_far
-from aerobee.broker.services.timers import service as timers
+from aerobee.broker.services.timers import firing as timers
 from aerobee.broker.services.timers import wheel as timer_wheel
 from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.settings import Settings

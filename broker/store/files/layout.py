@@ -1,4 +1,5 @@
-"""Every path and every file name inside a store directory."""
+"""Where the store's own files are, and how they are named. A file that only one service writes is
+named beside that service; those under `config/` are in `services/config_files/classes.py`."""
 
 from __future__ import annotations
 
