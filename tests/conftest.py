@@ -52,3 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def plain_logs() -> None:
     """Logs go to stdout as structlog's defaults say, whatever a broker in an earlier test set."""
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def group_commit_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The syncs of SYNC_FLUSH go through `sync` in Python, which a test can hold or let fail; those
+    of the thread in C cannot be (tests/store/test_sync_thread.py has its tests)."""
+    from aerobee.broker.store.durability import flush_log
+
+    monkeypatch.setattr(flush_log, "hot", None)

@@ -38,8 +38,10 @@ cdef class Repeats:
             self._which[self._next][number] = which[number]
         self._known[self._next] = (pieces, said)
 
-    def match(self, bytes data):
+    def match(self, data):
         """What was learned of the one frame that `data` is, and its numbers; None: it is another."""
+        if not isinstance(data, bytes):
+            raise TypeError(f"bytes are compared, not {type(data).__name__}")
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef int64_t numbers[NUMBERS]

@@ -560,6 +560,7 @@ def _anonymous_bytes() -> int:
     raise AssertionError("no Anonymous line")
 
 
+@pytest.mark.usefixtures("group_commit_in_python")
 async def test_too_many_sends_that_wait_for_the_disk_stop_the_reading(tmp_path: Path) -> None:
     async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
         client = await Client.connect(app)

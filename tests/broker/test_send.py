@@ -441,6 +441,7 @@ async def test_with_sync_flush_an_answer_means_that_the_message_is_on_disk(
             await client.close()
 
 
+@pytest.mark.usefixtures("group_commit_in_python")
 async def test_a_message_that_is_late_on_disk_is_reported_as_stored(tmp_path: Path) -> None:
     async with running_broker(
         tmp_path, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=200
@@ -461,6 +462,7 @@ async def test_a_message_that_is_late_on_disk_is_reported_as_stored(tmp_path: Pa
         await client.close()
 
 
+@pytest.mark.usefixtures("group_commit_in_python")
 async def test_with_sync_flush_no_reader_sees_a_message_before_it_is_on_disk(
     tmp_path: Path,
 ) -> None:
@@ -495,6 +497,7 @@ async def test_with_sync_flush_no_reader_sees_a_message_before_it_is_on_disk(
         await client.close()
 
 
+@pytest.mark.usefixtures("group_commit_in_python")
 async def test_a_failed_sync_fails_the_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

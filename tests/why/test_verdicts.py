@@ -281,6 +281,7 @@ async def test_what_a_deleted_topic_left_in_the_log_is_not_visible(aerobee_broke
         assert await verdict(mq, receipt.message_id, topic="orders") == "not_visible"
 
 
+@pytest.mark.usefixtures("group_commit_in_python")
 async def test_with_sync_flush_what_is_not_on_disk_is_not_flushed(monkeypatch):
     gate, sync = threading.Event(), RealFile.sync
     gate.set()

@@ -77,7 +77,7 @@ def a_returning_master_follows_without_a_cut(patch: pytest.MonkeyPatch) -> None:
         return Follow(master.epochs.cut(ours.end), start)
 
     patch.setattr(follower, "plan_rejoin", plan_rejoin)
-    patch.setattr(sender.Sender, "_begin", _believe)
+    patch.setattr(sender.Sender, "begin", _believe)
     _no_compare(patch)
 
 
