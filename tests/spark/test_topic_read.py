@@ -108,7 +108,8 @@ def test_a_pattern_matches_the_topics_that_people_are_shown(
         assert orders in shown
         assert len(shown) < len(cluster.topics())
         assert matched(".*") == set(shown)
-        assert matched("%DLQ%.*") == {"%DLQ%billing"}
+        assert matched("%DLQ%bill.*") == {"%DLQ%billing"}
+        assert all(topic.startswith("%DLQ%") for topic in matched("%DLQ%.*"))
 
 
 def test_times_bound_a_read(read: Read, broker: AerobeeBroker) -> None:
