@@ -87,6 +87,7 @@ export function messagesPart(content, context, topic) {
   const tail = { on: false, cursor: "", rows: [], left: 0 };
   let cursor = "";
   let rows = [];
+  let asked = 0; // the last search: an answer to one before it comes too late
 
   const by = {
     latest: () => [field("Tag", fields.tag), field("SQL92 filter", fields.sql)],
@@ -123,10 +124,11 @@ export function messagesPart(content, context, topic) {
   async function find(next) {
     stopTail();
     offer();
+    const search = (asked += 1);
     find_.disabled = true;
     try {
       const answer = await context.ask("messages", { ...values(), cursor: next ? cursor : "" });
-      if (tail.on) return; // it was begun meanwhile
+      if (tail.on || search !== asked) return; // something else was begun meanwhile
       rows = next ? [...rows, ...answer.messages] : answer.messages;
       cursor = answer.cursor;
       found.update(rows);
@@ -134,7 +136,7 @@ export function messagesPart(content, context, topic) {
       const looked = answer.passed ? `, ${count(answer.passed)} looked at` : "";
       put(said, note(`${count(rows.length)} shown${looked}${answer.stopped ? ": the time for one search was over, go on with the next page" : ""}.`, answer.stopped ? "warn" : ""));
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError" || search !== asked) return;
       rows = [];
       found.update(rows);
       more.hidden = true;
