@@ -11,40 +11,15 @@ import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 from ha.failover_cluster import Cluster
-from spark.helpers import create_topic, numbers, produce, start_script, topic_values
-from spark.kill_rounds import CHUNK
+from spark.helpers import create_topic, numbers, start_script, topic_values
+from spark.kill_rounds import Load
 from spark.kills import kill_group, wait_until
 from spark.sink_kills import DRIVER, QUEUES, visible
-
-
-class Load:
-    """Sends numbered messages through everything; some twice, where an answer was lost."""
-
-    def __init__(self, namesrv: str) -> None:
-        self.sent = 0
-        self._namesrv = namesrv
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.2):
-            queue_id = self.sent // CHUNK % QUEUES
-            produce(self._namesrv, "in", numbers(CHUNK, self.sent), queue_id=queue_id)
-            self.sent += CHUNK
 
 
 def run(folder: Path, kills: int, seed: int) -> tuple[int, list[float]]:
@@ -66,7 +41,8 @@ def run(folder: Path, kills: int, seed: int) -> tuple[int, list[float]]:
         }
         driver = start_script(DRIVER, settings)
         try:
-            with Load(namesrv) as load:
+            # Some are sent twice: where a master died before it had answered.
+            with Load(namesrv, "in", QUEUES) as load:
                 stops = kill_masters(cluster, namesrv, driver, kills, seed)
             done.touch()
             output, _ = driver.communicate(timeout=600)
