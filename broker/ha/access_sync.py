@@ -1,7 +1,7 @@
 """Keeps a slave's users and rights equal to its master's, and reports where they differ.
 
-What the master keeps in config/access.json is copied. Users in files and settings are the
-operator's, who gives them to each broker: they are compared.
+The master's config/access.json is copied. Users in files and settings are managed by the operator
+on each broker: they are only compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AccessSync:
         self._credentials = inner_credentials(settings)
         self._version = ""  # of the users copied last
         self._generation = -1  # of our users when they were copied
-        self._told = ""
+        self._logged = ""
         self.is_copied = False
         self.differs = ""
 
@@ -59,8 +59,8 @@ class AccessSync:
         self, client: MasterClient, facts: MasterFacts, is_followed: Callable[[], bool]
     ) -> None:
         self.differs = await self._differences(client, facts, is_followed)
-        if self.differs != self._told:
-            self._told = self.differs
+        if self.differs != self._logged:
+            self._logged = self.differs
             if self.differs:
                 log.warning("users and rights are not the master's", reason=self.differs)
             else:

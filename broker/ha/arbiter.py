@@ -3,7 +3,7 @@ that expire. Adapters (`etcd`, `controller`) implement it; nothing
 here does I/O.
 
 The record is what Apache's controller keeps of a broker's name: epoch, master, in-sync set. Safety
-rests on it and on the logs. Announcements and their expiry only decide when somebody acts.
+rests on it and on the logs. Announcements and their expiry only decide when a replica acts.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class Arbiter(Protocol):
         """The present state: never older than what an earlier call has seen."""
 
     async def compare_and_set(self, revision: int, record: Record) -> int | None:
-        """Put the record if its revision is still this one; the new revision, None: it is not, and
-        this was not put. An arbiter that elects by itself may elect another one."""
+        """Put the record if its revision is still this one. Returns the new revision; None: the
+        record has changed, and nothing was put. A controller may elect another replica."""
 
     async def announce(self, alive: Alive) -> None:
-        """Until it expires."""
+        """Publish our announcement, until it expires."""
 
     async def renew(self) -> bool:
         """Renew the announcement; False: it has expired, announce again."""

@@ -64,7 +64,7 @@ class ConfigSync:
         self._followed = followed
         self._client: MasterClient | None = None
         self._facts: MasterFacts | None = None  # of the master that `_client` asks
-        self._told = ""
+        self._logged = ""
         self.synced_ms = 0  # when the last round was complete
 
     async def run(self) -> None:
@@ -103,14 +103,14 @@ class ConfigSync:
                 self._facts = await self._client.facts()
             await self._sync(self._client, self._facts)
         except (LinkError, OSError, ValueError) as error:
-            if str(error) != self._told:
-                self._told = str(error)
-                log.warning("the configuration is not in sync", reason=self._told)
+            if str(error) != self._logged:
+                self._logged = str(error)
+                log.warning("the configuration is not in sync", reason=self._logged)
             self._leave()
             self._add_unknown_topics()
             return
-        if self._told:
-            self._told = ""
+        if self._logged:
+            self._logged = ""
             log.info("the configuration is in sync again")
         self.synced_ms = self._clock.now_ms()
 

@@ -1,15 +1,15 @@
 """The arbiter on RocketMQ 5's own controller, beside Java brokers.
 
-It elects by itself, from the in-sync set, whoever's heartbeats come; it numbers the epochs. So:
+The controller elects a member of the in-sync set that sends heartbeats, and numbers the epochs. So:
 
-    the record    its data of our name; `holder` is ours if it has elected us in this life
+    the record    its data for our name; `holder` is us if it has elected this process
     revision      its two counters, of masters and of sets
     announce      heartbeats. A replica that may lack something sends none, and is not elected
     withdraw      the end of the connection that they came on
     set           an election that we ask for, or a change of the in-sync set by its master
 
 An election that we must not accept is refused by stopping our heartbeats: it elects another, or
-none. We refuse if it means an earlier life of ours, if we may lack acknowledged messages, and if
+none. We refuse if it means an earlier process of ours, if we may lack acknowledged messages, and if
 our log already has an epoch of this number.
 """
 
@@ -82,7 +82,7 @@ class ControllerArbiter:
         """Our address, as a machine that is reached from it may know us."""
         return self._records.local
 
-    # -- the port
+    # -- the arbiter's interface
 
     async def read(self) -> View:
         for _ in range(APPLIED_TRIES):
@@ -92,8 +92,8 @@ class ControllerArbiter:
             await asyncio.sleep(APPLIED_S)
         else:
             raise ArbiterError(
-                f"the controller tells of {_told(view.revision)}, and has told of "
-                f"{_told(self._floor)} before: its data is lost, or an older one leads"
+                f"the controller reports {_named(view.revision)}, and has reported "
+                f"{_named(self._floor)} before: its data is lost, or an older one leads"
             )
         self._floor = view.revision
         if self._born is None:
@@ -153,7 +153,7 @@ class ControllerArbiter:
         if known is None or record.epoch > known.epoch:
             return await self._elect()
         if record.in_sync == known.in_sync:
-            # It is not known what became of an earlier change, and the controller does not change
+            # The outcome of an earlier change is unknown, and the controller does not change
             # a set to itself: only another epoch ends that.
             await self._refuse(self._view, "a change of the in-sync set had no answer")
             return None
@@ -162,7 +162,7 @@ class ControllerArbiter:
     async def _elect(self) -> int | None:
         """Ask for an election; another replica may win it."""
         if self._own is not None:
-            self._own = replace(self._own, electable=True)  # else nobody would ask for it
+            self._own = replace(self._own, electable=True)  # only then is an election requested
         await self._beat()
         fields = {
             "designateElect": "true" if self._view.is_led else "false",
@@ -292,7 +292,7 @@ def _revision(epoch: int, set_epoch: int) -> int:
     return epoch << 32 | set_epoch if epoch else 0
 
 
-def _told(revision: int) -> str:
+def _named(revision: int) -> str:
     return f"epoch {revision >> 32} with set {revision & _LOW}"
 
 

@@ -73,8 +73,8 @@ class ControllerClient:
         for address in await self._addresses():
             link = self._link_to(address)
             try:
-                told = await _asked(link, controller.GET_METADATA_INFO, {}, b"", self._timeout_s)
-                leader = told.ext.get("controllerLeaderAddress", "")
+                answer = await _asked(link, controller.GET_METADATA_INFO, {}, b"", self._timeout_s)
+                leader = answer.ext.get("controllerLeaderAddress", "")
                 if not leader:
                     raise LinkError(f"the controller at {address} knows of none that leads")
                 found = self._link_to(leader)

@@ -1,7 +1,7 @@
 """How much of the log the slaves have, counted by broker; and the puts that wait for copies.
 
-A broker counts once, however many connections it has: by its brokerId where it told us that, else
-by its host. `needed` copies beside our own let a put be acknowledged.
+A broker counts once, however many connections it has: by its brokerId if it has sent one, else
+by its host. A put is acknowledged with `needed` copies beside our own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Who = int | str  # brokerId or host
 
 
 class Acknowledged(Protocol):
-    """Whom links tell what their slaves have."""
+    """Receives the acks that links get from their slaves."""
 
     def acked(self, link: object, who: Who, end: int) -> None: ...
     def left(self, link: object) -> None: ...
@@ -42,7 +42,7 @@ class Copies:
         self._links: dict[object, tuple[Who, int]] = {}
         self._reached = 0
 
-    # -- what links tell
+    # -- called by links
 
     def acked(self, link: object, who: Who, end: int) -> None:
         """The broker at the other end of the link has the log up to here."""
@@ -55,7 +55,7 @@ class Copies:
     def left(self, link: object) -> None:
         self._links.pop(link, None)
 
-    # -- what others ask
+    # -- called by others
 
     def by_broker(self) -> dict[Who, int]:
         """How much of the log each has that is connected, by its newest connection: an older one
@@ -76,7 +76,7 @@ class Copies:
         return sum([end > too_few for end in self.by_broker().values()])
 
     def when_copied(self, end: int, callback: DurableCallback) -> None:
-        """Call back when so many brokers have it; at once when they are not there."""
+        """Call back when enough brokers have it; at once when too few are connected."""
         if end <= self._reached:
             callback(PutStatus.PUT_OK)
         elif self._in_sync_count() < self.needed:

@@ -71,7 +71,7 @@ def _take_back_timers(
 
 def forget_timer_log(disk: Disk, root: str) -> None:
     """A slave notes no timers. Those of its time as a master would be incomplete once it is one
-    again: then all are read anew, from the log."""
+    again: then all are read from the log again."""
     folder = os.path.join(root, "timerlog")
     if disk.exists(folder) and disk.listdir(folder):
         disk.rmtree(folder)

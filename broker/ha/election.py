@@ -9,19 +9,19 @@
     none                 else                                            Wait
     its master is there  any                                             FollowMaster
     its master is gone   not in its in-sync set, or not electable        Wait
-    its master is gone   follow somebody                                 Stand: follow nobody
+    its master is gone   follow a master                                 Stand: stop following
     its master is gone   stand, the greatest of those who do, and all    Elect
                          members stand or had a while for it
     its master is gone   else                                            Wait
-    any                  a person says so, and we follow somebody        Stand
-    any                  a person says so, and we stand                  Elect
+    any                  an operator promotes us, and we follow          Stand
+    any                  an operator promotes us, and we stand           Elect
 
-An operator's promotion overrides who is alive. It promotes a replica that may lack messages only if
-the operator accepts the loss.
+An operator's promotion ignores which replicas are alive. It promotes a replica that may lack
+messages only if the operator accepts the loss.
 
-Whoever is elected was in the recorded set and stopped following before: it has all that any master
-could have acknowledged until then, and no master gets an acknowledgement from it since. So it does
-not matter for safety whether a master that is "gone" lives, nor who of the set is elected.
+The elected replica was in the recorded set and stopped following before: it has all that any
+master could have acknowledged until then, and no master gets an acknowledgement from it since. So
+safety does not depend on whether a "gone" master is alive, nor on which member is elected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Follow nobody, and announce where our log ends."""
+    """Become a candidate: stop following, and announce where our log ends."""
 
     epoch: int
 

@@ -54,7 +54,7 @@ class Epochs:
         return Epochs([*kept, Epoch(number, start)][-ENTRIES_MAX:])
 
     def cut(self, log_end: int) -> Epochs:
-        """Those that have bytes below this."""
+        """The epochs that have bytes below this offset."""
         return Epochs(epoch for epoch in self.entries if epoch.start < log_end)
 
     def within(self, log_end: int) -> Epochs:
@@ -72,7 +72,7 @@ class Epochs:
         return Epoch(0, 0), end
 
     def ends(self, log_end: int) -> list[tuple[Epoch, int]]:
-        """Each with its end."""
+        """Each epoch with its end."""
         starts = [epoch.start for epoch in self.entries[1:]]
         return list(zip(self.entries, [*starts, log_end], strict=False))
 

@@ -75,7 +75,7 @@ class EtcdArbiter:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads[gateway], gateway.ask, path, content)
 
-    # -- the port
+    # -- the arbiter's interface
 
     async def read(self) -> View:
         prefix = self._folder + "/"

@@ -146,7 +146,7 @@ class Gateway:
         self._token = ""
 
     def be_patient(self, seconds: float) -> None:
-        """With what comes on this connection from now on."""
+        """Allow later reads on this connection to take so long."""
         if self._connection is not None and self._connection.sock is not None:
             self._connection.sock.settimeout(seconds)
 

@@ -52,7 +52,7 @@ class Follower:
 
     def _frame_begun(self, head: FrameHead) -> None:
         """Write an epoch's entry to disk before its first byte. A Java master names the next epoch
-        with the last bytes of each: we would never hear of a short one."""
+        with the last bytes of the one before: a short one would be missed."""
         epochs, epoch = self._epoch_file.epochs, head.epoch
         assert epoch is not None
         if epoch.number > epochs.last:

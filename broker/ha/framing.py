@@ -1,4 +1,4 @@
-"""The two streams as a master speaks them: what a slave's bytes say, and how a frame begins."""
+"""The master's side of both stream formats: decoding a slave's reports, encoding frame heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aerobee.broker.ha.wire import ACK, EPOCH_HEAD, HEAD, TRANSFER, ReportReader
 
 class Framing(Protocol):
     def feed(self, data: bytes) -> int | None:
-        """The end of the slave's log, as it says last; None: nothing whole has come."""
+        """The end of the slave's log by its last report; None: no complete report yet."""
 
     def head(self, offset: int, size: int) -> bytes: ...
 
@@ -39,15 +39,15 @@ class EpochFraming:
         self.feed = ReportReader(ACK).feed
         self._epochs = epochs
         self._confirmed = confirmed
-        self.told = -1  # the last confirm offset that went out
+        self.sent_confirm = -1  # the last confirm offset that was sent
         self._epoch, self._end = epochs.at(0)  # of the last frame
 
     def head(self, offset: int, size: int) -> bytes:
-        # A heartbeat at an epoch's end speaks of the bytes before it, as far as a slave knows.
+        # A slave takes a heartbeat at an epoch's end to be about the bytes before it.
         self.limit(offset)
         number, start = self._epoch
-        self.told = self._confirmed()
-        return EPOCH_HEAD.pack(TRANSFER, size, offset, number, start, self.told)
+        self.sent_confirm = self._confirmed()
+        return EPOCH_HEAD.pack(TRANSFER, size, offset, number, start, self.sent_confirm)
 
     def limit(self, offset: int) -> int:
         if not self._epoch.start <= offset < self._end:

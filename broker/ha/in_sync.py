@@ -2,7 +2,7 @@
 
 A put is acknowledged, and shown to consumers, once every broker that the record may name as in sync
 has it: those of the recorded set, and those of every proposed set whose outcome is not known for
-certain. So whoever is elected out of the record, whatever became of a proposal, has it.
+certain. So any replica that can be elected has it, whatever the outcome of a proposal.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class InSync:
         timeout_ms: int,
         least: int = 1,
     ) -> None:
-        """`safe_end`: up to where a crash takes nothing from our own log. `on_confirm` is told
-        what all of them have when that has grown; None: nobody else is in sync, so it is all that
-        there is. `late_s`: who lacks what is older leaves the set. `least`: with fewer recorded
-        members nothing is acknowledged."""
+        """`safe_end`: up to where a crash takes nothing from our own log. `on_confirm` is called
+        with the confirm offset when it has grown; None: no other replica is in sync, so the whole
+        log is confirmed. `late_s`: a replica that lacks older records leaves the set. `least`:
+        with fewer recorded members nothing is acknowledged."""
         self._clock = clock
         self._log_end = log_end
         self._safe_end = safe_end
@@ -81,8 +81,8 @@ class InSync:
     # -- acknowledgements
 
     def confirmed(self) -> int:
-        """All that count have the log up to here, we too: what replicas may show. For any
-        thread."""
+        """The confirm offset: all that count have the log up to here, we too. Replicas may show
+        it to consumers. Any thread may call this."""
         safe = self._safe_end()
         return min(self._confirm, safe) if self.waited_for else safe
 
@@ -127,7 +127,7 @@ class InSync:
     # -- membership
 
     def observe(self) -> set[int]:
-        """Check who has caught up: who has all that the log had a moment ago."""
+        """The replicas that have caught up: they have all that the log had a moment ago."""
         now, before = self._clock.monotonic(), self._end_before
         has = self.by_broker().items()
         in_step = {one for one, acked in has if isinstance(one, int) and acked >= before}

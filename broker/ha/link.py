@@ -1,4 +1,4 @@
-"""One slave's connection, at the master: what it says, what it is sent, and how fast."""
+"""One slave's connection at the master: its reports, the frames sent to it, and their pace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REPORTS_SIZE: Final = 4096
 
 
 class Links(Protocol):
-    """Whom a link belongs to."""
+    """The owner of a link."""
 
     settings: Settings
     store: MessageStore
@@ -92,7 +92,7 @@ class Link:
         if self.sender.is_open:
             self._master.copies.acked(self, broker_id, self.sender.acked)
 
-    # -- what comes
+    # -- receiving
 
     def _readable(self) -> None:
         try:
@@ -115,8 +115,8 @@ class Link:
         return None
 
     def _reported(self) -> None:
-        """The slave has said how much it has. What has gathered goes first: it works on that while
-        we answer those who waited."""
+        """The slave has acknowledged. Pending records go out before producers get their answers, so
+        that the slave works meanwhile."""
         known, sender = self.broker_id, self.sender
         who = self._master.who_is(self.peer) if known is None else known
         if not self._follows:
@@ -128,7 +128,7 @@ class Link:
         if not self._closed:
             self._master.copies.acked(self, who, sender.acked)
 
-    # -- what goes
+    # -- sending
 
     def appended(self) -> None:
         """The log has grown. Records gather until the slave has what it was sent before: the more
@@ -154,7 +154,7 @@ class Link:
                 self._job = self._loop.create_task(self._catch_up())
                 return
             if self._pace.take(size, self._master.clock.monotonic()):
-                return  # `watch` goes on with it
+                return  # `watch` resumes it
             try:
                 data = store.read_log(offset, size)
             except OSError as error:
@@ -254,7 +254,7 @@ class Link:
         poll.register(self._sock, select.POLLOUT)
         poll.poll(timeout_ms)
 
-    # -- the end, and before
+    # -- housekeeping and closing
 
     def watch(self, now: float) -> None:
         settings = self._master.settings
@@ -265,7 +265,7 @@ class Link:
             self._sent_in_second, self._second_began = 0, now
         if self._job is not None or self._unsent or not self.sender.is_open:
             return None
-        self.push()  # what the pace has held back
+        self.push()  # what the pace limit has deferred
         is_due = (now - self._sent_at) * 1000 >= settings.ha_send_heartbeat_interval
         if is_due or self._serving.has_news:
             self._write(self._serving.head(self.sender.position, 0), b"")

@@ -31,7 +31,7 @@ class MasterAddress:
 
 @dataclass(frozen=True, slots=True)
 class MasterFacts:
-    """What a slave needs to know before it follows."""
+    """The facts about a master that a slave needs before it follows."""
 
     file_size: int  # mappedFileSizeCommitLog
     log_start: int
@@ -67,13 +67,13 @@ class MasterClient:
                 _ha_address(self.address, settings),
             )
         except (KeyError, ValueError) as error:
-            raise LinkError(f"master {self.address} does not tell its {error}") from None
+            raise LinkError(f"master {self.address} does not report its {error}") from None
 
     async def log_end(self) -> int:
         try:
             return int((await self._figures())["commitLogMaxOffset"])
         except (KeyError, ValueError) as error:
-            raise LinkError(f"master {self.address} does not tell its {error}") from None
+            raise LinkError(f"master {self.address} does not report its {error}") from None
 
     async def _figures(self) -> dict[Any, Any]:
         return (await self.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table") or {}

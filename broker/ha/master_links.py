@@ -2,7 +2,7 @@
 
 New records go out from the loop, right after the put. A slave that is far behind is served by a
 thread, which hands the kernel whole pieces of the files: neither cold pages nor a slow slave stop
-the loop. What to send and what an ack is worth is `sender`'s to say.
+the loop. `sender` decides what to send and which acks count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("aerobee.ha")
 
-WATCH_S: Final = 0.25  # between two looks at heartbeats and silent slaves
+WATCH_S: Final = 0.25  # between two checks for due heartbeats and silent slaves
 DRAIN_LOOK_S: Final = 0.005
 DOOR_MAX: Final = 64  # connections that have not signed in
 
@@ -62,7 +62,7 @@ class MasterLinks:
         self._came = Wake()  # a first slave
         self._loop = asyncio.get_running_loop()
 
-    # -- what others call
+    # -- called by others
 
     def appended(self) -> None:
         """The log has grown. Records of one turn of the loop go out together."""
@@ -71,7 +71,7 @@ class MasterLinks:
             self._loop.call_soon(self._push)
 
     def identify(self, endpoint: tuple[str, int], broker_id: int) -> None:
-        """The slave at the other end of this connection says who it is."""
+        """The slave at the other end of this connection has sent its brokerId."""
         self._broker_ids[endpoint] = broker_id
         self._loop.call_later(2 * SIGN_IN_S, self._forget_unless_linked, endpoint)
         self._next_sign_in.set()
@@ -81,7 +81,7 @@ class MasterLinks:
                 link.identified(broker_id)
 
     def _forget_unless_linked(self, endpoint: tuple[str, int]) -> None:
-        """A sign-in whose connection never came must not let in who has that port later."""
+        """Drop a sign-in whose connection never came: another process may get that port later."""
         if all(link.peer != endpoint for link in self.links):
             self._broker_ids.pop(endpoint, None)
 
@@ -89,7 +89,7 @@ class MasterLinks:
         return self._broker_ids.get(endpoint, endpoint[0])
 
     def epochs(self) -> Epochs:
-        """Those of our log. A log that nobody has followed before has one, from its start on."""
+        """The epochs of our log. A log without slaves so far gets one, from its start on."""
         file = self._epoch_file
         if not file.epochs:
             file.save(Epochs().begun(1, self.store.min_physical_offset))
@@ -115,7 +115,7 @@ class MasterLinks:
     # -- the life of links
 
     async def accept(self, listening: socket.socket) -> None:
-        """Take slaves on a bound socket until cancelled."""
+        """Accept slaves on a bound socket until cancelled."""
         listening.listen(64)
         failed = ""
         try:
@@ -123,7 +123,7 @@ class MasterLinks:
                 try:
                     self._come_in(*await self._loop.sock_accept(listening))
                     failed = ""
-                except OSError as error:  # no file descriptor left, say: that passes
+                except OSError as error:  # temporary, such as no file descriptor left
                     if failed != str(error):
                         failed = str(error)
                         log.error("slaves cannot connect", reason=failed)
@@ -202,7 +202,7 @@ class MasterLinks:
             link.appended()
 
     async def watch(self) -> None:
-        """Heartbeats, and an end to slaves that are silent; until cancelled."""
+        """Send heartbeats and close silent connections, until cancelled."""
         while True:
             if not self.links:
                 await self._came.wait()

@@ -1,8 +1,8 @@
 """A master's progress with consumers, delays, timers and batches, as its slave takes it over.
 
 All of it refers to the master's log. A slave whose log is shorter may be promoted at any moment: it
-would skip messages that it never got. So the tables of one moment wait until our log has all that
-the master's had then.
+would skip messages that it never got. So a snapshot of the tables is held back until our log has
+all that the master's had then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of one moment."""
+    """A snapshot."""
 
     offsets: dict[Any, Any]
     delays: dict[Any, Any]
@@ -99,7 +99,7 @@ class ProgressSync:
         return (bytes(answer.body), mark) if answer.body else None
 
     async def _ask_ledger(self, client: MasterClient) -> tuple[list[dict[str, Any]], int]:
-        """Batches that were committed longer ago than the log goes back; what is new is in it."""
+        """Commits that are older than the log's start; newer ones are in the log."""
         noted_end = end_of(self._store)  # the answer covers what is noted below it
         return (await client.ask_json(SINK_LIST)).get("queries") or [], noted_end
 

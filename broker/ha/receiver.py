@@ -49,7 +49,9 @@ class Receiver:
         lots: list[tuple[int, memoryview]] = []
         for offset, piece in self._frames.feed(data):
             if offset != self.received and (piece or offset >= 0):  # -1: Java has no file yet
-                raise StreamError(f"the master goes on at {offset}, our log at {self.received}")
+                raise StreamError(
+                    f"the master continues at {offset}, our log ends at {self.received}"
+                )
             self.received += len(piece)
             if self._partial:
                 piece = self._complete(piece, lots)

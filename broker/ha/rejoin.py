@@ -52,7 +52,7 @@ class Cut:
     end: int
 
 
-_BEGIN_ANEW = "keep this folder if it holds what you miss, and begin with an empty one"
+_START_EMPTY = "keep this folder if you need its messages, and start with an empty one"
 
 
 def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
@@ -71,7 +71,7 @@ def plan_rejoin(ours: LogState, master: LogState) -> Follow | Cut:
     if common < max(master.start, ours.start):
         raise StreamError(
             f"our log is the master's up to {common} only, and the logs begin at {ours.start} "
-            f"and {master.start} by now: {_BEGIN_ANEW}"
+            f"and {master.start} by now: {_START_EMPTY}"
         )
     if common == ours.end:
         # Including one that begins at our end: else, when promoted, we might reuse its number.
@@ -106,6 +106,6 @@ def _common(ours: LogState, master: LogState) -> int:
     if common is None:
         raise StreamError(
             f"no epoch of our log ({ours.epochs!r}) is in the master's ({master.epochs!r}): these "
-            f"are different logs; {_BEGIN_ANEW}"
+            f"are different logs; {_START_EMPTY}"
         )
     return common

@@ -1,4 +1,4 @@
-"""A master's knowledge of one slave: what to send it next, and how much of the log it has."""
+"""A master's state for one slave: what to send next, and how much of the log the slave has."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Sender:
         return self.position >= 0
 
     def report(self, end: int) -> None:
-        """The slave's log ends here by now. StreamError when that cannot be."""
+        """An ack: the slave's log ends here. StreamError when that is impossible."""
         if end > self.position:
             raise StreamError(f"it has {end}, but was sent the log up to {self.position} only")
         if end > self.acked:
             self.acked = end
 
     def begin(self, end: int, log_start: int, log_end: int) -> None:
-        """The first report: the slave's log ends here, ours is from where to where. StreamError
-        when that cannot be."""
+        """The first report: the slave's log ends at `end`. StreamError when that is
+        impossible."""
         if end == FROM_THE_FIRST_FILE:
             self.position, self.acked = log_start, 0
         elif end == FROM_THE_FIRST_BYTE and log_start == 0:
@@ -65,12 +65,12 @@ class Sender:
         return self.position, min(left, self._batch, to_file_end)
 
     def claim(self, size: int) -> None:
-        """So many bytes are about to be sent; before they are, as their ack may be quick."""
+        """Count bytes as sent. Called before sending, because the ack may be quick."""
         self.position += size
 
 
 class Pace:
-    """So many bytes a second at most."""
+    """A rate limit in bytes per second."""
 
     __slots__ = ("_per_second", "_second", "_sent")
 
@@ -80,8 +80,8 @@ class Pace:
         self._sent = 0
 
     def take(self, size: int, now: float) -> float:
-        """Count bytes that are to be sent; how many seconds to wait before, with nothing counted
-        unless 0."""
+        """How many seconds to wait before sending these bytes; they are counted only if it is
+        0."""
         if not self._per_second:
             return 0.0
         if int(now) != self._second:

@@ -1,4 +1,4 @@
-"""A master's side of one link, without its socket: what a slave says, and what it gets next."""
+"""A master's side of one link, without its socket: a slave's reports, and its next frame."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Serving:
         confirmed: Callable[[], int] | None = None,
     ) -> None:
         """`log`: where our log begins and ends now. `confirmed`: up to where all in-sync replicas
-        have it; None: nobody keeps who is in sync, and it is the log's end."""
+        have it; None: there is no in-sync set, and it is the log's end."""
         self._log = log
         self._confirmed = confirmed
         self._epochs = epochs
@@ -29,7 +29,7 @@ class Serving:
         self.broker_id: int | None = None  # until it is known
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
-        """Bytes of the slave: what to answer at once, and whether it has told how much it has.
+        """Bytes from the slave. Returns the immediate answer, and whether an ack was in them.
         StreamError: close the link."""
         answer = b""
         if self._framing is None:
@@ -45,7 +45,7 @@ class Serving:
         return answer, True
 
     def _greet(self, data: bytes) -> tuple[bytes, bytes]:
-        """The slave's first bytes tell which stream it speaks; what follows its hello."""
+        """Choose the stream format by the slave's first bytes; returns what follows its hello."""
         hello = decode_hello(data)
         if hello is None:
             self._framing = PlainFraming()
@@ -57,10 +57,10 @@ class Serving:
 
     @property
     def has_news(self) -> bool:
-        """Whether more is confirmed than the slave was told."""
+        """Whether the confirm offset is beyond the one last sent."""
         framing, confirmed = self._framing, self._confirmed
-        told = framing.told if isinstance(framing, EpochFraming) else None
-        return told is not None and confirmed is not None and confirmed() > told
+        sent = framing.sent_confirm if isinstance(framing, EpochFraming) else None
+        return sent is not None and confirmed is not None and confirmed() > sent
 
     def next_frame(self, log_end: int) -> tuple[int, int] | None:
         """Offset and size of what to send now; None when there is nothing up to `log_end`."""

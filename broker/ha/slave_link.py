@@ -42,12 +42,12 @@ CONNECT_S: Final = 5.0
 JOIN_S: Final = 20.0
 
 _OTHER: Final = (
-    ": it has lost a part of its log, or is another's; keep this folder if it holds what you miss, "
-    "and begin with an empty one"
+    ": it has lost a part of its log, or is another log; keep this folder if you need its "
+    "messages, and start with an empty one"
 )
 _NO_MASTER: Final = (
     "no name server knows a master of this name yet",
-    "{} knows no master of this name that is there",
+    "{} knows no running master of this name",
 )
 FIRST_BYTE: Final = b"\0"  # of every record, as none takes 16 MiB
 
@@ -76,15 +76,15 @@ class SlaveLink:
         self._store = store
         self._clock = clock
         self._find_master = find_master
-        self._told = ""  # the last logged reason why we do not follow
+        self._logged = ""  # the last logged reason why we do not follow
         self._stream: Stream | None = None
         self.master: MasterAddress | None = None
         self.facts: MasterFacts | None = None  # of the master that we follow
 
     @property
     def _ha_address(self) -> str:
-        told = self.facts.ha_address if self.facts is not None else ""
-        return (self.master.ha if self.master is not None else "") or told
+        reported = self.facts.ha_address if self.facts is not None else ""
+        return (self.master.ha if self.master is not None else "") or reported
 
     @property
     def is_following(self) -> bool:
@@ -116,9 +116,9 @@ class SlaveLink:
             await self._clock.sleep(SOON_S if self._settings.has_arbiter else AGAIN_S)
 
     def _tell(self, reason: str) -> None:
-        if reason != self._told:
+        if reason != self._logged:
             log.warning("the master is not followed", reason=reason, then="retried every second")
-        self._told = reason
+        self._logged = reason
 
     async def _follow(self, master: MasterAddress) -> None:
         client = MasterClient(master.main, self._settings)
@@ -149,7 +149,7 @@ class SlaveLink:
             sock.close()
             return
         stream, first = joined
-        self._stream, self._told = stream, ""
+        self._stream, self._logged = stream, ""
         log.info(
             "the master is followed",
             master=ha,
@@ -175,11 +175,11 @@ class SlaveLink:
             return
         flushed: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
 
-        def told(status: PutStatus) -> None:
+        def on_flushed(status: PutStatus) -> None:
             if not flushed.done():
                 flushed.set_result(status)
 
-        store.when_durable(store.max_physical_offset, told)
+        store.when_durable(store.max_physical_offset, on_flushed)
         if (status := await flushed) is not PutStatus.PUT_OK:
             raise StreamError(f"our log is not on disk: {status.name}")
 
@@ -257,7 +257,7 @@ class SlaveLink:
             )
         blank_at = tail.blank_at if tail.blank_at is not None else -1
         if blank_at >= facts.log_start and await self._record_at(client, blank_at):
-            raise StreamError(f"our file ends at {blank_at}, the master's goes on{_OTHER}")
+            raise StreamError(f"our file ends at {blank_at}, the master's does not{_OTHER}")
         if tail.record is None or tail.record[0] < facts.log_start:
             return
         ours = self._store.read_log(*tail.record)

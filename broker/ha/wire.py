@@ -148,8 +148,8 @@ def encode_hello(broker_id: int) -> bytes:
 
 
 def decode_hello(data: bytes) -> Hello | None:
-    """None: this is the plain stream. A report of 4 GiB looks alike, but nobody has a second one to
-    say before it was sent something: 16 bytes at once are a hello."""
+    """None: this is the plain stream. A plain report of 4 GiB begins with the same bytes, but a
+    slave sends no second report before it got data: 16 bytes at once are a hello."""
     if len(data) < HELLO.size:
         return None
     kind, newest, learner, broker_id = HELLO.unpack_from(data)
