@@ -104,7 +104,7 @@ def list_ledger(namesrv: str, options: dict[str, str]) -> None:
             click.echo("no broker remembers a query of the exactly-once sink", err=True)
         for entry in found:
             at = "-" if entry.committed_at is None else f"{entry.committed_at:%Y-%m-%dT%H:%M:%SZ}"
-            more = "  a commit has begun" if entry.is_committing else ""
+            more = "  committing" if entry.is_committing else ""
             click.echo(f"{entry.query}  batch {entry.batch}  {at}  {entry.address}{more}")
 
 

@@ -18,7 +18,7 @@ NAME: Final = "aerobee"
 
 
 class AerobeeDataSource(DataSource):  # type: ignore[misc]
-    """`spark.read.format("aerobee")`; docs/pipeline.md tells the options."""
+    """`spark.read.format("aerobee")`; docs/pipeline.md has the options."""
 
     @classmethod
     def name(cls) -> str:

@@ -12,7 +12,7 @@ _OWN: Final = "aerobee.pipeline."
 
 def use_this_python() -> None:
     """Spark starts `python3` of the PATH for its workers, whatever Python the driver runs: in a
-    venv that is not activated one without our package. Says so when a session has begun already."""
+    venv that is not activated one without our package. Warns when a session exists already."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context

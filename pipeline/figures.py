@@ -1,4 +1,4 @@
-"""Figures of streams for those who watch: one table of names, Prometheus and OpenTelemetry."""
+"""Metrics of streams: one table of names, for Prometheus and OpenTelemetry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ PREFIX: Final = "aerobee_stream_"
 
 
 class Exporter(Protocol):
-    """Takes figures by their names."""
+    """Receives figures by name."""
 
     def add(self, name: str, amount: float, labels: Mapping[str, str]) -> None: ...
 

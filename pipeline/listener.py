@@ -1,4 +1,4 @@
-"""What Spark reports of streams that read topics, for those who watch: lag, rows, bytes, waits."""
+"""Metrics of streams that read topics, from Spark's progress reports: lag, rows, bytes, waits."""
 
 import json
 from collections.abc import Sequence

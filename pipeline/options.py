@@ -200,7 +200,7 @@ SOURCE: Final[dict[str, Option]] = CONNECTION | {
     "sql": Option(_text),
     "columns": Option(_columns, DEFAULT_COLUMNS),
     "pushdown": Option(_boolean),  # by default where Spark hands filters over
-    "catalog": Option(_one_of("topics", "table")),  # asked by TopicCatalog.java, not by a person
+    "catalog": Option(_one_of("topics", "table")),  # used by TopicCatalog.java, not by people
     "splitBytes": Option(_positive, 128 * 1024 * 1024),
     "sealedOnly": Option(_boolean, False),
     "history": Option(_text),
@@ -303,12 +303,12 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> Options:
 
 
 def check_limit(options: Options, *, spark_keeps_limits: bool) -> None:
-    """OptionError where a run with Trigger.AvailableNow would end early, without a word."""
+    """OptionError where a run with Trigger.AvailableNow would end early, without an error."""
     if spark_keeps_limits or not options["maxOffsetsPerTrigger"]:
         return
     if options["availableNow"] is not False:
         raise OptionError(
-            "Spark 4.1 does not tell a source its trigger, and with Trigger.AvailableNow a run "
+            "Spark 4.1 does not give a source its trigger, and with Trigger.AvailableNow a run "
             "would end after maxOffsetsPerTrigger messages. Leave maxOffsetsPerTrigger out, or use "
             "Spark 4.2 or newer, or set availableNow=false for a stream with another trigger"
         )

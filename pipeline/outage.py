@@ -8,7 +8,7 @@ from typing import Final
 log: Final = logging.getLogger("aerobee.pipeline")
 
 PAUSE_MAX: Final = 3.0  # seconds
-TOLD_EVERY: Final = 15.0
+LOG_EVERY: Final = 15.0
 
 
 class Unreachable(ConnectionError):
@@ -25,7 +25,7 @@ class Outage:
         self._retried = retried
         self._first_pause = self._pause = first_pause
         self._began: float | None = None
-        self._told_at = 0.0
+        self._logged_at = 0.0
 
     def wait(self, what: str, error: Exception) -> None:
         """Sleeps before the next attempt; raises once the patience is used up."""
@@ -34,7 +34,7 @@ class Outage:
         if self._began is None:
             self._began = now
             self._pause = self._first_pause
-            self._told_at = now - TOLD_EVERY
+            self._logged_at = now - LOG_EVERY
         left = self._began + self._patience - now
         if left <= 0:
             waited = f" for {now - self._began:.0f} s" if self._patience > 10 else ""
@@ -42,8 +42,8 @@ class Outage:
                 f"{what} cannot be reached{waited}: {error}; is it up, and can this host reach "
                 "that address?"
             ) from error
-        if now - self._told_at >= TOLD_EVERY:
-            self._told_at = now
+        if now - self._logged_at >= LOG_EVERY:
+            self._logged_at = now
             log.warning("%s: %s; waiting up to %.0f s (timeout.broker)", what, error, left)
         time.sleep(min(self._pause, left))
         self._pause = min(2 * self._pause, PAUSE_MAX)

@@ -1,4 +1,4 @@
-"""A small blocking client: Spark's workers are processes that pull or push and do nothing else."""
+"""A small blocking client for Spark's workers: processes that only pull or push."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ __all__ = ["Access", "BrokerError", "BrokerQueues", "Cluster", "Link", "Unreacha
 
 T = TypeVar("T")
 MASTER_ID: Final = 0
-# What a broker answers that starts, stops, or has too much to do: the same request later is right.
+# Retriable answers: the broker is starting, stopping or overloaded.
 TRANSIENT: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)
 )
 
 
 class BrokerError(Exception):
-    """A broker or name server said no."""
+    """A broker or name server refused a request."""
 
     def __init__(self, what: str, address: str, code: int, remark: str | None) -> None:
         name = ResponseCode(code).name if code in set(ResponseCode) else "an unknown code"
@@ -37,7 +37,7 @@ class BrokerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach and convince the servers; goes to the workers with the plan."""
+    """Addresses, credentials and timeouts; sent to the workers with the plan."""
 
     namesrv: tuple[str, ...]
     timeout: float = 10.0
@@ -63,7 +63,7 @@ class Access:
         )
 
     def at_start(self) -> "Access":
-        """For the first contact of a query: a wrong address is told soon."""
+        """For the first contact of a query: a wrong address fails early."""
         return replace(self, patience=min(self.patience, self.first_patience))
 
     def __repr__(self) -> str:  # never the secrets: this ends up in logs and plans
@@ -72,7 +72,7 @@ class Access:
 
 @dataclass(slots=True)
 class Answer:
-    """What was asked for, once it is there."""
+    """A response that may not have arrived yet."""
 
     command: Command | None = None
 
@@ -110,7 +110,7 @@ class Link:
     def take(self, answer: Answer) -> Command:
         while answer.command is None:
             if self._file.closed:
-                raise ConnectionError(f"the connection to {self.address} was given up")
+                raise ConnectionError(f"the connection to {self.address} was closed")
             self._receive()
         return answer.command
 
@@ -183,7 +183,7 @@ class Cluster:
         return self._links.get(link.address) is link
 
     def drop(self, address: str) -> None:
-        """Closes the link; what was asked on it and not taken yet is lost."""
+        """Closes the link; pending answers are lost."""
         if link := self._links.pop(address, None):
             link.close()
 
@@ -194,7 +194,7 @@ class Cluster:
         attempt: Callable[[Link], T],
         moved: Callable[[], str | None] = lambda: None,
     ) -> T:
-        """`attempt` on the first address that answers, again and again until the patience is over.
+        """`attempt` on the first address that answers, repeated until the patience is over.
 
         `moved` may name another address between two rounds: a replica that took over."""
         outage = self.outage()
@@ -240,22 +240,22 @@ class Cluster:
 
     def address_now(self, topic: str | None, broker: str) -> str | None:
         """Where the broker's master is by now, by the topic's route or by the list of brokers; None
-        when nobody can say at once. A slave may not have what was read already, so it is no
+        when no server knows it at once. A slave may lack what was read already, so it is no
         substitute."""
         with Cluster(replace(self.access, patience=0.0)) as impatient:
             try:
-                told = impatient._brokers() if topic is None else impatient._route(topic)
+                found = impatient._brokers() if topic is None else impatient._route(topic)
             except (OSError, BrokerError):
                 return None
-        number, address = _places(told or {}).get(broker, (None, None))
+        number, address = _places(found or {}).get(broker, (None, None))
         return address if number == MASTER_ID else None
 
     def route(self, topic: str) -> list[BrokerQueues] | None:
-        """Where the topic's queues are, sorted by broker; None when nobody has the topic."""
-        told = self._route(topic)
-        if told is None:
+        """Where the topic's queues are, sorted by broker; None when no broker has the topic."""
+        found = self._route(topic)
+        if found is None:
             return None
-        addresses = _places(told)
+        addresses = _places(found)
         return sorted(
             (
                 BrokerQueues(
@@ -266,14 +266,14 @@ class Cluster:
                     int(queues["perm"]),
                     addresses[queues["brokerName"]][0] == MASTER_ID,
                 )
-                for queues in told.get("queueDatas") or ()
+                for queues in found.get("queueDatas") or ()
                 if queues["brokerName"] in addresses
             ),
             key=lambda queues: queues.broker,
         )
 
     def _route(self, topic: str) -> dict[str, Any] | None:
-        """As a name server tells it that knows the topic: one that has just started knows none."""
+        """The route by the first name server that knows the topic: a restarted one knows none."""
         what = f"asking for the route of {topic}"
         code, ext = RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
         answer = self.ask_name_server(what, code, ext)
@@ -286,15 +286,15 @@ class Cluster:
                 self.drop(other)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        told = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
-        return cast(dict[str, Any], told)
+        found = fastjson.loads(checked(answer, what, ";".join(self.access.namesrv)).body)
+        return cast(dict[str, Any], found)
 
     def topics(self) -> list[str]:
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        return sorted(self._told("listing the topics", code).get("topicList") or ())
+        return sorted(self._listed("listing the topics", code).get("topicList") or ())
 
     def users_topics(self) -> list[str]:
-        """The topics that people are shown in a list."""
+        """The topics that lists show: without system topics."""
         info = self._brokers()
         servers = {*(info.get("brokerAddrTable") or ()), *(info.get("clusterAddrTable") or ())}
         return [topic for topic in self.topics() if is_users_topic(topic, servers)]
@@ -304,18 +304,18 @@ class Cluster:
         return {name: address for name, (_, address) in sorted(_places(self._brokers()).items())}
 
     def _brokers(self) -> dict[str, Any]:
-        return self._told("listing the brokers", RequestCode.GET_BROKER_CLUSTER_INFO)
+        return self._listed("listing the brokers", RequestCode.GET_BROKER_CLUSTER_INFO)
 
-    def _told(self, what: str, code: int) -> dict[str, Any]:
+    def _listed(self, what: str, code: int) -> dict[str, Any]:
         answer = checked(self.ask_name_server(what, code, {}), what, ";".join(self.access.namesrv))
-        told: dict[str, Any] = fastjson.loads(answer.body)
-        return told
+        found: dict[str, Any] = fastjson.loads(answer.body)
+        return found
 
 
-def _places(told: dict[str, Any]) -> dict[str, tuple[int, str]]:
-    """Of each broker number and address of the master, or of the first slave when there is none; by
-    a route or by the list of brokers."""
-    brokers = told.get("brokerDatas") or (told.get("brokerAddrTable") or {}).values()
+def _places(found: dict[str, Any]) -> dict[str, tuple[int, str]]:
+    """brokerId and address of each broker's master, or of its first slave when there is no master;
+    from a route or the list of brokers."""
+    brokers = found.get("brokerDatas") or (found.get("brokerAddrTable") or {}).values()
     return {
         broker["brokerName"]: min((int(no), at) for no, at in broker["brokerAddrs"].items())
         for broker in brokers

@@ -50,7 +50,7 @@ def _with(*options: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--topic", help="Send everything there; default: to the topic it came from.")
 @click.option("--rate", type=click.IntRange(min=1), help="Messages per second.")
 @click.option("--same-queues", is_flag=True, help="To the queue of the same number.")
-@click.option("--exactly-once", is_flag=True, help="Run again, it goes on (Aerobee brokers only).")
+@click.option("--exactly-once", is_flag=True, help="Resumes when run again (Aerobee brokers only).")
 @click.option("--sql", help="Over the view `messages`: what it selects is sent.")
 @click.option("--format", "table_format", type=FORMATS, help="Not needed any more.", hidden=True)
 @_with(*_STATE, connection_options)
@@ -66,10 +66,10 @@ def replay(
         raise click.UsageError("--state and --again go with --exactly-once")
     job = Replay(**more, again=again)
     in_parts = bool(job.exactly_once and job.sql)
-    _tell(run(session("replay", master, conf), job), dry_run=job.dry_run, changed=in_parts)
+    _report(run(session("replay", master, conf), job), dry_run=job.dry_run, changed=in_parts)
 
 
-def _tell(done: Any, *, dry_run: bool, changed: bool) -> None:
+def _report(done: Any, *, dry_run: bool, changed: bool) -> None:
     """`changed`: the messages of the source are counted, of which more or fewer were made."""
     before = f"; {done.before} before (--again sends them once more)" if done.before else ""
     sent = "read, and what was made of them sent" if changed else "sent"
@@ -107,7 +107,7 @@ def reprocess(
     master: str,
     conf: tuple[str, ...],
 ) -> None:
-    """Run a function over the history of topics, into a topic or a table. Run again, it goes on."""
+    """Run a function over topics' history, into a topic or a table. Resumes when run again."""
     from aerobee.pipeline.jobs import reprocess as made
     from aerobee.pipeline.jobs.messages import Chosen
     from aerobee.pipeline.jobs.replay import Replay
@@ -140,7 +140,7 @@ def reprocess(
         function=function,
         options=options,
     )
-    _tell(run(spark, replayed, change), dry_run=dry_run, changed=True)
+    _report(run(spark, replayed, change), dry_run=dry_run, changed=True)
 
 
 @click.command("dead-letters", cls=Job)

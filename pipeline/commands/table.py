@@ -75,7 +75,7 @@ def common_options(command: Any) -> Any:
 @click.option("--from", "starting", type=click.Choice(["earliest", "latest"]), default="earliest")
 @click.option("--rows-per-commit", type=click.IntRange(min=1), default=500_000, show_default=True)
 @click.option("--group", help="A consumer group that shows the table's progress.")
-@click.option("--allow-loss", is_flag=True, help="Go on when messages were deleted unread.")
+@click.option("--allow-loss", is_flag=True, help="Continue when messages were deleted unread.")
 @click.option("--schema", help="The value as columns: .json (JSON schema), .avsc, .desc:MESSAGE.")
 @click.option("--retry-rejected", is_flag=True, help="First try rows again that did not fit.")
 @click.option("--metrics", type=click.IntRange(1, 65535), help="A port for Prometheus.")
@@ -104,7 +104,7 @@ def table(
     master: str,
     conf: tuple[str, ...],
 ) -> None:
-    """Keep TOPIC as a table: exactly once, also over kills. Run again, it goes on."""
+    """Keep TOPIC as a table: exactly once, also over kills. Resumes when run again."""
     from aerobee.pipeline.jobs.table import Keeper, TableJob
     from aerobee.pipeline.jobs.upkeep import Upkeep
     from aerobee.pipeline.typed.columns import load_shape
@@ -140,10 +140,10 @@ def table(
 @click.option("--out", required=True, type=click.Path(), help="The folder of the table.")
 @click.option("--format", "table_format", type=FORMATS, default="parquet", show_default=True)
 @click.option("--from", "starting", type=click.Choice(["earliest", "latest"]), default="earliest")
-@click.option("--every", callback=parse_duration, help="Go on for ever: '1 minute'.")
+@click.option("--every", callback=parse_duration, help="Repeat for ever, so often: '1 minute'.")
 @click.option("--rows-per-batch", type=click.IntRange(min=1), default=500_000, show_default=True)
 @click.option("--group", help="A consumer group that shows the archive's progress.")
-@click.option("--allow-loss", is_flag=True, help="Go on when messages were deleted unread.")
+@click.option("--allow-loss", is_flag=True, help="Continue when messages were deleted unread.")
 @common_options
 @spark_options
 def archive(
@@ -164,7 +164,7 @@ def archive(
     master: str,
     conf: tuple[str, ...],
 ) -> None:
-    """Keep topics as a table partitioned by topic and date. Run again, it goes on."""
+    """Keep topics as a table partitioned by topic and date. Resumes when run again."""
     from aerobee.pipeline.jobs.archive import PARTITION_BY, archive_place, take_over
     from aerobee.pipeline.jobs.table import TableJob
     from aerobee.pipeline.jobs.upkeep import Upkeep
@@ -199,7 +199,7 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
     console = Console(file=sys.stderr)
     figures = TableMetrics(metrics, title)
 
-    def tell(commit: Any) -> None:
+    def report(commit: Any) -> None:
         figures.show(commit)
         show(commit.rows + commit.rejected, commit.behind)
         goal = f" (goal {job.fresh:g} s)" if job.fresh else ""
@@ -215,7 +215,7 @@ def run_table(job: Any, title: str, metrics: int | None, spark: Any, done: str =
         )
 
     with following(title, console) as show, stopped_by_signals() as stop:
-        rows = keep_table(spark, job, tell, stop, figures.complete)
+        rows = keep_table(spark, job, report, stop, figures.complete)
     click.echo(f"{rows} messages {done} to {job.to}")
 
 

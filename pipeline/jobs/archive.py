@@ -1,7 +1,7 @@
 """archive: topics kept as a table partitioned by topic and date; older archives are taken over.
 
 An archive used to be written by Spark's own sinks, with the offsets in a checkpoint beside it. The
-first run on such a folder commits what it holds, files and offsets, and goes on from there.
+first run on such a folder commits what it holds, files and offsets, and resumes there.
 """
 
 import json
@@ -87,7 +87,7 @@ def _batch(table: Table, checkpoint: Path) -> int:
 
 def _held(checkpoint: Path, batch: int) -> Held:
     """What the batches of the checkpoint up to this one have read. Where the first one began is
-    not written there; it was the beginning of each queue, or as far back as anybody can ask."""
+    not written there; it is taken to be the beginning of each queue."""
     end = _offsets(checkpoint / "offsets" / str(batch))
     start = {topic: dict.fromkeys(queues, 0) for topic, queues in end.items()}
     return Held().extended(start, end)

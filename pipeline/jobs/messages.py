@@ -42,7 +42,7 @@ class Chosen:
         return (Path(self.source) / "commitlog").is_dir()
 
     def as_json(self) -> dict[str, str | None]:
-        """What tells two choices apart."""
+        """The identity of the choice."""
         times = {"start": _text(self.start), "end": _text(self.end)}
         return {"source": place(self.source), "only": self.only, **times}
 

@@ -55,14 +55,14 @@ class Replay:
         return Chosen(self.source, self.only, self.start, self.end)
 
     def as_json(self) -> dict[str, Any]:
-        """What makes another job of it: not the rate, nor where Spark runs."""
+        """The identity of the job: without the rate and the place where Spark runs."""
         more = {"sql": self.sql, "function": self.function, "same_queues": self.same_queues}
         return self.chosen.as_json() | {"namesrv": self.namesrv, "topic": self.topic} | more
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How it went."""
+    """The result of a run."""
 
     sent: int
     before: int = 0  # by earlier runs of the same job
@@ -165,8 +165,8 @@ def _writer(messages: Any, job: Replay) -> Any:
 
 
 def _ordered(messages: Any, job: Replay) -> Any:
-    """In the order of time by one writer that keeps the pace, or of each queue; as far as the
-    columns are still there that tell it."""
+    """By store time, through one writer that keeps the pace, or by queue offset; as far as the
+    rows still have these columns."""
     if job.rate:
         order = _among(messages, "timestamp", "topic", "partition", "offset")
         return (messages.orderBy(*order) if order else messages).coalesce(1)

@@ -40,7 +40,7 @@ class TableReprocess:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How it went."""
+    """The result of a run."""
 
     messages: int  # read
     rows: int  # made of them
@@ -105,7 +105,7 @@ def _planned(spark: Any, job: TableReprocess, table: Table | None, *, whole: boo
     if whole and done and batches:
         raise TableError(
             f"{job.to} was made of all messages at once, and there are more now: what looks at "
-            "more than one row cannot go on; use another place"
+            "more than one row cannot be resumed; use another place"
         )
     return batches
 

@@ -1,4 +1,4 @@
-"""Whether a query looks at each row by itself, so that its rows can be made in parts."""
+"""Whether a query treats each row independently, so that it can run in batches."""
 
 from typing import Any, Final
 

@@ -16,7 +16,7 @@ COUNTED: Final = ("topic", "broker", "partition", "offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """start <= offset < end of one queue; `broker` is empty where the source does not tell it."""
+    """start <= offset < end of one queue; `broker` is empty where the source does not have it."""
 
     topic: str
     broker: str

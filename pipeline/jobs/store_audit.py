@@ -1,6 +1,6 @@
 """`aerobee store verify` cut into parts, so Spark (or any pool) can run them side by side.
 
-The verifier is the broker's own: it knows every file of a store, and there is to be only one.
+The verifier is the broker's own, which knows every file of a store.
 """
 
 import os
@@ -13,7 +13,7 @@ from aerobee.broker.store.inspect.files import RestStore, open_directory
 from aerobee.broker.store.inspect.verify import Part, parts_of, verify_part
 from aerobee.pipeline.source.store_files import StoreFiles
 
-FINDINGS_MAX: Final = 1000  # per part: a lost file need not be told record by record
+FINDINGS_MAX: Final = 1000  # per part: a lost file is not reported record by record
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Report:
 
 
 class Task(NamedTuple):
-    """A part, and what tells this audit from others of the store that the worker has done."""
+    """A part, and the id of this audit: a worker may have audited the store before."""
 
     store: str
     audit: str

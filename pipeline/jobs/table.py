@@ -37,7 +37,7 @@ from aerobee.pipeline.typed.shape import Shape
 log: Final = logging.getLogger("aerobee.pipeline")
 ROWS_PER_TASK: Final = 20_000  # fewer are not worth a file of their own
 COMMIT_TRIES: Final = 5
-IDLE_SECONDS: Final = 1.0  # between looks at a topic without news
+IDLE_SECONDS: Final = 1.0  # between polls of an idle topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class Commit:
 def keep_table(
     spark: Any,
     job: TableJob,
-    tell: Callable[[Commit], None],
+    report: Callable[[Commit], None],
     stop: threading.Event | None = None,
     complete: Callable[[float], None] = lambda at: None,
 ) -> int:
-    """Runs until there is nothing more, or for ever with `fresh`; how many rows it added. Tells
-    each commit, and up to which time the table has all that was stored."""
+    """Runs until there is nothing more, or for ever with `fresh`; returns how many rows it added.
+    `report` is called with each commit; `complete` with the time up to which the table has all."""
     stop = stop or threading.Event()
     keeper = Keeper(spark, job)
     rows = 0
@@ -95,7 +95,7 @@ def keep_table(
             began, began_at = time.monotonic(), time.time()
             commit = keeper.trigger()
             if commit is not None:
-                tell(commit)
+                report(commit)
                 rows += commit.rows + commit.rejected
                 worst = max(commit.seconds, 0.8 * worst)
             if commit is None or not commit.behind:
@@ -133,7 +133,7 @@ class Keeper:
         self._schedule = Schedule(job.upkeep)
         self._added = job.upkeep.small_files  # files since the last merge: look at the first chance
         try:
-            self._stream.addresses()  # a wrong address or topic is said before a table is made
+            self._stream.addresses()  # a wrong address or topic fails before a table is made
             self._table = _opened(job)
             self._rejected = Rejected(spark, self._table, job.schema) if job.schema else None
             if self._rejected:
@@ -147,8 +147,8 @@ class Keeper:
             raise
 
     def _begin(self) -> Held:
-        """Where a new table starts is committed at once: a run that is killed before its first
-        rows goes on from there."""
+        """Commits a new table's start offsets at once: after a kill before the first rows, the next
+        run resumes there."""
         held = self._seen()
         if held.next:
             return held
@@ -190,7 +190,7 @@ class Keeper:
         self._append(files, held, {"rows": rows, "oldest-ms": oldest})
         self._stream.show_progress(end)
         rejected = sum(one.rows for one in refused)
-        return self._told(files, time.monotonic() - began, oldest, end, rejected)
+        return self._commit_of(files, time.monotonic() - began, oldest, end, rejected)
 
     def _write(
         self, groups: list[list[Range]], start: Offsets
@@ -233,7 +233,7 @@ class Keeper:
                     raise
                 log.warning("%s; trying again", error)
 
-    def _told(
+    def _commit_of(
         self, files: list[DataFile], seconds: float, oldest_ms: int, end: Offsets, rejected: int
     ) -> Commit:
         self._added += len(files)
@@ -257,7 +257,7 @@ class Keeper:
             beside = [self._rejected.table] if self._rejected else []
             for cleaned in self._schedule.clean([self._table, *beside], ending=ending):
                 log.info("%s: %s", self._table.where, cleaned)
-        except TableConflict as error:  # somebody else does the same; the next time will do
+        except TableConflict as error:  # another process does the same; the next round will do
             log.warning("upkeep of %s: %s", self._table.where, error)
             self._table.refresh()
 

@@ -22,7 +22,7 @@ class TableMetrics:
             "complete_until_timestamp_seconds",
             "All that was stored before is in the table; grows old when the job is stuck.",
         )
-        self._small = gauge("small_files", "Files of the table that are to be merged one day.")
+        self._small = gauge("small_files", "Small files that wait for a merge.")
         self._lag = gauge("lag_messages", "Stored, not in the table yet.", ("topic", "queue"))
         if port is not None:
             start_http_server(port, registry=registry)

@@ -1,6 +1,6 @@
 """What the tasks of a kept table do: read ranges of queues, or small files, and write files.
 
-A task pulls, decodes and writes by itself. No row passes the JVM, whose transport costs more than
+A task pulls, decodes and writes in Python. No row passes the JVM, whose transport costs more than
 all the rest; Spark hands out the work, runs a failed task again and brings back the files' names.
 """
 
@@ -52,7 +52,7 @@ def _rows(ranges: Sequence[Range], plan: TopicPlan) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """How tasks tell rows that fit a schema from those that do not."""
+    """How tasks separate rows that fit a schema from those that do not."""
 
     shape: Shape
     fitting: Layout

@@ -18,7 +18,7 @@ TIER_FACTOR: Final = 16  # files of one tier differ by less than that in size
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """When what is done."""
+    """The schedule of maintenance."""
 
     small_files: int = 16  # of one tier in a partition before they are merged
     keep: timedelta = KEEP
@@ -73,13 +73,13 @@ def compact(spark: Any, table: Table, held: Held, small_files: int) -> int:
     new = merge_files(spark, groups, table)
     before, after = (sum(one.rows for one in files) for files in (old, new))
     if before != after:
-        raise RuntimeError(f"a merge made {after} rows of {before}; {table.where} stays as it is")
+        raise RuntimeError(f"a merge made {after} rows of {before}; {table.where} is unchanged")
     table.replace(old, new, held)
     return len(old)
 
 
 class Schedule:
-    """Cleans from time to time; a run that ends by itself does so at its end."""
+    """Cleans periodically; a run without --fresh cleans at its end."""
 
     def __init__(self, upkeep: Upkeep) -> None:
         self._upkeep = upkeep

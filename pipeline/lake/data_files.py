@@ -202,7 +202,7 @@ def _folder(name: str, text: str | None, readable: bool) -> str:
 
 
 def hive_values(relative: str, names: Iterable[str]) -> dict[str, str | None]:
-    """The partition values that a path tells."""
+    """The partition values in a path."""
     found = dict(part.split("=", 1) for part in relative.split("/")[:-1] if "=" in part)
     texts = {name: found.get(name, NULL_PARTITION) for name in names}
     return {name: None if text == NULL_PARTITION else unquote(text) for name, text in texts.items()}

@@ -1,6 +1,6 @@
 """An Iceberg table, committed by the library `pyiceberg`: no jar, so it works with every Spark.
 
-The offsets are in the summary of each snapshot, so a table that is rolled back goes on from there.
+The offsets are in the summary of each snapshot, so a table that was rolled back resumes there.
 A commit asserts the snapshot that it follows; the library's own retries, which would add the same
 rows behind another's commit, are off.
 """

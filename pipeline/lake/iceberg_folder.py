@@ -3,7 +3,7 @@ DuckDB, Polars and pyiceberg's `StaticTable` open it by its path.
 
 The layout is the one that those know: `metadata/v12.metadata.json`, and its number in
 `metadata/version-hint.text`. A version is made under another name and linked, which only one can
-do. The hint may be one behind after a kill, so whoever writes looks for later versions.
+do. The hint may be one behind after a kill, so a writer looks for later versions.
 """
 
 import os

@@ -1,7 +1,7 @@
 """What a kept table is, whatever its format: files, and which offsets of which queues they hold.
 
-A commit adds files and says the offsets in one step. Whoever goes on reads them from the table
-itself, so there is no checkpoint beside it that could be lost or contradict it.
+A commit adds files and records the offsets in one step. A job resumes from the table's own
+offsets, so there is no separate checkpoint that could be lost or contradict it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Held:
         return Held(first, following)
 
 
-# Stands among the queues: how often rejected rows of a typed table were tried again.
+# A key beside the queues: how often rejected rows of a typed table were tried again.
 RETRIES: Final = ("(retries)", "rejected:0")
 
 
@@ -95,7 +95,7 @@ class Table(Protocol):
         """Arrow's schema of a data file."""
 
     def held(self, queues: Iterable[tuple[str, str]]) -> Held:
-        """The offsets of these queues (topic, "broker:queue"); a format may tell more."""
+        """The offsets of these queues (topic, "broker:queue"); a format may return more."""
 
     def files(self) -> list[DataFile]: ...
 

@@ -105,7 +105,7 @@ def _catalog(where: str) -> tuple[Any, Any]:
         return load_catalog(catalog), parts[1:] if catalog else parts
     except ValueError as error:
         raise TableError(
-            f"{where}: {error}. Tell pyiceberg of its catalog in ~/.pyiceberg.yaml or by "
+            f"{where}: {error}. Configure pyiceberg's catalog in ~/.pyiceberg.yaml or by "
             "PYICEBERG_CATALOG__DEFAULT__URI; or give a folder, as in --to ./orders"
         ) from None
 

@@ -140,8 +140,8 @@ class ParquetFolder:
         return str(Path(one.path).relative_to(self.data_folder())).removesuffix(ASIDE)
 
     def _apply(self, commit: Mapping[str, Any]) -> None:
-        """Moves the commit's files to their places: out with the old ones first, so that nobody
-        who reads the folder sees a row twice."""
+        """Moves the commit's files to their places. Replaced files go first, so that no reader of
+        the folder sees a row twice."""
         for path in commit.get("remove", ()):
             away = self._own / "removed" / f"{Path(path).name}{REMOVED}"
             _move(Path(self.where) / path, away)

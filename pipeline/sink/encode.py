@@ -28,7 +28,7 @@ _DROPPED: Final = pa.array(sorted(name.encode() for name in BROKER_MADE), pa.bin
 
 
 class BulkIds:
-    """A producer's unique ids, many at once: a running counter tells those of a moment apart."""
+    """A producer's unique ids, many at once: a counter makes those of one millisecond unique."""
 
     def __init__(self) -> None:
         self._ids = UniqueIds()

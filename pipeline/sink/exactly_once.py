@@ -74,7 +74,7 @@ def check_ledgers(plan: SinkPlan) -> None:
 
 
 def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> Prepared:
-    """Stores the task's rows where nobody sees them yet."""
+    """Stores the task's rows, still invisible to consumers."""
     context = TaskContext.get()
     assert context is not None, "a task runs inside Spark"
     with Cluster(plan.access) as cluster:
@@ -188,8 +188,8 @@ class PreparedStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise RuntimeError(
-                "this Spark does not tell its tasks the query's and the batch's id, on which "
-                "exactly-once rests; use deliveryGuarantee=at-least-once"
+                "this Spark does not give its tasks the query's and the batch's id, which "
+                "exactly-once needs; use deliveryGuarantee=at-least-once"
             )
         return prepare(self.plan, query, int(batch), iterator)
 

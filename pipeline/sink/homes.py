@@ -1,5 +1,5 @@
-"""The brokers that keep ledgers of the exactly-once sink, by their names: a master may be another
-machine by the time it is asked."""
+"""The brokers that keep ledgers of the exactly-once sink, by name: their masters may change between
+two requests."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -27,13 +27,13 @@ class Asked:
 
 
 class Home:
-    """A broker, asked at the address that its master has."""
+    """A broker by name; requests go to the current address of its master."""
 
     def __init__(self, cluster: Cluster, name: str, address: str, topic: str | None = None) -> None:
         self.name = name
         self.cluster = cluster
         self.address = address
-        self._topic = topic  # whose route tells the address; without one the list of brokers
+        self._topic = topic  # whose route has the address; without one the list of brokers
 
     def request(self, what: str, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         return self.take(self.ask(what, code, ext, body))
@@ -49,7 +49,7 @@ class Home:
         return asked
 
     def take(self, asked: Asked) -> Command:
-        """The answer; asked again, of whoever is the master by then, until there is one."""
+        """The answer; the request is repeated to the current master until there is one."""
 
         def attempt(link: Link) -> Command:
             answer, asked.answer = asked.answer, None
@@ -85,7 +85,7 @@ def all_homes(cluster: Cluster) -> list[Home]:
 
 def homes_of(cluster: Cluster, topic: str | None) -> list[Home]:
     """The brokers that may take a batch, by name: those of the topic, else those that make topics;
-    for topics by column all brokers, where none makes topics by itself."""
+    for topics by column all brokers, where none creates topics automatically."""
     own = cluster.route(topic) if topic else None
     homes = [
         Home(cluster, share.broker, share.address, topic)

@@ -35,7 +35,7 @@ def entries(cluster: Cluster) -> list[Entry]:
 def forget(
     cluster: Cluster, queries: tuple[str, ...], older_than: timedelta | None = None
 ) -> list[Entry]:
-    """Removes the queries, or all whose last commit is older, and tells which those were."""
+    """Removes the queries, or all whose last commit is older; returns the removed ones."""
     known = entries(cluster)
     if unknown := set(queries) - {entry.query for entry in known}:
         raise OptionError(f"no broker remembers {', '.join(sorted(unknown))}")

@@ -39,7 +39,7 @@ def writable_route(cluster: Cluster, topic: str) -> list[BrokerQueues]:
     template = cluster.route(TEMPLATE_TOPIC)
     if template is None:
         raise OptionError(
-            f"topic {topic} does not exist, and no broker makes topics by itself "
+            f"topic {topic} does not exist, and no broker creates topics automatically "
             "(autoCreateTopicEnable=false); create it first"
         )
     return [

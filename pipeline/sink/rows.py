@@ -19,7 +19,7 @@ TAKEN: Final[dict[str, tuple[str, ...]]] = {
     "flag": ("int",),
 }
 # What brokers and the machinery of retries, timers and transactions put into a message: a message
-# that is written anew starts without it.
+# that is written again starts without it.
 BROKER_MADE: Final = frozenset(
     (
         properties.MSG_REGION,

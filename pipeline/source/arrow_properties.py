@@ -147,7 +147,7 @@ class SamePairs:
 
 
 class MixedPairs:
-    """Properties of any records; `bounds` tell where each record's string begins and ends."""
+    """Properties of any records; `bounds` are the start and end of each record's string."""
 
     def __init__(self, buffer: Any, bounds: Ints, gap_take: Callable[..., Any]) -> None:
         self._gap_take = gap_take

@@ -51,16 +51,18 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
 
 
-def planned(plan: BatchPlan, told_to: Address | None = None) -> list[InputPartition]:
+def planned(plan: BatchPlan, report_to: Address | None = None) -> list[InputPartition]:
     """The partitions of a plan, those of the past first."""
     past = plan.history.parts(plan.past) if plan.history and plan.past else []
-    return [*map(PastPartition, past), *(RangePartition(one, told_to) for one in plan.ranges)]
+    return [*map(PastPartition, past), *(RangePartition(one, report_to) for one in plan.ranges)]
 
 
 def read_partition(partition: InputPartition, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     """A task's rows, of a broker or of the table of the past."""
     if isinstance(partition, RangePartition):
-        yield from read_joined(partition.range, replace(plan, told_to=partition.told_to), schema)
+        yield from read_joined(
+            partition.range, replace(plan, report_to=partition.report_to), schema
+        )
     elif isinstance(partition, PastPartition):
         yield from read_part(partition.part, plan.columns, plan.tags, schema)
 

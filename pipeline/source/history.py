@@ -1,8 +1,8 @@
 """A table kept from topics, read as their past: what retention has removed comes from there.
 
 The table says which offsets of each queue it holds, so the seam is exact: below it the rows of the
-table, from it on those of the broker. As much as there is comes from the table, because a broker
-may remove its part while it is read.
+table, from it on those of the broker. The table is read as far as it goes, because a broker
+may remove its part meanwhile.
 """
 
 import time
@@ -42,7 +42,7 @@ class Part:
 
 
 class History:
-    """The table at one moment; `look` sees it as it is now."""
+    """A snapshot of the table; `look` takes a new one."""
 
     def __init__(self, where: str) -> None:
         self.where = where

@@ -1,8 +1,8 @@
 """The stream reader for Spark 4.1, whose API has no limits and does not say where the stream is.
 
 For a query that restarts, Spark 4.1 calls `partitions(start, start)` with the last known offset
-before anything else; a reader that is asked for `latestOffset` first belongs to a new query. A run
-with Trigger.AvailableNow is one batch there, and nothing tells it from a run of another trigger:
+before anything else; a reader whose first call is `latestOffset` belongs to a new query. A run
+with Trigger.AvailableNow is one batch there, and cannot be distinguished from another trigger:
 `options.check_limit` refuses a limit unless the user says that the trigger is another.
 """
 

@@ -1,4 +1,4 @@
-"""What Spark is told of a read: its partitions and its Arrow schema."""
+"""The partitions and the Arrow schema of a read, as Spark wants them."""
 
 import inspect
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     """One task's range of a queue."""
 
     range: Range
-    told_to: Address | None = None  # where the task tells what it has read
+    report_to: Address | None = None  # where the task reports what it has read
 
 
 @dataclass

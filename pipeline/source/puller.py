@@ -2,8 +2,8 @@
 
 A broker's setting limits an answer (RocketMQ's: 32 messages; ours: 4096 and 8 MiB), so one pull at
 a time would wait most of the time. Without a filter the offsets of a queue have no gaps, so the
-next pulls can be asked for before the first is answered; an answer that holds less than was asked
-is completed at once.
+next pulls are sent before the first is answered; an answer that is shorter than requested is
+completed at once.
 """
 
 import time
@@ -128,7 +128,7 @@ def _depth(answer_size: int) -> int:
 
 
 def _following(answer: Command, wanted: Range, offset: int, plan: PullPlan) -> int:
-    """The offset to go on with after this answer; DataLoss when it tells of lost messages."""
+    """The next offset after this answer; DataLoss when messages are missing."""
     code = answer.code
     known = (
         ResponseCode.SUCCESS,
@@ -162,11 +162,11 @@ def gap(wanted: Range, start: int, end: int, reason: str) -> DataLoss:
 
 
 def lost(error: DataLoss, plan: PullPlan, warn: Callable[[str], None]) -> int:
-    """Where to go on, after a warning; the error itself where the plan says so."""
+    """Where to resume, after a warning; raises the error if the plan fails on loss."""
     if error.upto is None:
         raise error
     if plan.fail_on_data_loss:
-        error.args = (f"{error}; set failOnDataLoss=false to go on without them",)
+        error.args = (f"{error}; set failOnDataLoss=false to continue without them",)
         raise error
     warn(str(error))
     return error.upto

@@ -24,7 +24,7 @@ class QueueReader:
 
     def last_end(self, is_sure: Callable[[int], bool] | None = None) -> int:
         """Where the newest entry's record ends; 0 when the queue has none. With `is_sure`, of the
-        newest whose physical offset that says so of; it does of all before that one too."""
+        newest entry whose physical offset passes; all entries before it pass too."""
         for _, path in reversed(self._files):
             entries = _entries(path)
             count = len(entries)

@@ -264,7 +264,7 @@ def bound(
 
 
 def _check_strategy(options: Options, side: str, offsets: Offsets, end: Offsets) -> Offsets:
-    """Nothing so late: an error by default as in the Kafka source, for starting offsets only."""
+    """A starting time after the last message is an error by default, as in the Kafka source."""
     if side == "starting" and options["startingOffsetsByTimestampStrategy"] == "error":
         held = [key for key in offsets if end[key] > 0]
         if held and all(offsets[key] >= end[key] for key in held):
@@ -287,7 +287,7 @@ def _by_queue(table: Mapping[str, Mapping[str, int]], known: Addresses) -> Offse
 
 
 def commit_group(cluster: Cluster, addresses: Addresses, group: str, offsets: Offsets) -> None:
-    """Tells the brokers how far the group is, so that their tools show its lag."""
+    """Commits the group's offsets, so that the brokers' tools show its lag."""
     for key, offset in offsets.items():
         if key in addresses:
             ext = {"consumerGroup": group, "topic": key.topic, "queueId": str(key.queue_id)}
@@ -312,7 +312,7 @@ def spread(start: Offsets, end: Offsets, rows_max: int | None) -> Offsets:
 
 
 def check_starts(start: Offsets, end: Offsets, options: Options) -> None:
-    """Says when a read is to begin behind the end of a queue."""
+    """Reports a read that begins behind the end of a queue."""
     for key in sorted(start):
         if start[key] > end.get(key, start[key]):
             text = f"the read of {key} begins at {start[key]}, behind its end at {end[key]}"
@@ -322,7 +322,7 @@ def check_starts(start: Offsets, end: Offsets, options: Options) -> None:
 def check_available(
     start: Offsets, end: Offsets, first: Offsets, fail: bool, warn: Callable[[str], Any]
 ) -> Offsets:
-    """`start` moved to what still exists; DataLoss instead when `fail` says so."""
+    """`start` moved to what still exists; DataLoss instead if `fail` is set."""
     moved = dict(start)
     for key, offset in start.items():
         lost_to = min(first.get(key, offset), end.get(key, offset))
@@ -332,7 +332,7 @@ def check_available(
                 f"were asked for, the first one kept is {first[key]}"
             )
             if fail:
-                raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+                raise DataLoss(f"{text}; set failOnDataLoss=false to continue without them")
             warn(text)
             moved[key] = lost_to
     return moved

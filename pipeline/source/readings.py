@@ -1,4 +1,4 @@
-"""What the tasks of a stream have read, told to the driver by datagrams.
+"""Reports of a stream's tasks to the driver, as datagrams: what they have read.
 
 Spark brings no figures of a Python source's tasks to its driver. A task sends one small datagram
 at its end, and the driver looks for them when it reports its progress; one that is lost makes the
@@ -23,7 +23,7 @@ class Readings:
     """The driver's side. Nothing waits: datagrams lie in the socket's buffer until `take`."""
 
     def __init__(self, reached: str) -> None:
-        """`reached`: a server of the cluster, which tells by which address this host is known."""
+        """`reached`: a server of the cluster; the route to it decides our own address."""
         self.address: Address | None = None
         self._socket: socket.socket | None = None
         try:
@@ -42,9 +42,9 @@ class Readings:
         sums = dict.fromkeys(NAMES, 0)
         while self._socket is not None:
             try:
-                told = json.loads(self._socket.recv(SIZE_MAX))
+                found = json.loads(self._socket.recv(SIZE_MAX))
                 for name in NAMES:
-                    sums[name] += int(told[name])
+                    sums[name] += int(found[name])
             except BlockingIOError:
                 break
             except (ValueError, KeyError, TypeError):
@@ -66,7 +66,7 @@ def _own_address(reached: str) -> str:
 
 
 @contextmanager
-def told(address: Address | None, reading: dict[str, Any]) -> Iterator[None]:
+def reported(address: Address | None, reading: dict[str, Any]) -> Iterator[None]:
     """Sends the reading to the driver when the block is left."""
     try:
         yield
@@ -77,4 +77,4 @@ def told(address: Address | None, reading: dict[str, Any]) -> Iterator[None]:
                 with socket.socket(family, socket.SOCK_DGRAM) as sender:
                     sender.sendto(json.dumps(reading).encode(), address)
             except OSError as error:
-                log.debug("what was read is not told: %s", error)
+                log.debug("what was read is not reported: %s", error)

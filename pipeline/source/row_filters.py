@@ -1,7 +1,7 @@
 """Spark's filters on the rows of a task, so that fewer rows travel to the JVM.
 
-Whoever pushes a filter here must get what Spark itself would give: `applies` says for which that
-holds, the others stay with Spark. Text and bytes are compared byte by byte, as Spark compares them.
+A filter that is applied here must select the same rows as Spark: `applies` is true of those; the
+others stay with Spark. Text and bytes are compared byte by byte, as Spark compares them.
 """
 
 from collections.abc import Callable, Iterable

@@ -34,7 +34,7 @@ from aerobee.protocol.files.record_layout import (
 from aerobee.protocol.files.record_scan import scan_records
 from aerobee.protocol.names import is_system_topic
 
-SPLIT_BYTES: Final = 128 * 1024 * 1024  # as Spark's own files: a Python task costs 30 ms by itself
+SPLIT_BYTES: Final = 128 * 1024 * 1024  # as Spark's own files: starting a Python task costs 30 ms
 _HEAD: Final = head_part("size", "magic", "physical_offset")
 _TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
 
@@ -78,7 +78,7 @@ class Split:
     start: int
     end: int
     queues: tuple[Queue, ...] | None
-    last: bool = False  # of the newest file, whose end nobody has marked
+    last: bool = False  # of the newest file, which has no end mark yet
 
 
 class StoreFiles:
@@ -232,7 +232,7 @@ def store_time(segment: Segment, physical: int) -> int | None:
 
 
 def _written_at(segment: Segment, physical: int, newest: bool) -> bool:
-    """Whether the file goes on there: it has not ended, nor is it space not yet written."""
+    """Whether the file has a record there, not its end mark or unwritten space."""
     with open(segment.path, "rb") as file:
         file.seek(physical - segment.start)
         head = file.read(BLANK_SIZE)

@@ -1,7 +1,7 @@
 """A topic as a stream. The offset of a stream is {"topic": {"broker:queue": next offset}}.
 
-Spark 4.2 and newer tell the reader where the stream stands and how much to read at most. Spark 4.1
-tells neither, so there the reader remembers both itself (`LegacyStreamReader`).
+Spark 4.2 and newer pass the reader the stream's offset and its limit. Spark 4.1 passes neither, so
+there the reader keeps both (`LegacyStreamReader`).
 """
 
 import logging
@@ -18,7 +18,7 @@ try:
 except ImportError:  # Spark 4.1
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands in where Spark has no such thing."""
+        """A placeholder for Spark 4.1, which has no such class."""
 
 
 from aerobee.pipeline.options import OptionError, Options
@@ -48,7 +48,7 @@ from aerobee.protocol.wire.codecs import ProtocolError
 
 log: Final = logging.getLogger("aerobee.pipeline")
 ROUTE_AGE_MAX: Final = 30.0  # seconds after which new queues and brokers are looked for
-# What stands among the topics of a progress report; no topic has such a name.
+# Keys beside the topics in a progress report; no topic has such a name.
 WAITED: Final = "(waited ms)"  # by the driver, by address
 LAG_SECONDS: Final = "(lag seconds)"  # by "topic/broker:queue"
 READ: Final = "(read)"  # by the tasks of batches that ended since the last report
@@ -110,8 +110,8 @@ class TopicStream:
         return self.history
 
     def _needed_past(self, start: Offsets, first: Offsets, keys: Addresses) -> History | None:
-        """The same, looked at anew only where a batch begins before what its broker holds, or it
-        was not for a while: a stream that is near the end needs no table."""
+        """The same, refreshed only if a batch begins before its broker's first message, or after a
+        while: a stream that is near the end needs no table."""
         if self.history is None:
             return None
         gone = any(start[key] < first.get(key, 0) for key in start)
@@ -126,7 +126,7 @@ class TopicStream:
         return ends(self.cluster, self.addresses(), read)
 
     def readings(self) -> Address | None:
-        """Where tasks tell what they have read; from the first batch on."""
+        """Where tasks report what they have read; from the first batch on."""
         if self._readings is None:
             self._readings = Readings(self.options["namesrv"][0])
         return self._readings.address
@@ -164,7 +164,7 @@ class TopicStream:
         """Where the next batch ends; `start` itself when it is not to run yet."""
         end = start | self.available(start)
         if behind := [key for key in start if end[key] < start[key]]:
-            return start | self._begun_anew(behind, start, end)
+            return start | self._recreated(behind, start, end)
         waiting = sum(max(0, end[key] - start.get(key, 0)) for key in end)
         least = self.options["minOffsetsPerTrigger"]
         delay = self.options["maxTriggerDelay"] / 1000
@@ -185,14 +185,14 @@ class TopicStream:
         past = self._past(self._addresses)
         return start | (past.earliest(first) if past else first)
 
-    def _begun_anew(self, keys: list[QueueKey], start: Offsets, end: Offsets) -> Offsets:
-        """Queues that end before the stream's place were made anew, or their broker lost messages
+    def _recreated(self, keys: list[QueueKey], start: Offsets, end: Offsets) -> Offsets:
+        """Queues that end before the stream's offset were recreated, or their broker lost messages
         that the stream had read: the next batch begins with what they hold now."""
         for key in keys:
             text = f"{key} ends at {end[key]}, before {start[key]}, up to which it was read"
-            _lost(f"{text}: it was made anew, or messages were lost", self.options)
-        anew = {key: at for key, at in self.addresses().items() if key in keys}
-        return edges(self.cluster, anew)[0]
+            _lost(f"{text}: it was recreated, or messages were lost", self.options)
+        recreated = {key: at for key, at in self.addresses().items() if key in keys}
+        return edges(self.cluster, recreated)[0]
 
     def planned(self, start: Offsets, end: Offsets) -> BatchPlan:
         """What a batch takes from the brokers, and what from the table of the past."""
@@ -221,13 +221,13 @@ class TopicStream:
         except (OSError, BrokerError) as error:
             log.warning("the offsets of group %s were not committed: %s", group, error)
         finally:
-            if self._addresses:  # else the stream has not begun
+            if self._addresses:  # else the stream has not started
                 self.cluster.access = patient
 
 
 def _lost(text: str, options: Options) -> None:
     if options["failOnDataLoss"]:
-        raise DataLoss(f"{text}; set failOnDataLoss=false to go on without them")
+        raise DataLoss(f"{text}; set failOnDataLoss=false to continue without them")
     log.warning(text)
 
 

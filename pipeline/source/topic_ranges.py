@@ -25,7 +25,7 @@ from aerobee.pipeline.source.queues import (
     edges,
     ends,
 )
-from aerobee.pipeline.source.readings import NAMES, Address, told
+from aerobee.pipeline.source.readings import NAMES, Address, reported
 from aerobee.pipeline.source.split_reader import BATCH_ROWS
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.protocol.files.record_columns import record_positions
@@ -44,7 +44,7 @@ class TopicPlan:
     tags: frozenset[str] | None
     columns: tuple[str, ...]
     history: str | None = None  # a table that holds what retention removes
-    told_to: Address | None = None  # where tasks tell what they have read
+    report_to: Address | None = None  # where tasks report what they have read
 
     @classmethod
     def of(cls, options: Options, columns: tuple[str, ...]) -> "TopicPlan":
@@ -60,7 +60,7 @@ class TopicPlan:
 
     @property
     def needs_messages(self) -> bool:
-        """False where the offsets tell all that is asked for."""
+        """False where offsets alone answer the query."""
         return self.pull.filtered or not PLACE_COLUMNS.issuperset(self.columns)
 
 
@@ -136,7 +136,7 @@ def _parts(one: Range, rows_max: int) -> list[Range]:
 def read_range(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     """The range's messages as RecordBatches, some thousand rows each."""
     reading = dict.fromkeys(NAMES, 0)
-    with told(plan.told_to, reading), Cluster(plan.access) as cluster:
+    with reported(plan.report_to, reading), Cluster(plan.access) as cluster:
         try:
             if plan.needs_messages:
                 yield from _pulled(cluster, wanted, plan, schema, reading)
@@ -226,7 +226,7 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 def _decode(
     bodies: list[bytes | memoryview], wanted: Range, plan: TopicPlan, schema: Any
 ) -> Iterator[Any]:
-    """The bodies' records inside the range and, where tags are asked for, with exactly those."""
+    """The bodies' records inside the range and, if tags are selected, with exactly those."""
     data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     if not len(data):
         return

@@ -12,7 +12,8 @@ from aerobee.pipeline.typed.shape import SchemaError, Shape
 
 
 def column_of(name: str) -> str:
-    """A field whose name a message's column has is told apart; Spark ignores a name's case."""
+    """The field's column name, changed if a message has a column of that name (in any case, as
+    Spark ignores it)."""
     taken = {column.lower() for column in (*COLUMNS, *TIMES, "reason")}
     return f"value_{name}" if name.lower() in taken else name
 
@@ -93,7 +94,7 @@ def grown(known: Any, shape: Shape) -> list[Any]:
             more.append(pa.field(one.name, kind))
     if broken:
         raise SchemaError(
-            f"the schema does not fit the table: {'; '.join(broken)}. Name the field anew, or keep "
+            f"the schema does not fit the table: {'; '.join(broken)}. Rename the field, or keep "
             "another table"
         )
     return more

@@ -36,7 +36,7 @@ def arrow_fields(shape: Shape) -> list[Any]:
 
 def _fields(descriptor: Any, above: tuple[str, ...]) -> list[Any]:
     if descriptor.full_name in above:
-        raise SchemaError(f"{descriptor.full_name} holds itself: there is no column type for that")
+        raise SchemaError(f"{descriptor.full_name} is recursive: there is no column type for that")
     names = (*above, descriptor.full_name)
     return [pa.field(one.name, _type(one, names)) for one in descriptor.fields]
 
@@ -96,7 +96,7 @@ def decoder(shape: Shape) -> Callable[[bytes], dict[str, Any]]:
 
 
 def _row(message: Any) -> dict[str, Any]:
-    """A field that is not set is null where Protobuf tells the difference, else its default."""
+    """An unset field is null where Protobuf tracks presence, else its default."""
     row: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
 from spark.helpers import create_topic, group_offsets, numbers, produce
 
-from aerobee.pipeline.source.readings import Readings, told
+from aerobee.pipeline.source.readings import Readings, reported
 from aerobee.spark import export_metrics
 
 HAS_LAG = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
@@ -90,12 +90,12 @@ def _otel_sum(reader: InMemoryMetricReader, name: str, query: str) -> float:
 def test_what_tasks_tell_is_summed_and_noise_is_passed_over() -> None:
     readings = Readings("127.0.0.1:9876")
     for count in (1, 2):
-        with told(readings.address, {"bytes": count, "retries": 1, "waited_ms": 5}):
+        with reported(readings.address, {"bytes": count, "retries": 1, "waited_ms": 5}):
             pass
-    with told(readings.address, {"hello": "there"}):
+    with reported(readings.address, {"hello": "there"}):
         pass
     assert readings.take() == {"bytes": 3, "retries": 2, "waited_ms": 10}
     assert readings.take() == {"bytes": 0, "retries": 0, "waited_ms": 0}
     readings.close()
-    with told(("127.0.0.1", 1), {"bytes": 1}):
+    with reported(("127.0.0.1", 1), {"bytes": 1}):
         pass  # nobody listens, and nobody minds

@@ -284,7 +284,7 @@ def test_places_of_messages_are_told_without_reading_one(
     given = {"namesrv": broker.namesrv, "subscribe": orders, "columns": columns}
     options = source_options(given, streaming=False)
     names = tuple(columns.split(","))
-    plan = replace(TopicPlan.of(options, names), told_to=readings.address)
+    plan = replace(TopicPlan.of(options, names), report_to=readings.address)
     asked = plan_batch(options).ranges
     found = [
         row
