@@ -70,7 +70,7 @@ SendCheck = Callable[[int, ProvenFields, bytes, bytes], bool]  # code, fields, s
 
 
 class Admission:
-    """What is known of one connection's requests."""
+    """The state of one connection's requests."""
 
     def __init__(self, guard: Guard, connection: Connection) -> None:
         self._guard = guard
@@ -110,7 +110,7 @@ class Admission:
         return principal
 
     def send_check(self) -> SendCheck:
-        """What tells whether sends may go the short way: a closure, as it is asked for each."""
+        """A test whether sends may take the fast path: a closure, as it is called for each one."""
         guard, connection = self._guard, self._connection
         book, why_stale = guard.book, guard.freshness.why_stale
         last = ("", "", -1)  # access key, topic, generation of users

@@ -109,14 +109,14 @@ def _settings(body: bytes) -> dict[str, Any]:
 
 def _policies(body: bytes) -> dict[str, Any]:
     try:
-        told = [
+        shown = [
             f"{entry['decision']} {entry['resource']} {','.join(entry['actions'])}"
             for policy in fastjson.loads(body)["policies"]
             for entry in policy["entries"]
         ]
     except (ValueError, LookupError, TypeError):
         return {}  # it was refused
-    return {"policies": told[:SHOWN_MAX]}
+    return {"policies": shown[:SHOWN_MAX]}
 
 
 _OF_BODY: Final[dict[int, Callable[[bytes], dict[str, Any]]]] = {

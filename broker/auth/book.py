@@ -59,7 +59,7 @@ class AccessBook:
         self._put_in_force(own, white, self._made_of(own, white))
 
     def reload(self) -> None:
-        """Read everything anew; on an error all stays as it is, and the log says why."""
+        """Reload everything; on an error nothing changes, and the reason is logged."""
         try:
             self.load()
         except AccessError as error:
@@ -150,7 +150,7 @@ class AccessBook:
         self,
         edit: Callable[[dict[str, Account], list[str]], None],
     ) -> None:
-        """Have `edit` change accounts and white addresses, save them, put them in force.
+        """Let `edit` change accounts and white addresses, save them, apply them.
 
         AccessError when the result is no sound one, OSError when the disk refuses: nothing is
         changed then."""

@@ -43,7 +43,7 @@ def unseal(secret: str, challenge: str, data: bytes) -> bytes:
 
 
 def version_of(secret: str, text: bytes) -> str:
-    """By which a replica says what it has; it tells nothing of the text."""
+    """The version of a replica's copy; it reveals nothing of the text."""
     return hmac.digest(_key(secret, b"version"), text, "sha256").hex()
 
 
@@ -71,7 +71,7 @@ def digests(access: Access) -> dict[str, str]:
 
 
 def differences(ours: Access, theirs: Mapping[str, str]) -> str:
-    """What a replica has to be told of; empty: all users are the master's."""
+    """What differs, for the replica's report; empty: all users are the master's."""
     mine = digests(ours)
     parts = []
     if missing := sorted(theirs.keys() - mine.keys()):

@@ -1,4 +1,4 @@
-"""The operator's files of users: YAML, all scalars as text, nobody else may read them."""
+"""The operator's files of users: YAML, all scalars as text, readable by their owner only."""
 
 import os
 import stat

@@ -28,7 +28,7 @@ class Freshness:
         self._swept_ms = self._started_ms
 
     def why_stale(self, user: str, code: int, said: str, number: str, made: str) -> str:
-        """Why the request is not taken, in words; "": it is, and will not be again."""
+        """Why the request is refused; "": it is accepted, and would be refused a second time."""
         if not (said and number and made.isascii() and made.isdigit() and len(made) < 18):
             return (
                 f"User:{user} must send requests that cannot be repeated: they say when they were "

@@ -1,4 +1,4 @@
-"""Stands before the handlers: who asks, may he, and what is written down of it.
+"""Access control before every handler: authentication, authorization and audit.
 
 Off, handlers stand in the table as they are; only administrative ones leave their line in the log.
 The hot path asks `admission`, which refuses nothing: a frame that it does not let pass comes here.

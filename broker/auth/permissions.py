@@ -356,7 +356,7 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _CLUSTER_GET,
     RequestCode.GET_NAMESRV_CONFIG: _CLUSTER_GET,
     RequestCode.GET_BROKER_MEMBER_GROUP: _CLUSTER_GET,
-    # POP, which is refused in words
+    # POP, which is refused with a reason
     **dict.fromkeys((200050, 200051, 200052, 200053, 200054, 200055, 200151), _PULL),
     # ours: the Spark sink's SINK_STATE, _PREPARE, _COMMIT, its list of queries and their removal;
     # LIST_TIMERS; PROMOTE, GET_ACCESS; EXPLAIN_MESSAGE
@@ -382,7 +382,7 @@ ADMINISTRATIVE: Final = frozenset(
 
 
 def missing_rows(codes: Iterable[int]) -> list[int]:
-    """Request codes that nobody has said the needs of."""
+    """Request codes without a row."""
     return sorted(int(code) for code in codes if code not in ROWS)
 
 

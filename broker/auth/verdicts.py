@@ -1,4 +1,4 @@
-"""Who asks, whether he may, and the words of a denial."""
+"""Who sends a request, whether it is allowed, and the text of a denial."""
 
 from dataclasses import dataclass
 from typing import Final, NoReturn

@@ -13,9 +13,9 @@ publishes their rows as ordinary messages. What makes that happen once:
 Intent and commit are records of the log too (`ledger_log`), before and behind the rows: a replica
 that becomes the master goes by them.
 
-A commit that is cut off is finished from the intent: the log behind the intent's mark tells which
-rows are out already. A batch at or below the ledger's is not published again. Chunks that nobody
-commits stay invisible and leave with their log file; one older than the writer's timeout is
+An interrupted commit is finished from the intent: the log behind the intent's mark shows which
+rows are published already. A batch at or below the ledger's is not published again. Chunks that
+nobody commits stay invisible and leave with their log file; one older than the writer's timeout is
 refused.
 """
 
@@ -77,7 +77,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Intent:
-    """A commit that has begun."""
+    """A commit in progress."""
 
     batch: int
     log_start: int
@@ -112,13 +112,13 @@ class BatchLedger:
     # --- the file
 
     def load(self) -> None:
-        """What the file says, and what the log has since; of a replica: since it was told last."""
+        """The file's content and what the log has since; at a replica: since its last update."""
         for noted in ledger_log.noted_from(self._store, self._load_file()):
             self._follow(noted.content)
 
     def load_file(self) -> None:
-        """A slave: its master tells the rest. A log that has lost its end numbers anew from there:
-        the file must not speak of numbers that others will have."""
+        """A slave gets the rest from its master. A log that has lost its end numbers again from
+        there: the file must not speak of numbers that others will have."""
         known, end = self._load_file(), ledger_log.end_of(self._store)
         if known > end:
             self._noted_from = end
@@ -212,14 +212,14 @@ class BatchLedger:
             "notedFrom": self._noted_from,
         }
 
-    # --- what handlers ask
+    # --- called by handlers
 
     def newest(self, query: str) -> int:
         """The newest committed batch of the query; -1 when there is none."""
         return self._committed.get(query, -1)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Every query that is remembered, or whose commit has begun."""
+        """Every query that is remembered, or has a commit in progress."""
         return [
             {
                 "query": query,
@@ -410,7 +410,7 @@ class BatchLedger:
                 raise Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
                     f"the commit of {batch} stopped in the middle: {result.reason}; "
-                    "commit again, it goes on where it stopped",
+                    "commit again, it resumes where it stopped",
                 )
             self._count_put(topic, len(messages), result.size)
         return len(parts)

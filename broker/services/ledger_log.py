@@ -1,8 +1,9 @@
 """The ledger of committed batches as records of the log, so that a replica has it with the rows.
 
-A batch's `begun` stands before its rows, its `committed` behind them. A log that ends anywhere in
-between tells a new master what is left to do: nothing of the batch is there, it has to be finished,
-or it is out. Records are messages of a system topic, queue 0, that nobody subscribes.
+A batch's `begun` is written before its rows, its `committed` after them. So a log that ends
+anywhere in between shows a new master what is left to do: nothing of the batch is there, it has to
+be finished, or it is complete. Records are messages of a system topic, queue 0, without
+subscribers.
 """
 
 from collections.abc import Iterator

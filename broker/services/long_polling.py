@@ -1,7 +1,7 @@
 """Pulls that wait for a message: one table, one timer, no task for each.
 
 A hold is woken by an arrival that its filter wants, or when its time is over; either way the pull
-is run once more and answered. Holds of a client that goes away are dropped.
+runs again and is answered. Holds of a client that goes away are dropped.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class LongPolling:
         return (topic, queue_id) in self._by_queue
 
     def hold(self, hold: Hold, seconds: float) -> bool:
-        """Keep a pull for so long; False when there are too many already."""
+        """Hold a pull until its timeout; False when too many are held already."""
         if self._count >= self.holds_max or self._stopped:
             return False
         tick = hold.tick = int((self._clock.monotonic() + seconds) / TICK_S) + 1
@@ -123,7 +123,7 @@ class LongPolling:
             self._remove(hold)
 
     def stop(self) -> None:
-        """Have every hold answered, and take no more."""
+        """Answer every held pull, and hold no more."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

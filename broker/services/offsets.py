@@ -37,7 +37,7 @@ class Offsets:
         self._history = history
         self._resets: dict[str, dict[int, int]] = {}
         self._unknown: dict[str, Any] = {}
-        self._masters: dict[str, dict[int, int]] = {}  # a slave: as its master told them last
+        self._masters: dict[str, dict[int, int]] = {}  # a slave: the last ones from its master
 
     # --- the hot path
 
@@ -96,7 +96,7 @@ class Offsets:
         return bool(self._resets)
 
     def take_reset(self, group: str, topic: str, queue_id: int, pulled_at: int) -> int | None:
-        """The offset to which a consumer that pulls at `pulled_at` must go, told once."""
+        """The offset to which a consumer that pulls at `pulled_at` must go; returned once."""
         key = f"{topic}@{group}"
         queues = self._resets.get(key)
         if queues is None or (reset := queues.pop(queue_id, None)) is None:
@@ -146,7 +146,7 @@ class Offsets:
     # --- administration
 
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Set an offset that the group's next pull is told, over what it may commit before."""
+        """Set an offset for the group's next pull; commits before that pull do not replace it."""
         key = f"{topic}@{group}"
         self._resets.setdefault(key, {})[queue_id] = queue_offset
         self._table.setdefault(key, {})[queue_id] = queue_offset

@@ -35,7 +35,7 @@ class OrderLocks:
         self._by_age: dict[tuple[str, _Place], _Lock] = {}  # the longest without refreshing first
 
     def __len__(self) -> int:
-        """How many locks are kept, expired ones that nobody has asked for included."""
+        """How many locks are kept, including expired ones not yet removed."""
         return len(self._by_age)
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
@@ -91,7 +91,7 @@ class OrderLocks:
         }
 
     def _now_ms(self) -> float:
-        """Not the time of day, which may be set back: a lock that nobody refreshes must end."""
+        """Not the time of day, which may be set back: a lock that is not refreshed must end."""
         return self._clock.monotonic() * 1000
 
     def _expired(self, lock: _Lock, now_ms: float) -> bool:

@@ -135,7 +135,7 @@ class PutHooks:
 
 
 def _check_delay(message: Message) -> None:
-    """A client that asks for a delay nobody can read must not have its message at once."""
+    """An unreadable delay is refused: the message must not be delivered at once."""
     text = message.property(props.DELAY)
     if text and not (_LEVEL.fullmatch(text) and abs(int(text)) < 2**31):
         raise Refused(

@@ -59,7 +59,7 @@ class Registrar:
         with the epoch of a later master that a name server knows, and the reason it gives."""
         self._superseded = superseded
         self._epoch_told = epoch_told
-        self._epoch_max = 0  # of a master that a name server has told of
+        self._epoch_max = 0  # of the newest master that a name server has reported
         self._settings = settings
         self._clock = clock
         self._topics = topics
@@ -104,7 +104,7 @@ class Registrar:
     async def register(self) -> None:
         """Tell all name servers at the same time; those that fail are logged and tried again.
 
-        One that is slow goes on by itself: the others hear of what changes meanwhile."""
+        A slow one continues in the background and does not delay the others."""
         for link in [link for link, task in self._slow.items() if task.done()]:
             self._slow.pop(link).result()
         self._body = None
@@ -117,8 +117,8 @@ class Registrar:
         if asked:
             await asyncio.wait(asked.values(), timeout=_PATIENCE_S)
         ordered = [self._slow.pop(link).result() for link, task in asked.items() if task.done()]
-        # Of the first that has any, as upstream: they may not agree, and each change would be told
-        # to all of them at once again.
+        # Of the first that has any, as upstream: they may not agree, and each change would be
+        # reported to all of them at once again.
         if not self._settings.is_slave:  # which has its master's topics
             self._topics.set_order_topics(next(filter(None, ordered), ()))
         for link in [link for link in self.links if self._is_ourselves(link)]:

@@ -1,6 +1,6 @@
 """Searches that take long, a moment in each turn of the loop, one after the other.
 
-However many are asked for, and however many records they have to look at, others are served in
+However many results are wanted, and however many records they have to look at, others are served in
 between.
 """
 
@@ -27,7 +27,7 @@ class Searches:
 
     def start(self, search: Search, done: Done, is_wanted: Callable[[], bool]) -> None:
         """Call `done` with what is found, or with the error that ended it: at once when that
-        takes no longer than a moment. Given up when nobody wants it any more."""
+        takes no longer than a moment. Cancelled when its client is gone."""
         self._waiting.append((search, done, is_wanted))
         if len(self._waiting) == 1:
             self._resume()

@@ -86,7 +86,7 @@ def _window(first: Note, last: Note, column: int) -> dict[str, float]:
     }
 
 
-# 315's names -> which table, and whether the size is asked for.
+# 315's names -> which table, and whether they mean the size.
 STATS_NAMES: Final = {
     "TOPIC_PUT_NUMS": ("put", False),
     "TOPIC_PUT_SIZE": ("put", True),
@@ -130,7 +130,7 @@ class Stats:
     # --- the hot path
 
     def add_put(self, topic: str, messages: int, size: int, requests: int = 1) -> None:
-        """What so many sends brought was stored."""
+        """Count stored sends."""
         counter = self._puts.get(topic)
         if counter is None:
             counter = self._puts[topic] = Counter(self._clock.now_ms())
@@ -213,7 +213,7 @@ class Stats:
         return counter.rate(self._clock.now_ms()) if counter else 0.0
 
     def rates(self, seconds: float) -> tuple[float, float, float, float]:
-        """Per second over the last so many: puts, messages got, pulls with, pulls without."""
+        """Rates over the last seconds: puts, messages read, pulls with and without messages."""
         now = self._rate_note()
         first = self._rates[0]
         for note in self._rates:

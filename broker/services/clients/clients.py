@@ -84,7 +84,7 @@ class Clients:
         return sorted({*known.client_ids(), *absent}) if absent else known.client_ids()
 
     def list_body(self, group: str) -> bytes | None:
-        """The answer to GET_CONSUMER_LIST_BY_GROUP; None when nobody of the group is here."""
+        """The answer to GET_CONSUMER_LIST_BY_GROUP; None when no member of the group is here."""
         known = self._consumers.get(group)
         if known is None:
             return None
@@ -97,7 +97,7 @@ class Clients:
         return known.subscriptions.get(topic) if known else None
 
     def knows_subscriptions(self, group: str, connection: Peer) -> bool:
-        """Whether this member has told what it subscribes, and no pull speaks of anything newer."""
+        """Whether this member has sent its subscriptions, and no pull had newer ones."""
         known = self._consumers.get(group)
         if known is None or known.outdated:
             return False
@@ -173,7 +173,7 @@ class Clients:
         )
 
     def notify(self, group: str) -> None:
-        """Tell every member, the newcomer too, to share the queues anew."""
+        """Ask every member, the new one too, to rebalance."""
         known = self._consumers.get(group)
         if (
             known is None
@@ -334,7 +334,7 @@ class Clients:
         self._returning.load()
 
     def stop(self) -> None:
-        """Before connections are closed: nobody is to share the queues of those that go first."""
+        """Before connections are closed: members must not take over the queues of closed ones."""
         self._stopping = True
         self._returning.save(
             {

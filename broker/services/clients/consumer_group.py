@@ -60,7 +60,7 @@ class ConsumerGroup:
         self._turn = 0
         self._wanted: dict[str, Counter[object]] = {}  # topic -> what is wanted -> by how many
         self._shapes: dict[str, frozenset[object]] = {}  # of topics that members want differently
-        self._telling = 0  # members that have told what they subscribe
+        self._subscribed = 0  # members that have sent their subscriptions
 
     def describe(self, data: ConsumerData) -> None:
         self.consume_type = data.consume_type
@@ -109,11 +109,11 @@ class ConsumerGroup:
         return self._list_body
 
     def _count(self, subscriptions: dict[str, Subscription], step: int) -> None:
-        self._telling += step if subscriptions else 0
+        self._subscribed += step if subscriptions else 0
         for topic, subscription in subscriptions.items():
             counts = self._wanted.setdefault(topic, Counter())
             counts[subscription.selects] += step
-            counts += Counter()  # drops those that nobody wants any more
+            counts += Counter()  # drops those without a subscriber
             if not counts:
                 del self._wanted[topic]
 
@@ -130,9 +130,9 @@ class ConsumerGroup:
         self._find_conflicts()
 
     def _newest_of(self, topic: str) -> Subscription | None:
-        """By the clients' own number, the last told of equal ones; None: nobody wants it."""
+        """The one with the greatest version, of equal ones the latest; None: no member has it."""
         heap = self._newest.get(topic, [])
-        if len(heap) > 2 * self._telling + 16:  # most are of members that have gone
+        if len(heap) > 2 * self._subscribed + 16:  # most are of members that have gone
             heap[:] = [entry for entry in heap if self._counts(topic, entry[2], entry[3])]
             heapq.heapify(heap)
         while heap and not self._counts(topic, heap[0][2], heap[0][3]):
@@ -161,7 +161,7 @@ class ConsumerGroup:
     def _shape_of(self, topic: str) -> frozenset[object]:
         """The different wishes of the members, None for "not at all"; empty when they agree."""
         counts = self._wanted[topic]
-        all_tell = self.consume_type != CONSUME_PASSIVELY or counts.total() == self._telling
+        all_tell = self.consume_type != CONSUME_PASSIVELY or counts.total() == self._subscribed
         if is_retry_topic(topic) or (len(counts) == 1 and all_tell):
             return frozenset()
         return frozenset(counts) if all_tell else frozenset(counts) | {None}

@@ -53,7 +53,7 @@ class Returning:
         for group, members in (groups if isinstance(groups, dict) else {}).items():
             if isinstance(members, dict) and members:
                 self._expected[str(group)] = {str(id_): str(of) for id_, of in members.items()}
-        for name in (path, path + ".bak"):  # after a crash an old list would tell nothing true
+        for name in (path, path + ".bak"):  # after a crash an old list would be wrong
             if disk.exists(name):
                 disk.unlink(name)
 
@@ -86,7 +86,7 @@ class Returning:
         return expected
 
     def give_up(self, *, sdk_only: bool) -> list[str]:
-        """The moment is over; the groups that somebody has not come back to."""
+        """The grace period is over; returns the groups whose members have not all returned."""
         late = [
             (group, client_id)
             for group, members in self._expected.items()

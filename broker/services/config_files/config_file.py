@@ -71,7 +71,7 @@ def as_bool(value: Any, default: bool) -> bool:
 
 
 class ConfigFile:
-    """Saves `snapshot()` to `path` when told that something changed."""
+    """Saves `snapshot()` to `path` after a change was reported."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class ConfigFile:
                 self._written = number
 
     async def run(self, pause_s: float = _QUIET_S) -> None:
-        """Save what was put off, `pause_s` after the first change; ends by cancellation."""
+        """Save deferred changes, `pause_s` after the first change; ends by cancellation."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -132,7 +132,7 @@ class ConfigFile:
         try:
             await asyncio.to_thread(self._write, self._take())
         except asyncio.CancelledError:
-            self._dirty = True  # a thread that had not begun yet never will
+            self._dirty = True  # a thread that had not started never will
             raise
         except OSError as error:
             self._reports.disk_error(

@@ -1,4 +1,4 @@
-"""<name>.json.journal on disk: a file of fixed length, begun anew after each JSON file.
+"""<name>.json.journal on disk: a file of fixed length, restarted after each JSON file.
 
 Nothing has to be emptied: the first line written after a new JSON file names it, and what an
 earlier use left behind that line is not of its chain of checksums (`protocol.config_journal`).
@@ -130,7 +130,7 @@ class JournalFile:
         return True
 
     def remove(self) -> None:
-        """The JSON file is on disk and no more changes come."""
+        """The JSON file is on disk and no further changes come."""
         self.is_open = False
         self._close()
         if self._disk.exists(self.path):
@@ -147,7 +147,7 @@ def load_with_journal(path: str, disk: Disk) -> tuple[dict[Any, Any] | None, boo
     lacks those. OSError when the system does not let us read what may be whole.
 
     What a killed process left may be in the page cache alone, and after a failed sync for ever. So
-    the folder is synced, and the changes are written anew."""
+    the folder is synced, and the changes are written again."""
     content, data = read_json(path, disk)
     if content is not None:
         disk.syncdir(os.path.dirname(path))

@@ -23,7 +23,7 @@ _real_disk = RealDisk()
 
 def load_json(path: str, *, disk: Disk = _real_disk, strict: bool = False) -> dict[Any, Any] | None:
     """The object in the file; from `.bak`, with a warning, when the file is unreadable. `strict`:
-    nobody changes it by hand, so one that does not match its checksum is unreadable, too.
+    it is not edited by hand, so one that does not match its checksum is unreadable, too.
 
     OSError when the system does not let us read what may be whole."""
     return read_json(path, disk, strict=strict)[0]
@@ -86,14 +86,14 @@ def save_json(path: str, value: dict[Any, Any], *, disk: Disk = _real_disk) -> N
 
 
 def save_private_json(path: str, value: dict[Any, Any], disk: Disk) -> None:
-    """The same for secrets: nobody else may read the file."""
+    """The same for secrets: only the owner may read the file."""
     make_folder(disk, os.path.dirname(path))
     disk.write_small(path + ".tmp", seal(fastjson.dumps(value, indent=1)), PRIVATE)
     put_in_place(path, disk)
 
 
 def write_fresh(path: str, data: bytes, disk: Disk) -> None:
-    """Have what `path` shall hold on disk, under another name."""
+    """Write and sync the new content of `path` under another name."""
     make_folder(disk, os.path.dirname(path))
     disk.write_small(path + ".tmp", data)
 

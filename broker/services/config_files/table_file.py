@@ -6,7 +6,7 @@ saved together, in the journal beside the JSON file (`journal_file`). So what a 
 on what has changed, not on the size of the table. The JSON file, which other brokers and people
 read, is written `QUIET_S` later, or later still, so that writing it takes 1 / `WHOLE_SHARE` of the
 time at most; and by a stop, which leaves no journal. Its text is made on the loop in slices of
-`table_text.SLICE_S` while the table goes on changing: what changes meanwhile is saved again, in the
+`table_text.SLICE_S` while the table keeps changing: what changes meanwhile is saved again, in the
 new journal. Those who wait are answered in the turns of the other work that can wait.
 """
 
@@ -181,7 +181,7 @@ class TableFile:
 
     async def _round(self, worker: Worker) -> None:
         """Answer those who wait by way of the journal; write the JSON file when its time has come,
-        which saves the changes for which nobody waits, too."""
+        which saves the changes without waiters, too."""
         is_time = self._clock.monotonic() >= self._whole_at
         if self._journal.is_open and self._unsaved and (self._waiting or not is_time):
             await self._save(worker, self._changes_text, self._append, self._appended)

@@ -5,7 +5,7 @@ times only grow, unless the clock is set back. Then:
 
 - A message is due no later than any behind it, which was accepted later: no message of a clock
   that was ahead keeps the others back.
-- Messages that seem to have been accepted in the future go on by the clock that accepted them, as
+- Messages whose store time is in the future keep the clock that accepted them, as
   far as it is known: it is taken to run on from the newest of them. They come when the time of day
   reaches their deliver time or when they have waited their level's time, whichever is first, and
   never early.

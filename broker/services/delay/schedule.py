@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("aerobee.schedule")
 
-BATCH_MAX: Final = 256  # messages of one level put at once, before the next level has its turn
+BATCH_MAX: Final = 256  # messages of one level put at once, before the next level
 IDLE_S: Final = 60.0
 RETRY_MS: Final = 100
 FAILED_RETRY_S: Final = 1.0
@@ -67,7 +67,7 @@ class Schedule:
         # Log before and after the copies, level, next.
         self._unflushed: deque[tuple[int, int, int, int]] = deque()
         self._mark = 0  # copies before this place of the log are counted in the saved file
-        self._mark_max = -1  # a slave: the same at its master; -1: not told
+        self._mark_max = -1  # a slave: the same at its master; -1: unknown
         self._wake = Wake()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -82,7 +82,7 @@ class Schedule:
             self._next[as_int(level, 0)] = as_int(queue_offset, 0)
         mark = as_int(content.get(_MARK), -1)
         if not content and self._store.disk.exists(self.file.path):
-            mark = 0  # it is damaged: the copies in the log tell all of it
+            mark = 0  # it is damaged: rebuild from the copies in the log
         self._pass_delivered(origins_since(self._store, mark if mark >= 0 else None))
         self._durable = dict(self._next)
         self._mark = max(mark, 0)
@@ -149,7 +149,7 @@ class Schedule:
         self._tasks.clear()
 
     def save(self) -> None:
-        """The last word, after the store's stop: nothing that was delivered is delivered again."""
+        """The final save, after the store's stop: nothing that was delivered is delivered again."""
         self.file.save()
 
     async def _run(self) -> None:

@@ -230,7 +230,7 @@ class Filters:
                 topic=topic,
                 reason=refused.remark,
             )
-        if known.dead_ms == 0:  # nobody is connected yet
+        if known.dead_ms == 0:  # no member is connected yet
             known.dead_ms = max(self._clock.now_ms() - DEAD_AT_LOAD_MS, known.born_ms)
         return known
 

@@ -100,7 +100,7 @@ def compressed_slices(
 def _topic_text(config: TopicConfig, perm_mask: int) -> bytes:
     numbers = f"{config.read_queue_nums} {config.write_queue_nums} {config.perm & perm_mask}"
     text = f"{config.name} {numbers} {config.topic_filter_type}"
-    if config.attributes:  # 4.9 reads a topic with five words only
+    if config.attributes:  # 4.9 reads a topic of exactly five fields
         text += " " + fastjson.dumps(config.attributes).decode()
     return text.encode()
 
@@ -111,7 +111,7 @@ def _slices_of(topics: Mapping[str, TopicConfig]) -> Iterator[list[str]]:
 
 
 def topic_queues_from_route(body: bytes | memoryview) -> list[QueueData]:
-    """The queues in a TopicRouteData, with which a topic can be registered by itself."""
+    """The queues in a TopicRouteData, with which a single topic can be registered."""
     content = fastjson.loads(body) if body else {}
     queues = content.get("queueDatas") if isinstance(content, dict) else None
     return [

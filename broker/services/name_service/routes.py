@@ -108,7 +108,7 @@ def _no_epoch() -> int:
     return 0
 
 
-def _nobody_cares(_epoch: int, _address: str) -> None:
+def _ignored(_epoch: int, _address: str) -> None:
     """There is no local master."""
 
 
@@ -122,11 +122,11 @@ class Local:
     permission: Callable[[], int]
     broker_id: int = MASTER_ID
     epoch: Callable[[], int] = _no_epoch
-    superseded: Callable[[int, str], None] = _nobody_cares  # a master of a later epoch, its address
+    superseded: Callable[[int, str], None] = _ignored  # a master of a later epoch, its address
 
 
 class Routes:
-    """All routes. `local_address` in the questions is ours as the asking client shall dial it."""
+    """All routes. `local_address` is our own, as the asking client can reach it."""
 
     def __init__(self, clock: Clock, local: Local | None = None) -> None:
         self._clock = clock
@@ -141,7 +141,7 @@ class Routes:
     # --- questions
 
     def queues(self, topic: str) -> list[QueueData]:
-        """Where the topic is; empty when nobody has it."""
+        """Where the topic is; empty when no broker has it."""
         found = dict(self._queues.get(topic, {}))
         local = self._local_queues(topic)
         if local is not None and not self.local_is_superseded:
@@ -307,9 +307,9 @@ class Routes:
             self.local.superseded(new.epoch, new.address)
 
     def _forget_old_selves(self, new: Registration) -> bool:
-        """Drop what the broker was before it was configured anew; whether it was at this key.
+        """Drop the broker's entry from before it was reconfigured; whether it was at this key.
 
-        An entry that nobody refreshes any more would take the new one's routes along one day."""
+        An entry that is no longer refreshed would remove the new one's routes when it expires."""
         at_key = False
         for key, live in list(self._live.items()):
             known = live.registration

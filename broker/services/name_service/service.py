@@ -1,4 +1,4 @@
-"""The name service as its handlers see it: routes, key-value table, and what it may tell whom."""
+"""The name service as its handlers see it: routes, key-value table, and which client sees what."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NameService:
     clock: Clock
     routes: Routes
     kv: KvConfig
-    address_for: Callable[[Peer], str]  # the local broker's, as this client shall dial it
+    address_for: Callable[[Peer], str]  # the local broker's, as this client can reach it
     ha_address_of: Callable[[str], str] = str  # its replication port, beside that address
     registrations: InOrder = field(default_factory=InOrder)  # of other brokers, and their ends
 
@@ -42,7 +42,7 @@ class NameService:
             self.routes.drop_silent()
 
     def route(self, topic: str, local_address: str) -> dict[str, Any] | None:
-        """TopicRouteData, or None for a topic that nobody has."""
+        """TopicRouteData, or None for a topic that no broker has."""
         queues = self.routes.queues(topic) or self._retry_queues_to_come(topic)
         brokers = []
         for data in queues:
@@ -71,7 +71,7 @@ class NameService:
         """The queue that the retry topic of a new group will have.
 
         Consumers ask for it just before the first heartbeat, which makes the topic, and then not
-        for half a minute: told that it does not exist, they would get their first retry that late.
+        for half a minute: after "does not exist" their first retry would come that late.
         """
         local = self.routes.local
         if (

@@ -1,4 +1,4 @@
-"""Which delayed messages were delivered, told by the copies that were delivered.
+"""Which delayed messages were delivered, by the delivered copies in the log.
 
 The progress of delay levels and timers is saved now and then; a crash comes in between. So every
 copy that they put says of which record it was made: the complement of that record's physical offset
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("aerobee.services")
 
-MARK_BYTES: Final = 64 << 20  # so much log may follow a mark before it is saved anew
+MARK_BYTES: Final = 64 << 20  # this much log may follow a mark before it is saved again
 _LOOK_S: Final = 10.0
 _BLOCK_RECORDS: Final = 8192
 _SYS_FLAG: Final = head_part("sys_flag")
@@ -54,8 +54,8 @@ def origin_of(record: memoryview) -> int | None:
 def origins_since(store: "MessageStore", mark: int | None) -> set[int]:
     """The physical offsets of the records whose copies stand in the log from `mark` on.
 
-    None: no mark was saved. Then the log is new, or a Java broker's, whose copies tell nothing: it
-    is read if it is short."""
+    None: no mark was saved. Then the log is new, or a Java broker's, whose copies have no origin:
+    it is read if it is short."""
     origins: set[int] = set()
     end = store.max_physical_offset
     if mark is None:
@@ -100,7 +100,7 @@ def _read_file(file: MappedFile, position: int, end: int, origins: set[int]) -> 
 
 
 def _read_one_by_one(file: MappedFile, position: int, end: int, origins: set[int]) -> int:
-    """Records that are none for a block; where to go on."""
+    """Records that a block scan cannot take; returns where to continue."""
     try:
         for number, record in enumerate(
             scan_records(file.view, file.start, position, end, check_crc=False)
@@ -120,7 +120,7 @@ def _read_one_by_one(file: MappedFile, position: int, end: int, origins: set[int
 async def keep_mark_near(
     store: "MessageStore", mark: Callable[[], int], save: Callable[[], None]
 ) -> None:
-    """Have the mark saved anew when much log has followed it, also when nothing is delivered: a
+    """Save the mark again when much log has followed it, also when nothing is delivered: a
     start does not have to read it all. Ends by cancellation."""
     while True:
         await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""Stored messages taken up again: read by their place in the log, put anew somewhere else."""
+"""Stored messages put again: read by their offset in the log, put to another queue."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.services")
 
 QUEUE_ID_MAX: Final = 1 << 20
-BATCH_BYTES_MAX: Final = 4 << 20  # put at once, before the event loop has its turn
+BATCH_BYTES_MAX: Final = 4 << 20  # put at once, before the event loop runs again
 CountPut = Callable[[str, int, int], None]  # topic, messages, bytes: for the broker's figures
 # What no later try will mend.
 HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
@@ -106,7 +106,7 @@ def again(stored: StoredMessage, topic: str, queue_id: int, properties: str) -> 
 
 
 def real_place(stored: StoredMessage) -> tuple[str, int] | None:
-    """Topic and queue that the message is meant for; None when it does not say so soundly."""
+    """Topic and queue that the message is meant for; None when its properties are not valid."""
     topic = stored.property(props.REAL_TOPIC)
     queue_id = stored.property(props.REAL_QID)
     if not topic or not queue_id or resource_names.topic_problem(topic):

@@ -44,7 +44,7 @@ log = structlog.get_logger("aerobee.timers")
 class TimerCheckpoint(NamedTuple):
     """The fields, in their order."""
 
-    read_ms: int = 0  # the first second that has not had its turn
+    read_ms: int = 0  # the first second that is not done
     log_end: int = 0  # of the timer log
     queue_offset: int = 0  # the next message of rmq_sys_wheel_timer
     master_queue_offset: int = 0

@@ -22,12 +22,12 @@ from aerobee.protocol.names import TIMER_TOPIC
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
-BATCH_MAX: Final = 256  # messages put at once, before the event loop has its turn
+BATCH_MAX: Final = 256  # messages put at once, before the event loop runs again
 RETRY_MS: Final = 100
 
 
 class _Fired(NamedTuple):
-    """A timer that has its turn."""
+    """A timer that is due."""
 
     place: Place
     counts: bool  # among those that wait
@@ -51,7 +51,7 @@ class TimerDelivery:
         self._log = timer_log
         self._count_put = count_put
         self._counts = counts
-        self.last = FIRST_PLACE  # that has had its turn
+        self.last = FIRST_PLACE  # the last one done
         self.count = 0  # timers that were pending and have had their turn
         self.known: set[int] = set()  # records whose timers fired before the start ...
         self.known_from = 0  # ... their copies stand in the store's log from here on

@@ -83,7 +83,7 @@ class Enqueue:
         self.pending = 0
         self.noted: set[int] = set()  # records that will be read again, but have units
         self.skip_before_ms = 0  # timers due before this were delivered long ago
-        self._superseded: set[int] = set()  # records to be read anew that have rolled since
+        self._superseded: set[int] = set()  # records of a rebuild that have rolled since
 
     def start_at(self, queue_offset: int, log_end: int, pending: int) -> None:
         """Read from here on; `log_end`: the queue is whole once dispatched so far."""
@@ -91,7 +91,7 @@ class Enqueue:
         self._complete_at = log_end
         self.pending = pending
 
-    def read_anew(self, skip_before_ms: int) -> None:
+    def rebuild(self, skip_before_ms: int) -> None:
         """No unit is left of what is to be read: of a far timer that has rolled, its last record
         is the timer."""
         self.skip_before_ms = skip_before_ms
@@ -140,7 +140,7 @@ class Enqueue:
     def step(self, now_ms: int, live: Mapping[int, TimerSlot], read_second: int) -> bool:
         """Take in some messages; False when one that is due could not be delivered.
 
-        `live`: the seconds that are in memory, to which new timers must be told."""
+        `live`: the seconds that are in memory, to which new timers must be added."""
         found = self._read_queue(self.queue_offset)
         try:
             timers = [
@@ -195,10 +195,10 @@ class Enqueue:
         origin = carried_from(properties)
         if origin is None:
             return False
-        # When timers are read anew, no unit points to it: it is the timer, unless the one that it
+        # In a rebuild no unit points to it: it is the timer, unless the one that it
         # comes from is there and was read as that.
-        anew = self.skip_before_ms > 0
-        return not anew or origin >= self._store.min_physical_offset
+        is_rebuild = self.skip_before_ms > 0
+        return not is_rebuild or origin >= self._store.min_physical_offset
 
     def _add_noted(self, timer: Timer, now_ms: int) -> None:
         """A unit in no second's chain, and of a time that is over, also for upstream."""

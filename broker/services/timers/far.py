@@ -4,8 +4,8 @@ They would wait for years. Those that were set with a delay, or with a time that
 than `timerMaxDelaySec` allows, go on by the clock that accepted them: it is taken to run on from
 its last known time, which is never later than what it would show, so none is early. The same holds
 for a start with a clock that is wrong for a moment (a machine without a battery begins in 1970).
-When one is due, it is noted anew in the second that runs, and fires there. Timers with a time of
-day that is possible are noted anew to wait for it.
+When one is due, it is noted again in the running second, and fires there. Timers with a possible
+time of day are noted again to wait for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -108,7 +108,7 @@ class FarTimers:
 
     @property
     def live(self) -> dict[int, TimerSlot]:
-        """The far second that is in memory, to which new timers must be told."""
+        """The far second that is in memory, to which new timers must be added."""
         return {} if self._slot is None else {self._slot.second: self._slot}
 
     def give_up(self, second: int) -> TimerSlot | None:
@@ -131,7 +131,7 @@ class FarTimers:
             self._slot = self._take_slot(wheel.far_seconds[0])
         places = self._due_places(self._slot, clock_ms)
         if places:
-            self._note_anew(places, self._slot, now_ms, second, live)
+            self._note_again(places, self._slot, now_ms, second, live)
         if clock_ms >= (self._slot.second + 1) * 1000 and not self._slot.waiting:
             wheel.forget(self._slot.second)
             self._passed(self._slot.second)
@@ -148,7 +148,7 @@ class FarTimers:
             slot.pop()
         return places
 
-    def _note_anew(
+    def _note_again(
         self,
         places: list[Place],
         slot: TimerSlot,

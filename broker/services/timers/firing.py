@@ -6,7 +6,7 @@ to a Java broker and come from one at any moment. When a second comes, its chain
 messages are put to their topics in the order of their times. Memory does not grow with the timers:
 only the second that runs is held.
 
-Far timers roll: before their records are removed by age they are put anew, with TIMER_ROLL_TIMES.
+Far timers roll: before their records expire they are put again, with TIMER_ROLL_TIMES.
 """
 
 import asyncio
@@ -194,14 +194,14 @@ class Timers:
             self._far.note_clock(max(found.far_clock_ms, self.checkpoints.old_clock_ms))
         if self.log.end < point.log_end:
             log.warning(
-                "the timer log is gone or damaged: timers are read anew from the store",
+                "the timer log is gone or damaged: timers are read from the store again",
                 sound_up_to=self.log.end,
                 was=point.log_end,
             )
             queue_offset = self._behind(found.last_physical_offset)
         self._enqueue.start_at(queue_offset, end, found.timers)
         if self.log.end < point.log_end:
-            self._enqueue.read_anew(point.read_ms)
+            self._enqueue.rebuild(point.read_ms)
         if found.timers:
             log.info("timers are pending", timers=found.timers)
         else:
@@ -270,7 +270,7 @@ class Timers:
         return self._clock.now_ms() < (slot.second + 1) * 1000
 
     def save(self) -> None:
-        """The last word, after the store's stop: nothing that was delivered is delivered again."""
+        """The final save, after the store's stop: nothing that was delivered is delivered again."""
         if self._slot is not None and not self._slot.waiting:
             self._read_second, self._slot = self._slot.second + 1, None
         self._sync()
@@ -343,7 +343,7 @@ class Timers:
         return far_ms if due_ms is None else min(due_ms, far_ms)
 
     def _follow_clock_back(self, now_ms: int) -> None:
-        """Seconds that have had their turn come once more; timers set from now on fire in them."""
+        """Seconds that were done run again; timers set from now on fire in them."""
         log.warning("the clock was set back: timers follow it", second=self._second, now_ms=now_ms)
         self._passed.append(Passed(0, self._second, self.log.end))
         if self._slot is not None:

@@ -9,7 +9,7 @@ setting that was lowered, in a Java broker's store, when the disk forces files o
     4  once the timer log is on disk, the file may go
 
 A unit is the only thing that fires, so a timer fires once wherever a crash comes. A power failure
-in step 3 may tear a unit, or lose its change after it has fired: the journal tells a start.
+in step 3 may tear a unit, or lose its change after it has fired: a start finds it in the journal.
 """
 
 from collections import deque
@@ -99,7 +99,7 @@ class TimerKeeper:
             unit = self._log.read(move.position)
             if unit is None or unit.slot_ms != move.slot_ms:
                 continue
-            # It shall point to what fired, for the next start, which has no journal; a torn one
+            # It must point to what fired, for the next start, which has no journal; a torn one
             # to the copy.
             place = (unit.physical_offset, unit.record_size)
             if place not in (has_fired or (was, new)):

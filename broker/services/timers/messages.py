@@ -55,7 +55,7 @@ def leg(deliver_ms: int, now_ms: int, window_ms: int) -> tuple[int, int]:
     left_ms = deliver_ms - now_ms
     if left_ms < window_ms:
         return MAGIC_DEFAULT, deliver_ms
-    # Not to the very end of what is left: the last leg shall not be a short one.
+    # Not to the very end of what is left, so that the last leg is not a short one.
     short = left_ms - window_ms < window_ms // 3
     return MAGIC_DEFAULT | MAGIC_ROLL, now_ms + (window_ms // 2 if short else window_ms)
 
@@ -91,7 +91,7 @@ def message_of(store: "MessageStore", unit: Unit) -> StoredMessage | None:
 
 
 def unit_deliver_ms(store: "MessageStore", unit: Unit) -> int:
-    """When a unit is due; upstream's tell only the second."""
+    """When a unit is due; upstream's units have only the second."""
     if unit.deliver_ms:
         return unit.deliver_ms
     message = None if unit.magic & MAGIC_ROLL else message_of(store, unit)
@@ -140,7 +140,7 @@ def rolled(message: StoredMessage) -> Message:
 
 def as_timer(message: StoredMessage, deliver_ms: int, tick_ms: int) -> Message:
     """A delayed message, which says where it is meant for, as a timer of this time. Its level gets
-    another name: a Java broker would delay it once more when it fires."""
+    another name: a Java broker would delay it again when it fires."""
     text = put_again.own_properties(message)
     level = props.get(text, props.DELAY) or ""
     text = props.remove(text, props.DELAY, props.TIMER_DEL_UNIQKEY, props.TIMER_CARRIED_FROM)
@@ -173,7 +173,7 @@ def _not_carried(properties: str) -> str:
 
 
 def _with_note(properties: str, name: str, value: int) -> str:
-    """With a property that only tells something: left out where it would make the message too long
+    """With an informative property: left out where it would make the message too long
     to be put_again, which was taken once."""
     longer = props.put(properties, name, str(value))
     fits = len(longer.encode()) + CRC_PROPERTY_SIZE + 1 <= props.PROPERTIES_SIZE_MAX

@@ -16,7 +16,7 @@ _MOVE: Final = Struct(">6q")
 
 
 class Move(NamedTuple):
-    """A unit of the timer log, the record that it points to, and the one that it shall."""
+    """A unit of the timer log, the record that it points to, and its new record."""
 
     position: int
     slot_ms: int

@@ -2,7 +2,7 @@
 is built from it.
 
 The log may come from a Java broker with another precision, whose chains are of other slots, or hold
-a timer twice after a kill there. Then the pending units are appended anew, each once, in chains of
+a timer twice after a kill there. Then the pending units are appended again, each once, in chains of
 seconds.
 """
 
@@ -109,7 +109,7 @@ def recover(
     if _is_chained(found):
         _fill(wheel, found)
     else:
-        log.warning("the timers' chains are written anew", timers=len(found.position))
+        log.warning("the timers' chains are rewritten", timers=len(found.position))
         _rechain(timer_log, wheel, found)
     first = int(found.second.min(initial=passed[0].end))
     far = found.written_ms[found.second >= wheel.far_from]

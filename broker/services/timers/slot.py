@@ -49,7 +49,7 @@ class TimerSlot:
         return place if late is None or place < late else late
 
     def pop(self) -> None:
-        """The one that `peek` showed has had its turn."""
+        """Remove the one that `peek` returned."""
         if self._late and self._late[0] == self.peek():
             heapq.heappop(self._late)
         else:

@@ -7,7 +7,7 @@
 
 The deliver time has 48 bits; the 16 before it are a sum of the unit (0: none, it is upstream's), by
 which a flipped bit is found. It leaves out what `repoint` changes: offset and size of the record,
-which tell themselves whether they are right, and the mark of that.
+which have checksums of their own, and the mark of that.
 
 A file ends with a blank unit when less than a unit and a blank fit. Files are written by calls,
 never through a map: a full disk is an error then, not the end of the process. Blocks are allocated
@@ -29,7 +29,7 @@ from aerobee.protocol.files.record_layout import BLANK_MAGIC
 UNIT: Final = Struct(">iqiqiqiiq")
 UNIT_SIZE: Final = UNIT.size
 MAGIC_DEFAULT: Final = 1
-MAGIC_ROLL: Final = 2  # to be put anew, not delivered: its time is far
+MAGIC_ROLL: Final = 2  # to be put again, not delivered: its time is far
 MAGIC_DELETE: Final = 4  # recalls another timer of the same second
 MAGIC_CARRIED: Final = 8  # points to a record that its own was stored again as
 MAGIC_NOTED: Final = 12  # no timer: says only how far the topic's queue was read
@@ -106,7 +106,7 @@ class Unit(NamedTuple):
     slot_ms: int  # in the second under which it is kept
     physical_offset: int
     record_size: int
-    deliver_ms: int  # 0: only its record tells, it was written by upstream
+    deliver_ms: int  # 0: only its record has it, it was written by upstream
 
 
 class TimerLog:
@@ -143,7 +143,7 @@ class TimerLog:
                 self._unsynced.add(start)
                 if is_short:
                     self._files[start].extend(self._file_size)
-            else:  # of another mappedFileSizeTimerLog: all are read anew from the store
+            else:  # of another mappedFileSizeTimerLog: all are read from the store again
                 self._disk.unlink(self._path(start))
         self.end = next(iter(self._files), 0)
 

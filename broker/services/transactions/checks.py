@@ -1,4 +1,4 @@
-"""The check loop: asks producers about transactions that nobody has ended."""
+"""The check loop: asks producers about open transactions."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from aerobee.protocol.wire.command import Command
 log = structlog.get_logger("aerobee.transactions")
 
 BEHIND_MAX: Final = 10_000  # half messages that ended after an open one, then it is brought up
-_BREATH: Final = 64  # half messages looked at before the event loop has its turn
+_PER_TURN: Final = 64  # half messages checked before the event loop runs again
 
 
 class TransactionChecks:
@@ -37,7 +37,7 @@ class TransactionChecks:
         self._settings = settings
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._nobody: set[str] = set()  # groups without a producer, said once
+        self._unreachable: set[str] = set()  # groups without a producer that were logged
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="transaction-checks")
@@ -77,7 +77,7 @@ class TransactionChecks:
                 self._try(root, half, now_ms)
                 looked_at_bytes += half.size
             looked_at += 1
-            if looked_at >= _BREATH or looked_at_bytes >= put_again.BATCH_BYTES_MAX:
+            if looked_at >= _PER_TURN or looked_at_bytes >= put_again.BATCH_BYTES_MAX:
                 looked_at = looked_at_bytes = 0
                 yield
         transactions.commit_progress()
@@ -104,12 +104,12 @@ class TransactionChecks:
         group = half.property(props.PGROUP) or ""
         producer = self._clients.producer_channel(group)
         if producer is None:
-            if group not in self._nobody:
-                self._nobody.add(group)
+            if group not in self._unreachable:
+                self._unreachable.add(group)
                 log.warning("nobody can be asked about a transaction", producer_group=group)
             self._bring_up(root, half, checks)
             return
-        self._nobody.discard(group)
+        self._unreachable.discard(group)
         copied = self._transactions.copy(root, half, checks + 1)
         if copied is not None:
             producer.send_oneway(check_request(half, copied, settings.broker_name))

@@ -17,8 +17,8 @@ _AT_ONCE: Final = 64
 
 
 class TransactionKeeper:
-    """Copies half messages as a check does, without asking anybody. A kill between the copy and its
-    op leaves two copies of one root: the newer one counts."""
+    """Copies half messages as a check does, without asking a producer. A kill between the copy and
+    its op leaves two copies of one root: the newer one counts."""
 
     kind = "half"
 

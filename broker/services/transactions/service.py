@@ -2,10 +2,10 @@
 
 All state is in two queues and two offsets of group CID_RMQ_SYS_TRANS, as in every RocketMQ:
 RMQ_SYS_TRANS_HALF_TOPIC holds the half messages, RMQ_SYS_TRANS_OP_HALF_TOPIC the queue offsets of
-those that are done. A check appends the half message anew (with one more check counted) and marks
-the old copy as done; every copy tells its first one's queue offset, the transaction's root. So a
-transaction is open as long as its root is in `_open`, whichever copy a producer's word is about,
-and a second word for it finds it closed: it is delivered once.
+those that are done. A check appends the half message again (with one more check counted) and marks
+the old copy as done; every copy names the first one's queue offset, the transaction's root. So a
+transaction is open as long as its root is in `_open`, whichever copy a producer ends, and a second
+end finds it closed: it is delivered once.
 """
 
 from bisect import bisect
@@ -52,7 +52,7 @@ Put = Callable[[Sequence[Message]], list[PutResult]]
 
 
 class EndRequest(NamedTuple):
-    """A producer's word about a half message."""
+    """A producer's commit or rollback of a half message."""
 
     group: str
     queue_offset: int
@@ -100,7 +100,7 @@ class Transactions:
             self.prepare()  # a commit that lacks its op gets it before anything else is stored
 
     def is_open(self, half: StoredMessage) -> bool | None:
-        """Whether nobody has ended this half message's transaction; None: not known yet."""
+        """Whether this half message's transaction is still open; None: not known yet."""
         if not self.prepare():
             return None
         if half.queue_offset >= self._read:
@@ -318,7 +318,7 @@ class Transactions:
         return nsmallest(count, found, key=lambda pair: pair[1])
 
     def carry(self, root: int, half: StoredMessage) -> PutResult | None:
-        """Append the half message anew because its file is to go; None when that failed."""
+        """Append the half message again because its file expires; None when that failed."""
         checks = half.property(props.TRANSACTION_CHECK_TIMES) or "0"
         copied = self.copy(root, half, checks, self._store.put_again)
         if copied is not None:
@@ -328,7 +328,7 @@ class Transactions:
     def copy(
         self, root: int, half: StoredMessage, checks: int | str, put: Put | None = None
     ) -> PutResult | None:
-        """Append the half message anew, with its count of checks; None when that failed."""
+        """Append the half message again, with its count of checks; None when that failed."""
         text = props.put(put_again.own_properties(half), props.TRANSACTION_CHECK_TIMES, str(checks))
         text = props.put(text, props.TRAN_PREPARED_QUEUE_OFFSET, str(root))
         message = put_again.again(half, TRANSACTION_HALF_TOPIC, QUEUE_ID, text)
@@ -341,7 +341,7 @@ class Transactions:
         return copied
 
     def give_up(self, root: int, half: StoredMessage) -> None:
-        """Move a half message to the topic of those that nobody ended."""
+        """Move a half message to the topic of those that were never ended."""
         topic = self._topics.create_system(TRANSACTION_GIVEN_UP_TOPIC, 1)
         message = put_again.again(half, topic.name, 0, put_again.own_properties(half))
         moved, op = self._put_both(message, op_message(half.queue_offset, half))

@@ -1,8 +1,8 @@
-"""What a broker remembers to tell later why a message did not arrive: config/whyHistory.json.
+"""The history by which `aerobee why` explains a missing message: config/whyHistory.json.
 
-Only what no other file can tell: how subscriptions changed, when a group began, passed, was moved
+Only what no other file has: how subscriptions changed, when a group began, passed, was moved
 and left, who read a queue last, which log files were removed. All of it is bounded. Services note
-what changed; a loop writes it down every few seconds, so that nobody waits for it.
+what changed; a loop writes it every few seconds, so that no request waits for it.
 """
 
 import asyncio
@@ -255,7 +255,7 @@ class History:
 
 
 def _is_sound(table: str, key: str, row: Any) -> bool:
-    """Whether a row of the file can be used: somebody may have edited it."""
+    """Whether a row of the file can be used: it may have been edited by hand."""
     check, fields = _SHAPES[table]
     rows = row if check is list and isinstance(row, list) else [row]
     if check is list and not isinstance(row, list):

@@ -11,7 +11,7 @@ PAIRS_MAX: Final = 16
 
 def thinned(samples: list[int]) -> list[int]:
     """At most PAIRS_MAX pairs. The one goes whose going widens a gap least for its age; never the
-    first, which tells what was before all others, nor the last two."""
+    first, which is the state before all others, nor the last two."""
     while len(samples) > 2 * PAIRS_MAX:
         now = samples[-2]
         inner = range(2, len(samples) - 4, 2)
