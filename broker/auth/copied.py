@@ -1,9 +1,11 @@
 """Users and rights on their way from a master to its replicas.
 
 What is sent holds secrets, and answers are not signed. So it is sealed with the secret that both
-brokers sign in with (innerClientAuthenticationCredentials): nobody else can read it, make it, or,
-as the asker's challenge is in it, send it again. An answer that nothing has changed is sealed, too,
-without a text: else who is on the way could keep a user at the replica whom the master has removed.
+brokers sign in with (innerClientAuthenticationCredentials): only they can read or make it. The
+replica's challenge is in the mark, so that it cannot be replayed, and so is the name of the broker
+group: groups that share the secret do not take each other's users. An answer that nothing has
+changed is sealed, too, without a text: else an attacker in between could keep a user at the replica
+whom the master has removed.
 
     nonce (32)   mark (32)   the text, hidden by the nonce's stream
 
@@ -17,9 +19,10 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.broker.auth.model import Access
+from aerobee.broker.settings import Settings
 
 NONCE_SIZE: Final = 32
 MARK_SIZE: Final = 32
@@ -27,19 +30,35 @@ NOTHING_NEW: Final = b""  # the text when the replica has the same already
 WHITE: Final = "globalWhiteRemoteAddresses"
 
 
-def seal(secret: str, challenge: str, text: bytes) -> bytes:
+class Sealing(NamedTuple):
+    """What both sides know: the secret, the group's name, and the replica's challenge."""
+
+    secret: str
+    group: str
+    challenge: str
+
+
+def group_of(settings: Settings) -> str:
+    """A master and its replicas have this name in common."""
+    return f"{settings.broker_cluster_name}/{settings.broker_name}"
+
+
+def seal(sealing: Sealing, text: bytes) -> bytes:
     nonce = secrets.token_bytes(NONCE_SIZE)
-    hidden = _hidden(secret, nonce, text)
-    return nonce + _mark(secret, challenge, nonce + hidden) + hidden
+    hidden = _hidden(sealing.secret, nonce, text)
+    return nonce + _mark(sealing, nonce + hidden) + hidden
 
 
-def unseal(secret: str, challenge: str, data: bytes) -> bytes:
-    """ValueError: it was not sealed with this secret, for this challenge."""
+def unseal(sealing: Sealing, data: bytes) -> bytes:
+    """ValueError: it was not sealed with this secret, by this group, for this challenge."""
     nonce, mark = data[:NONCE_SIZE], data[NONCE_SIZE : NONCE_SIZE + MARK_SIZE]
     hidden = data[NONCE_SIZE + MARK_SIZE :]
-    if not hmac.compare_digest(mark, _mark(secret, challenge, nonce + hidden)):
-        raise ValueError("users and rights came with a wrong seal")
-    return _hidden(secret, nonce, hidden)
+    if not hmac.compare_digest(mark, _mark(sealing, nonce + hidden)):
+        raise ValueError(
+            "users and rights came with a wrong seal: is the master of this brokerClusterName and "
+            "brokerName, and of the same version?"
+        )
+    return _hidden(sealing.secret, nonce, hidden)
 
 
 def version_of(secret: str, text: bytes) -> str:
@@ -51,10 +70,10 @@ def _key(secret: str, use: bytes) -> bytes:
     return hmac.digest(secret.encode(), b"aerobee access " + use, "sha256")
 
 
-def _mark(secret: str, challenge: str, data: bytes) -> bytes:
-    asked = challenge.encode()
-    text = len(asked).to_bytes(4, "big") + asked + data
-    return hmac.digest(_key(secret, b"mark"), text, "sha256")
+def _mark(sealing: Sealing, data: bytes) -> bytes:
+    fields = (sealing.group.encode(), sealing.challenge.encode())
+    text = b"".join(len(field).to_bytes(4, "big") + field for field in fields) + data
+    return hmac.digest(_key(sealing.secret, b"mark"), text, "sha256")
 
 
 def _hidden(secret: str, nonce: bytes, text: bytes) -> bytes:

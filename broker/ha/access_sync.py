@@ -12,7 +12,14 @@ from typing import Any, Final
 
 import structlog
 
-from aerobee.broker.auth.copied import NOTHING_NEW, differences, unseal, version_of
+from aerobee.broker.auth.copied import (
+    NOTHING_NEW,
+    Sealing,
+    differences,
+    group_of,
+    unseal,
+    version_of,
+)
 from aerobee.broker.auth.guard import Guard
 from aerobee.broker.auth.model import AccessError
 from aerobee.broker.ha.master_client import MasterClient, MasterFacts, MasterRefused
@@ -41,6 +48,7 @@ class AccessSync:
     def __init__(self, settings: Settings, guard: Guard) -> None:
         self._guard = guard
         self._credentials = inner_credentials(settings)
+        self._group = group_of(settings)
         self._version = ""  # of the users copied last
         self._generation = -1  # of our users when they were copied
         self._logged = ""
@@ -92,7 +100,7 @@ class AccessSync:
         challenge = secrets.token_hex(16)
         known = {"known": self._version, "challenge": challenge}
         answer = await client.ask(GET_ACCESS, known)
-        text = unseal(secret, challenge, bytes(answer.body))
+        text = unseal(Sealing(secret, self._group, challenge), bytes(answer.body))
         if not is_followed() or text == NOTHING_NEW:
             return self.differs
         given = fastjson.loads(text)

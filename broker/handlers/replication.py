@@ -4,7 +4,7 @@ from typing import Final
 
 import structlog
 
-from aerobee.broker.auth.copied import NOTHING_NEW, digests, seal, version_of
+from aerobee.broker.auth.copied import NOTHING_NEW, Sealing, digests, group_of, seal, version_of
 from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound, success
@@ -174,12 +174,13 @@ def get_access(broker: Broker, request: Request) -> Command:
         text = NOTHING_NEW
     else:
         log.info("users and rights are given to a replica", peer=request.connection.name)
-    data = seal(inner.secret_key, ext.get("challenge", ""), text)
+    challenge = ext.get("challenge", "")
+    data = seal(Sealing(inner.secret_key, group_of(broker.settings), challenge), text)
     return request.command.answer(ResponseCode.SUCCESS, {}, data)
 
 
 def notify_role_changed(broker: Broker, request: Request) -> Command:
-    """The controller has elected somebody: we ask it for whom."""
+    """The controller has elected a master: ask it which."""
     broker.replication.role_changed()
     return success(request)
 

@@ -14,9 +14,10 @@ from access.guarded import USERS, Asker, send_fields, write_users
 from aerobee_command import aerobee
 from waiting import until
 
-from aerobee.broker.auth.copied import NOTHING_NEW, seal, unseal, version_of
+from aerobee.broker.auth.copied import NOTHING_NEW, Sealing, group_of, seal, unseal, version_of
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.ha.access_sync import AccessSync
+from aerobee.broker.settings import Settings
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.replica_codes import GET_ACCESS, PROMOTE
 from ha.pairs import running_master, running_slave
@@ -24,6 +25,7 @@ from ha.test_locked import INNER, locked
 
 NO = 16
 SECRET = "a-planted-secret-of-late"
+GROUP = group_of(Settings())
 
 
 async def ask(app: AppBroker, user: str, code: int, ext: Any = None, **more: Any) -> Any:
@@ -146,11 +148,12 @@ async def test_nobody_but_a_broker_is_given_the_users(tmp_path: Path) -> None:
             assert answer.code == NO and not answer.body, user
         answer = await ask(master, "inner", GET_ACCESS, {"challenge": "c"})
         assert answer.code == 0 and SECRET.encode() not in bytes(answer.body)
-        opened = unseal("a-secret-of-inner", "c", bytes(answer.body))
+        group = group_of(master.broker.settings)
+        opened = unseal(Sealing("a-secret-of-inner", group, "c"), bytes(answer.body))
         assert SECRET.encode() in opened
         known = {"challenge": "d", "known": version_of("a-secret-of-inner", opened)}
         same = await ask(master, "inner", GET_ACCESS, known)
-        assert unseal("a-secret-of-inner", "d", bytes(same.body)) == NOTHING_NEW
+        assert unseal(Sealing("a-secret-of-inner", group, "d"), bytes(same.body)) == NOTHING_NEW
         write_users(tmp_path, users)
         master.broker.guard.reload()
         for user in ("", "inner"):
@@ -160,24 +163,26 @@ async def test_nobody_but_a_broker_is_given_the_users(tmp_path: Path) -> None:
 
 def test_a_seal_is_broken_by_any_change() -> None:
     text = b'{"accounts":[]}'
-    sealed = seal("secret", "challenge", text)
-    assert unseal("secret", "challenge", sealed) == text
+    right = Sealing("secret", "cluster/broker-a", "challenge")
+    sealed = seal(right, text)
+    assert unseal(right, sealed) == text
     assert text not in sealed
-    wrong = [("other", "challenge", sealed), ("secret", "other", sealed)]
+    wrong = [(right._replace(**{field: "other"}), sealed) for field in Sealing._fields]
+    wrong += [(Sealing("secret", "cluster/broker-", "achallenge"), sealed)]
     for place in range(len(sealed)):
         changed = bytearray(sealed)
         changed[place] ^= 1
-        wrong.append(("secret", "challenge", bytes(changed)))
-    wrong += [("secret", "challenge", sealed[:end]) for end in range(len(sealed))]
+        wrong.append((right, bytes(changed)))
+    wrong += [(right, sealed[:end]) for end in range(len(sealed))]
     for case in wrong:
         with pytest.raises(ValueError, match="wrong seal"):
             unseal(*case)
-    assert seal("secret", "challenge", text) != sealed
+    assert seal(right, text) != sealed
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", seal("a-secret-of-inner", "an older one", NOTHING_NEW)],
+    [b"", seal(Sealing("a-secret-of-inner", GROUP, "an older one"), NOTHING_NEW)],
     ids=["empty", "of-an-older-question"],
 )
 async def test_nobody_on_the_way_can_say_that_nothing_has_changed(
@@ -193,6 +198,34 @@ async def test_nobody_on_the_way_can_say_that_nothing_has_changed(
         facts = SimpleNamespace(has_users=True, is_ours=True)
         await sync.step(Forged(body), facts, lambda: True)  # type: ignore[arg-type]
         assert "wrong seal" in sync.differs and not sync.is_copied
+
+
+async def test_a_replica_does_not_take_the_users_of_another_group(tmp_path: Path) -> None:
+    """Both groups share the inner secret, and somebody on the way asks the other group's master."""
+    values = locked(tmp_path)
+    async with (
+        running_master(tmp_path, "ours", broker_name="ours", **values) as ours,
+        running_master(tmp_path, "theirs", broker_name="theirs", **values) as theirs,
+    ):
+        await add_user(theirs)
+        facts = SimpleNamespace(has_users=True, is_ours=True)
+        sync = AccessSync(ours.broker.settings, ours.broker.guard)
+        await sync.step(Crossed(theirs), facts, lambda: True)  # type: ignore[arg-type]
+        assert "wrong seal" in sync.differs and not sync.is_copied
+        assert rules_of(ours) is None
+        await add_user(ours, "own")
+        await sync.step(Crossed(ours), facts, lambda: True)  # type: ignore[arg-type]
+        assert sync.is_copied and not sync.differs
+
+
+class Crossed:
+    """Requests to a master, which may be another one than the replica believes."""
+
+    def __init__(self, master: AppBroker) -> None:
+        self._master = master
+
+    async def ask(self, code: int, fields: dict[str, str]) -> Any:
+        return await ask(self._master, "inner", code, fields)
 
 
 class Forged:
