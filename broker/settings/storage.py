@@ -82,6 +82,12 @@ class StorageSettings:
         upstream="false",
         why="syncs are faster, and none succeeds for what a file system that goes down has lost",
     )
+    write_without_mmap: bool = setting(
+        True,
+        "Write the log by calls; off: store to its mapped files, which are made ready ahead.",
+        upstream="false",
+        why="as fast or faster, written to disk once, and a device that goes away ends no process",
+    )
     flush_interval_commit_log: int = setting(500, "How often the log is flushed.", unit="ms", low=1)
     flush_commit_log_least_pages: int = setting(
         4, "It is flushed when so many pages wait ...", unit="pages of 4 KiB", low=0

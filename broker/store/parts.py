@@ -133,7 +133,14 @@ def build_files(base: StoreBase, ahead: bool) -> StoreFiles:
     listeners = ArrivalListeners()
     queues = QueueTable(settings, disk, counters, base.unsynced, listeners, base.reports)
     prewrites = ahead and settings.prewrites
-    maker = FileMaker(disk, settings.layout.commitlog, size, ahead=ahead, prewrite=prewrites)
+    maker = FileMaker(
+        disk,
+        settings.layout.commitlog,
+        size,
+        ahead=ahead,
+        prewrite=prewrites,
+        ready=settings.readies,
+    )
     commit_log = CommitLog(settings, disk, counters, queues, maker, pool, base.reports)
     index = None
     if settings.message_index_enable:
@@ -165,7 +172,7 @@ def build_durability(
     base: StoreBase, files: StoreFiles, dispatch: StoreDispatch
 ) -> StoreDurability:
     settings, log, reput = base.settings, files.commit_log, dispatch.reput
-    prewriter = Prewriter(log.files)
+    prewriter = Prewriter(log.files, ready=not settings.write_without_mmap)
     flush = LogFlush(base, log, prewriter, reput.flushed)
     checkpoint = CheckpointFile(base.disk, settings.layout.checkpoint)
     queue_flush = QueueFlush(

@@ -53,6 +53,7 @@ class StoreSettings:
     flush_disk_type: str = "ASYNC_FLUSH"
     sync_flush_timeout: int = 5000
     warm_maped_file_enable: bool = True
+    write_without_mmap: bool = True
     flush_interval_commit_log: int = 500
     flush_commit_log_timed: bool = True
     flush_commit_log_least_pages: int = 4
@@ -110,6 +111,12 @@ class StoreSettings:
     def prewrites(self) -> bool:
         """Blocks of the log are written before they are needed."""
         return self.warm_maped_file_enable and self.sync_flush
+
+    @property
+    def readies(self) -> bool:
+        """Files of the log are made ready whole to be written through their maps. In SYNC_FLUSH
+        only as far as their blocks are written ahead: a sync would write all pages made ready."""
+        return not self.write_without_mmap and not self.sync_flush
 
     @property
     def pool_enabled(self) -> bool:

@@ -44,6 +44,7 @@ class SimFile:
         self.path = path
         self.size = inode.length
         self.prewritten = 0
+        self.ready = 0
         self._view: memoryview | None = None
 
     def use_randomly(self) -> None:
@@ -52,6 +53,12 @@ class SimFile:
     def prewrite(self, start: int, length: int) -> None:
         """All blocks are alike here."""
         self.prewritten = max(self.prewritten, start + length)
+
+    def make_ready(self, start: int, length: int) -> None:
+        for at in range(start, start + length, SECTOR):
+            if not self._inode.is_allocated(at):
+                raise Violation(f"{self.path}: made ready at {at}, where no block is")
+        self.ready = start + length
 
     def view(self) -> memoryview:
         if self._view is None:
@@ -93,6 +100,7 @@ class SimFile:
 
     def truncate(self, length: int) -> None:
         self._disk.tick("truncate", self.path)
+        self.ready = min(self.ready, length)
         self._inode.resize(length, self._disk.next_number())
 
     def extend(self, size: int) -> None:
@@ -103,7 +111,17 @@ class SimFile:
     def is_empty_from(self, position: int) -> bool:
         return not any(self._inode.current[position : self._inode.length])
 
+    def _store(self, position: int, data: bytes | memoryview) -> None:
+        """Through the map. A kill may come half-way; a sync finds a store into no block."""
+        half = len(data) // 2
+        self._inode.current[position : position + half] = data[:half]
+        self._disk.tick("store", self.path)
+        self._inode.current[position : position + len(data)] = data
+
     def write(self, position: int, data: bytes | memoryview) -> None:
+        if position + len(data) <= self.ready:
+            self._store(position, data)
+            return
         self._disk.tick("write", self.path)
         inode = self._inode
         if position + len(data) > inode.length:

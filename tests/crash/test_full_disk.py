@@ -126,9 +126,10 @@ def fill(path: Path) -> None:
             file.write(bytes(512))
 
 
-def test_a_disk_without_room_refuses_and_heals(small_disk: Path) -> None:
+@pytest.mark.parametrize("by_call", ["true", "false"])
+def test_a_disk_without_room_refuses_and_heals(small_disk: Path, by_call: str) -> None:
     """The guard is off: the disk itself refuses the next file."""
-    guard_off = {"diskGuardEnable": "false"}
+    guard_off = {"diskGuardEnable": "false", "writeWithoutMmap": by_call}
     with AerobeeBroker(small_disk, **SIZES, **guard_off) as broker, Wire(broker.broker, 30) as wire:
         for number in range(100):
             assert send(wire, number).code == 0

@@ -14,7 +14,17 @@ from typing import Any, Final
 from aerobee.broker.store.files.disk import DiskSpace, RealDisk, RealFile
 
 # What is no call to the device, or has faults of its own here.
-FILE_CALLS: Final = ("allocate", "cut", "truncate", "extend", "sync", "write", "read", "view")
+FILE_CALLS: Final = (
+    "allocate",
+    "make_ready",
+    "cut",
+    "truncate",
+    "extend",
+    "sync",
+    "write",
+    "read",
+    "view",
+)
 DISK_CALLS: Final = (
     "create",
     "open",

@@ -270,6 +270,7 @@ async def test_both_answer_and_store_the_same(
     # Many records of one file are dispatched in C if all are tame; small files roll often.
     settings = {
         "enabled_append_prop_crc": append_crc,
+        "write_without_mmap": waits,  # each way of writing with each of the others
         "mapped_file_size_commit_log": 64 << 10 if seed else 1 << 20,
     }
     ways = [

@@ -24,11 +24,13 @@ from aerobee.broker.store.files import page_cache
 from aerobee.broker.store.files.open_files import QUEUE_FILES
 from aerobee.broker.store.files.system_calls import (
     allocate_blocks,
+    bring_in,
     data_sync,
     first_unreadable,
     is_empty_from,
     map_file,
     rewrite_blocks,
+    store,
 )
 
 HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # what a lock is refused with
@@ -53,6 +55,7 @@ class DiskFile(Protocol):
     path: str
     size: int
     prewritten: int  # blocks before this position were written by `prewrite`
+    ready: int  # what ends before this position is stored through the view by `write`
 
     def view(self) -> memoryview:
         """The whole file as writable shared memory; the same object every time."""
@@ -70,6 +73,11 @@ class DiskFile(Protocol):
         allocated have to be marked as written by the first sync of each, which costs a commit of
         the file system's journal, and is not reported when that fails. Others may write to the
         range meanwhile. OSError where the system has no such call."""
+
+    def make_ready(self, start: int, length: int) -> None:
+        """Let `write` store through the view up to the end of this range, which has blocks. Its
+        pages are brought in for that, dirty; those that `prewrite` wrote, as they are. Others may
+        write to the range meanwhile. OSError where the system has no such call, or no memory."""
 
     def sync(self) -> None:
         """Return when all that was written to the file is on disk."""
@@ -172,6 +180,7 @@ class RealFile:
     __slots__ = (
         "_closed",
         "_closings",
+        "_cuts",
         "_descriptor",
         "_lock",
         "_random",
@@ -179,6 +188,7 @@ class RealFile:
         "_view",
         "path",
         "prewritten",
+        "ready",
         "size",
     )
 
@@ -186,6 +196,8 @@ class RealFile:
         self.path = path
         self.size = size
         self.prewritten = 0
+        self.ready = 0
+        self._cuts = 0
         self._descriptor = descriptor
         self._closed = False
         self._random = False
@@ -246,6 +258,17 @@ class RealFile:
                 rewrite_blocks(descriptor, start, length)
                 self.prewritten = max(self.prewritten, start + length)
 
+    def make_ready(self, start: int, length: int) -> None:
+        with self._in_use() as descriptor:
+            if descriptor is None:
+                return
+            with self._lock:
+                cuts, view = self._cuts, self.view()
+            bring_in(view, start, length, dirty=start + length > self.prewritten)
+            with self._lock:
+                if self._cuts == cuts:  # else it may have lost its blocks
+                    self.ready = start + length
+
     def sync(self) -> None:
         with self._in_use() as descriptor:
             if descriptor is not None:
@@ -276,6 +299,8 @@ class RealFile:
     def truncate(self, length: int) -> None:
         self.prewritten = min(self.prewritten, length)
         with self._lock:
+            self._cuts += 1
+            self.ready = min(self.ready, length)
             os.ftruncate(self._open(), length)
 
     def extend(self, size: int) -> None:
@@ -289,6 +314,9 @@ class RealFile:
             return is_empty_from(self._open(), position)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
+        if position + len(data) <= self.ready:
+            store(self.view(), position, data)
+            return
         is_shared = self._random
         if is_shared:
             self._lock.acquire()

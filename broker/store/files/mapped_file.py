@@ -94,8 +94,9 @@ class MappedFile:
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Put bytes behind what is readable; OSError when the disk refuses.
 
-        Not through the map: a store to a device that is gone ends the process. Besides, a page that
-        was stored to through a map has to be protected again by each sync, and for every page so
+        Not through the map, unless somebody has chosen that (writeWithoutMmap) and the file was
+        made ready: a store to a device that is gone ends the process. Besides, a page that was
+        stored to through a map has to be protected again by each sync, and for every page so
         protected the system interrupts all cores.
         """
         if self.buffer is None:

@@ -1,5 +1,6 @@
-"""System calls that Python has not: a map without a descriptor of its own, blocks written without a
-change, and what stands in on macOS for those that only Linux has."""
+"""System calls that Python has not: a map without a descriptor of its own, its pages made before
+they are needed, blocks written without a change, and what stands in on macOS for those that only
+Linux has."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import weakref
 from typing import Final
 
 import numpy as np
+
+from aerobee.broker.compiled import hot
 
 PAGE = 4096
 _CHECKED_STEP = 64 * 1024
@@ -87,6 +90,22 @@ def _data_from(descriptor: int, position: int, end: int) -> int:
 
 def _is_unreadable(address: int, length: int) -> bool:
     return bool(_advise(address, length, _POPULATE_READ)) and ctypes.get_errno() in _UNREADABLE
+
+
+def bring_in(view: memoryview, start: int, length: int, *, dirty: bool) -> None:
+    """Have the pages of a map's range in memory; dirty ones can be stored to without a page fault.
+    OSError EINVAL from a kernel before 5.14."""
+    address = np.frombuffer(view, np.uint8).ctypes.data
+    if _advise(address + start, length, _POPULATE_WRITE if dirty else _POPULATE_READ):
+        raise _last_error()
+
+
+def store_slice(view: memoryview, position: int, data: bytes | memoryview) -> None:
+    view[position : position + len(data)] = data
+
+
+# Into a map. The compiled one lets others run meanwhile: a page may have to be waited for.
+store = store_slice if hot is None else hot.store
 
 
 def rewrite_blocks(descriptor: int, start: int, length: int) -> None:

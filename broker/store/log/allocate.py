@@ -10,24 +10,37 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
 
 import structlog
 
 from aerobee.broker.store.files.disk import Disk, DiskFile, make_folder
 from aerobee.broker.store.files.layout import offset_name
+from aerobee.broker.store.files.mapped_file import PAGE
 from aerobee.broker.store.log.prewrite import FIRST_BYTES
 
 log = structlog.get_logger("aerobee.store")
 
+READY_STEP: Final = 4 << 20  # the system keeps others from mapping anything for so long
+
 
 class FileMaker:
     def __init__(
-        self, disk: Disk, folder: str, size: int, *, ahead: bool, prewrite: bool = False
+        self,
+        disk: Disk,
+        folder: str,
+        size: int,
+        *,
+        ahead: bool,
+        prewrite: bool = False,
+        ready: bool = False,
     ) -> None:
+        """`ready`: the files are written through their maps."""
         self._disk = disk
         self._folder = folder
         self._size = size
         self._prewritten = min(size, FIRST_BYTES) if prewrite else 0
+        self._ready = ready
         self._stopping = False
         self._thread = ThreadPoolExecutor(1, "aerobee-allocate") if ahead else None
         self._next: tuple[int, Future[DiskFile]] | None = None
@@ -35,14 +48,19 @@ class FileMaker:
     def prepare(self, start: int) -> None:
         """Begin to make the file that starts here, if nothing is in the making."""
         if self._thread is not None and self._next is None and not self._stopping:
-            self._next = start, self._thread.submit(self._make_ahead, start)
+            made = self._thread.submit(self._make_ahead, start)
+            self._next = start, made
+            if self._ready:
+                self._thread.submit(lambda: self._make_ready(made.result(), 0))
 
     def take(self, start: int) -> DiskFile:
         """The file that starts here, made ahead or made now. OSError when the disk refuses."""
         made = self._next
         if made is None or made[0] != start:
             self.discard()
-            return self._make(start)
+            file = self._make(start)
+            self.make_ready(file, 0)
+            return file
         self._next = None
         return made[1].result()
 
@@ -69,6 +87,29 @@ class FileMaker:
             self._disk.unlink(path)
             raise
         return file
+
+    def make_ready(self, file: DiskFile, written: int) -> None:
+        """Let a file that has its blocks be written through its map from here on, soon."""
+        if self._ready and not self._stopping:
+            if self._thread is not None:
+                self._thread.submit(self._make_ready, file, written)
+            else:
+                self._make_ready(file, written)
+
+    def _make_ready(self, file: DiskFile, written: int) -> None:
+        """In steps. A send need not wait for it: what is not ready is written by a call."""
+        try:
+            for start in range(written - written % PAGE, self._size, READY_STEP):
+                if self._stopping:
+                    return
+                file.make_ready(start, min(READY_STEP, self._size - start))
+        except OSError as error:
+            log.warning(
+                "a file is not written through its map, but by calls",
+                path=file.path,
+                reason=str(error),
+                setting="writeWithoutMmap",
+            )
 
     def discard(self) -> None:
         """Remove the file made ahead; it is not needed."""

@@ -331,6 +331,8 @@ class CommitLog:
         file = self.files.last
         if file is None or file.is_full:
             self._maker.prepare(file.end if file is not None else 0)
+        elif file.allocated == file.size:
+            self._maker.make_ready(file.file, file.wrote)
 
     def _new_file(self, start: int) -> MappedFile:
         try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 if TYPE_CHECKING:
+    from aerobee.broker.store.files.mapped_file import MappedFile
     from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
 
 log = structlog.get_logger("aerobee.store")
@@ -31,8 +32,10 @@ _NEVER: Final = 1 << 63
 
 
 class Prewriter:
-    def __init__(self, files: MappedFileQueue) -> None:
+    def __init__(self, files: MappedFileQueue, *, ready: bool = False) -> None:
+        """`ready`: what is written ahead is then written through the map."""
         self._files = files
+        self._ready = ready
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: end
         self._thread: threading.Thread | None = None
         self.wake_at = _NEVER  # when the log's end is past this, `wake` is to be called
@@ -72,6 +75,7 @@ class Prewriter:
         if mapped is None:
             self.wake_at = 0
             return 0.0
+        self._make_ready(mapped)  # what was written ahead when the file was made
         wrote, written = mapped.wrote, mapped.file.prewritten
         start = max(written, wrote - wrote % PAGE)
         room = min(mapped.size, wrote + WINDOW) - start
@@ -80,5 +84,11 @@ class Prewriter:
             self.wake_at = mapped.end if is_whole else mapped.start + start - WINDOW // 2
             return 0.0
         mapped.file.prewrite(start, -(-min(room, CHUNK) // PAGE) * PAGE)
+        self._make_ready(mapped)
         is_overtaken = 0 < written < wrote
         return PAUSE_S if is_overtaken else CHUNK / BYTES_PER_S
+
+    def _make_ready(self, mapped: MappedFile) -> None:
+        start, end = mapped.wrote - mapped.wrote % PAGE, mapped.file.prewritten
+        if self._ready and max(start, mapped.file.ready) < end:
+            mapped.file.make_ready(start, end - start)
