@@ -9,22 +9,21 @@ import struct
 import termios
 from collections.abc import Sequence
 
+from aerobee_command import call_warm
+
 
 async def typed(
-    command: Sequence[str], *, until: str = "", answer: str = "", columns: int = 80
+    words: Sequence[str], *, until: str = "", answer: str = "", columns: int = 80
 ) -> tuple[int, str]:
-    """Run it; once `until` has been shown, type the answer. Gives exit code and all it showed."""
+    """Run `aerobee`; once `until` has been shown, type the answer. Gives exit code and all it
+    showed."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        **{"stdin": slave, "stdout": slave, "stderr": slave},
-        env={**os.environ, "TERM": "xterm", "COLUMNS": str(columns)},
-    )
-    os.close(slave)
+    streams = (slave, os.dup(slave), os.dup(slave))
+    call = call_warm(words, *streams, TERM="xterm", COLUMNS=str(columns))
     shown = bytearray()
     loop = asyncio.get_running_loop()
-    loop.call_later(20, lambda: process.returncode is None and process.kill())
+    late = loop.call_later(100, call.kill)
     while True:
         try:
             piece = await loop.run_in_executor(None, os.read, master, 1 << 16)
@@ -35,5 +34,7 @@ async def typed(
             os.write(master, answer.encode())
             answer = ""
     os.close(master)
+    code = await asyncio.to_thread(call.wait)
+    late.cancel()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())  # without colours
-    return await process.wait(), text.replace("\r\n", "\n")
+    return code, text.replace("\r\n", "\n")

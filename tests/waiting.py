@@ -10,7 +10,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 100.0) -> None:
     """Return as soon as the condition holds, or what it returns does when awaited."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

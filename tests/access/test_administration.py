@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aerobee_command
 import pytest
 import structlog
 from peers.in_process import running_broker
@@ -22,7 +20,6 @@ from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.daemon.metrics import Collector
 from aerobee.broker.daemon.wiring import make_front
 
-AEROBEE = str(Path(sys.executable).with_name("aerobee"))
 NO = 16
 
 
@@ -219,12 +216,7 @@ async def test_denials_and_administration_are_written_down_and_counted(app: AppB
 
 
 async def aerobee(*words: str, code: int = 0) -> str:
-    process = await asyncio.create_subprocess_exec(
-        AEROBEE, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode == code, f"{words}: {process.returncode}\n{out!r}\n{err!r}"
-    return out.decode()
+    return (await aerobee_command.aerobee(*words, code=code)).out
 
 
 async def test_the_command_by_wire(app: AppBroker) -> None:

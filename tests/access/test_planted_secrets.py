@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import signal
 import traceback
 import urllib.request
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 import structlog
-from aerobee_command import AEROBEE
+from aerobee_command import ended
 from peers.daemon import Daemon
 from tls.certificates import Authority
 from waiting import until
@@ -202,14 +201,8 @@ async def test_the_command_shows_none_whatever_goes_wrong(tmp_path: Path) -> Non
             (("ping",), f"mq://key:{MARK}-secret@127.0.0.1:1"),
             (("ping",), f"mq://key:{MARK}-secret@127.0.0.1:what"),
         ):
-            process = await asyncio.create_subprocess_exec(
-                *(AEROBEE, *words),
-                env=os.environ | {"AEROBEE_URL": url},
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-            out, _ = await asyncio.wait_for(process.communicate(), 60)
-            texts.append(out.decode())
+            _, out, err = await ended(*words, AEROBEE_URL=url)
+            texts.append((out + err).decode())
     assert all(texts), "each of them says something"
     assert_no_secret(texts)
 

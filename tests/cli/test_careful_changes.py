@@ -1,7 +1,7 @@
 """Commands that change or remove something: they refuse what was hardly meant."""
 
 import pytest
-from aerobee_command import AEROBEE, aerobee
+from aerobee_command import aerobee
 from terminals import typed
 
 from aerobee.client.transport.routes import AUTO_CREATE_QUEUES
@@ -137,7 +137,7 @@ async def test_deleting_at_a_terminal_asks_by_name(aerobee_broker, words):
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         await mq.admin.create_group("billing")
-    command = [AEROBEE, *words, "--url", aerobee_broker.url]
+    command = [*words, "--url", aerobee_broker.url]
     code, shown = await typed(command, until=words[2], answer="n\n")
     assert code == 130 and f"Delete {words[0]} {words[2]}" in shown
     code, shown = await typed(command, until=words[2], answer="y\n")

@@ -1,23 +1,15 @@
 """`aerobee doctor` and a broker's disk: trouble is what the broker refuses, not a share alone."""
 
-import asyncio
-import json
 import os
-import sys
-from pathlib import Path
+
+from aerobee_command import aerobee
 
 from aerobee.broker.store.refusals import Cause
 
-AEROBEE = str(Path(sys.executable).with_name("aerobee"))
-
 
 async def findings(url: str, code: int) -> dict[str, dict[str, str]]:
-    process = await asyncio.create_subprocess_exec(
-        *(AEROBEE, "doctor", "--json", "--url", url), stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == code, out
-    return {row["what"].rpartition(": ")[2]: row for row in json.loads(out)}
+    done = await aerobee("doctor", "--json", url=url, code=code)
+    return {row["what"].rpartition(": ")[2]: row for row in done.json}
 
 
 async def test_doctor_tells_why_a_broker_refuses_sends(aerobee_broker):

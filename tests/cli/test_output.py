@@ -1,13 +1,10 @@
 """What the command prints: JSON for programs, tables for terminals, texts, completion."""
 
-import asyncio
-import os
 import re
-import subprocess
 from datetime import datetime
 
 import pytest
-from aerobee_command import AEROBEE, aerobee
+from aerobee_command import aerobee, ended
 from terminals import typed
 
 from aerobee import ConsumerOptions
@@ -123,7 +120,7 @@ async def test_no_table_splits_an_id(aerobee_broker, columns):
         ("cluster status", [aerobee_broker.address]),
         ("topic show orders", []),
     ):
-        code, shown = await typed([AEROBEE, *line.split(), "--url", url], columns=columns)
+        code, shown = await typed([*line.split(), "--url", url], columns=columns)
         assert code == 0
         for word in words:
             assert word in shown, f"{line}\n{shown}"
@@ -135,7 +132,7 @@ async def test_progress_of_a_group_is_a_table_at_80_columns(aerobee_broker):
         async with mq.consumer("orders", group="billing") as inbox:
             await (await inbox.get()).ack()
     words = ("offsets", "show", "billing", "--url", aerobee_broker.url)
-    code, shown = await typed([AEROBEE, *words], columns=80)
+    code, shown = await typed(words, columns=80)
     heading = next(line for line in shown.splitlines() if "topic" in line)
     assert code == 0 and "consumed" in heading and "lag" in heading, shown
 
@@ -144,25 +141,23 @@ async def test_a_table_that_fits_its_terminal_is_a_table(aerobee_broker):
     async with aerobee_broker.connect() as mq:
         sent = await mq.send("orders", b"words " * 30, key="o-42")
     words = ("message", "key", "orders", "o-42", "--url", aerobee_broker.url)
-    code, shown = await typed([AEROBEE, *words], columns=120)
+    code, shown = await typed(words, columns=120)
     assert code == 0 and sent.message_id in shown
     lines = shown.splitlines()
     assert max(map(len, lines)) <= 120
     assert any("offset" in line and "tag" in line for line in lines)
 
 
-def complete(url: str, *words: str) -> set[str]:
+async def complete(url: str, *words: str) -> set[str]:
     """What bash would offer for the last word."""
-    environment = {
-        **os.environ,
-        "AEROBEE_URL": url,
-        "_AEROBEE_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(("aerobee", *words)),
-        "COMP_CWORD": str(len(words)),
-    }
-    result = subprocess.run([AEROBEE], env=environment, capture_output=True, text=True, timeout=20)
-    assert result.stderr == ""
-    return {line.partition(",")[2] for line in result.stdout.split()}
+    code, out, err = await ended(
+        AEROBEE_URL=url,
+        _AEROBEE_COMPLETE="bash_complete",
+        COMP_WORDS=" ".join(("aerobee", *words)),
+        COMP_CWORD=str(len(words)),
+    )
+    assert (code, err) == (0, b"")
+    return {line.partition(",")[2] for line in out.decode().split()}
 
 
 async def test_topics_groups_and_settings_are_completed(aerobee_broker):
@@ -171,19 +166,18 @@ async def test_topics_groups_and_settings_are_completed(aerobee_broker):
             await mq.admin.create_topic(topic)
         await mq.admin.create_group("grocers")
     url = aerobee_broker.url
-    ask = asyncio.to_thread
-    assert await ask(complete, url, "send", "or") == {"orders", "orders-eu"}
-    assert await ask(complete, url, "topic", "show", "b") == {"bills"}
-    assert await ask(complete, url, "consume", "b") == {"bills"}
-    assert await ask(complete, url, "consume", "orders", "--group", "g") == {"grocers"}
-    assert await ask(complete, url, "offsets", "show", "g") == {"grocers"}
-    assert await ask(complete, url, "offsets", "show", "grocers", "or") == {"orders", "orders-eu"}
-    assert await ask(complete, url, "dlq", "replay", "g") == {"grocers"}
-    assert "flushDiskType=" in await ask(complete, url, "broker", "--set", "flushD")
-    assert "flushDiskType" in await ask(complete, url, "config", "flushD")
-    assert "flushDiskType=" in await ask(complete, url, "cluster", "settings", "--set", "flushD")
+    assert await complete(url, "send", "or") == {"orders", "orders-eu"}
+    assert await complete(url, "topic", "show", "b") == {"bills"}
+    assert await complete(url, "consume", "b") == {"bills"}
+    assert await complete(url, "consume", "orders", "--group", "g") == {"grocers"}
+    assert await complete(url, "offsets", "show", "g") == {"grocers"}
+    assert await complete(url, "offsets", "show", "grocers", "or") == {"orders", "orders-eu"}
+    assert await complete(url, "dlq", "replay", "g") == {"grocers"}
+    assert "flushDiskType=" in await complete(url, "broker", "--set", "flushD")
+    assert "flushDiskType" in await complete(url, "config", "flushD")
+    assert "flushDiskType=" in await complete(url, "cluster", "settings", "--set", "flushD")
     nobody = "mq://127.0.0.1:1"
-    assert await ask(complete, nobody, "topic", "show", "b") == set()
+    assert await complete(nobody, "topic", "show", "b") == set()
 
 
 async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(aerobee_broker):
