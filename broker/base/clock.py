@@ -17,8 +17,7 @@ class Clock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)  # without a call of ours
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -26,6 +26,16 @@ class Frames:
     def __len__(self) -> int: ...
     def __iter__(self) -> Cursor: ...
 
+def sends_of(
+    data: bytes,
+    length_max: int,
+    plain: dict[str, dict[int, Any]],
+    rules: Rules,
+    born_host: bytes,
+    store_host: bytes,
+    waits: bool,
+) -> Run | None: ...
+
 class Cursor(Iterator[tuple[int, bytes, bytes]]):
     def __length_hint__(self) -> int: ...
     def __next__(self) -> tuple[int, bytes, bytes]: ...

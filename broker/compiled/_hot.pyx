@@ -457,8 +457,8 @@ cdef class Cursor:
                 break
         return run if run._requests else None
 
-    def sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits,
-              Signer signer=None):
+    cpdef Run sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits,
+                    Signer signer=None):
         """Take the plain sends that come next: those of one codec and code, and with a signer of
         those that he has signed. None: there is none."""
         cdef Run run
@@ -492,6 +492,27 @@ cdef class Cursor:
             return None
         run.codec, run.code = run_codec, run_code
         return run
+
+
+def sends_of(data, Py_ssize_t length_max, dict plain, Rules rules, bytes born_host,
+             bytes store_host, bint waits):
+    """The plain sends that a read consists of, if it is nothing else: whole frames, which `Cursor`
+    would take in one run. None: it is to be looked at frame by frame."""
+    cdef Frames frames
+    cdef Cursor cursor
+    cdef Py_ssize_t number
+    if type(data) is not bytes:
+        return None
+    frames = Frames(data, length_max)
+    if frames.stop != PyBytes_GET_SIZE(frames._data):
+        return None
+    for number in range(frames._count):
+        if not frames.code_of(number):
+            return None
+    cursor = Cursor.__new__(Cursor)
+    cursor._frames = frames
+    run = cursor.sends(plain, rules, born_host, store_host, waits, None)
+    return run if cursor._next == frames._count else None
 
 
 # --- a run of sends

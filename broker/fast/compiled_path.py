@@ -123,12 +123,15 @@ class CompiledPath(CompiledBatches):
         self._cursor: type[_hot.Cursor] = self._hot.Cursor
         self._decoder = CutDecoder(frame_size_max)
         self._takes_sends = self._is_plain_host and self._admission is None
+        self._sends_of = self._hot.sends_of
+        self._length_max = frame_size_max - 4
         self._repeated = RepeatedPulls(frame_size_max) if self._admission is None else None
         # With access control: the last sender as the path in Python has found him, and his signer.
         self._signed_by: tuple[Any, _hot.Signer | None] = (None, None)
 
     def feed(self, data: bytes) -> Sequence[Part]:
-        """A read that is one pull, like one before, is answered at once; others go on."""
+        """A read that is one pull, like one before, or nothing but plain sends is answered at once,
+        in few steps; others go on."""
         repeated = self._repeated
         if (
             repeated is None
@@ -136,11 +139,30 @@ class CompiledPath(CompiledBatches):
             or self.partial
             or self.gate is not None
             or self.error is not None
-            or (pull := repeated.match(data)) is None
         ):
             return super().feed(data)
-        opaque, flag, code, fields = pull
         started = perf_counter()
+        found = repeated.find(data)
+        if found is None:
+            sends = self._sends
+            run = None
+            if self._takes_sends:
+                run = self._sends_of(
+                    data,
+                    self._length_max,
+                    sends.plain,
+                    rules(sends.added),
+                    self._born_host,
+                    self._store_host,
+                    self._store.puts_wait,
+                )
+            if run is None:
+                return super().feed(data)
+            self.completed += len(run)
+            out: list[Part] = []
+            self._put_run(run, started, out)
+            return out
+        opaque, flag, code, fields = repeated.pull_of(found)
         try:
             parts = self._pulls.pull(
                 self.connection, JSON, opaque, flag, code, fields, may_wait=True
@@ -203,7 +225,11 @@ class CompiledPath(CompiledBatches):
             one = run.codec, run.code, started
             self._go_on(one, run, _Marks(run), facts, failure, out)
             return
-        self._count(facts)
+        # As `_count`, without its call.
+        if not isinstance(facts, list) and (alike := facts.size_if_alike()) is not None:
+            self._stats.add_put(alike[0], count, alike[1], count)
+        else:
+            super()._count(facts)
         if answers := run.answers(_answers(self._sends.answers, self._id_head)):
             out.append(answers)
         self._latencies[run.code].add_many(perf_counter() - started, count)

@@ -23,6 +23,7 @@ _NAMES: Final = (b"opaque", b"queueId", b"queueOffset", b"commitOffset")
 _NUMBER: Final = re.compile(rb'"(%s)"\s*:\s*"?(\d+)' % b"|".join(_NAMES))
 _decode: Final = msgspec.json.Decoder(PullFrame, strict=False).decode
 Repeated = tuple[int, int, int, PullRequest]  # opaque, flag, code
+Found = tuple[PullFrame, int, int, int, int]
 
 
 class RepeatedPulls:
@@ -32,12 +33,11 @@ class RepeatedPulls:
         assert hot is not None, "this installation has no compiled part"
         self._repeats: _hot.Repeats = hot.Repeats(frame_size_max)
         self._learned = 0
+        # Of the pull that a read consists of what `pull_of` needs; None: it is like none before.
+        self.find = self._repeats.match
 
-    def match(self, data: bytes) -> Repeated | None:
-        """The pull that a read consists of, if it is like one before."""
-        found = self._repeats.match(data)
-        if found is None:
-            return None
+    def pull_of(self, found: Found) -> Repeated:
+        """The pull that was found."""
         like: PullFrame
         like, opaque, queue_id, queue_offset, commit_offset = found
         same = like.extFields

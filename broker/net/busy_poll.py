@@ -32,7 +32,10 @@ class BusyPoll:
     def touch(self) -> None:
         """A request or an answer of the disk came: stay awake for the next one."""
         self._expects = False
-        self._turn_until(perf_counter() + STAY_AWAKE_S)
+        self._until = perf_counter() + STAY_AWAKE_S
+        if not self._is_turning:
+            self._is_turning = True
+            self._loop.call_soon(self._turn)
 
     def expect(self) -> None:
         """A request waits for the disk: stay awake if that is a quick one."""
@@ -40,13 +43,10 @@ class BusyPoll:
             self._skips -= 1
         else:
             self._expects = True
-            self._turn_until(perf_counter() + QUICK_DISK_S)
-
-    def _turn_until(self, until: float) -> None:
-        self._until = until
-        if not self._is_turning:
-            self._is_turning = True
-            self._loop.call_soon(self._turn)
+            self._until = perf_counter() + QUICK_DISK_S
+            if not self._is_turning:
+                self._is_turning = True
+                self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         if perf_counter() < self._until:

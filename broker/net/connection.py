@@ -88,6 +88,42 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """A client that is connected."""
 
+    # There may be thousands; and with over 30 attributes an object without slots is slow to use.
+    __slots__ = (
+        "_busy_poll",
+        "_ended",
+        "_feed",
+        "_frames_seen",
+        "_loop",
+        "_owner",
+        "_read_paused",
+        "_resume_scheduled",
+        "_stopping",
+        "_transport",
+        "_unread",
+        "_write_paused",
+        "active_at",
+        "bad_signatures",
+        "certified",
+        "client_id",
+        "fetching",
+        "frame_begun_at",
+        "is_closed",
+        "language",
+        "local",
+        "name",
+        "on_close",
+        "outbox",
+        "peer",
+        "questions",
+        "refusal_said_at",
+        "refusals_unsaid",
+        "turns",
+        "user",
+        "version",
+        "waiting",
+    )
+
     def __init__(self, owner: Owner) -> None:
         self.peer: Address = ("0.0.0.0", 0)
         self.local: Address = ("0.0.0.0", 0)
@@ -109,6 +145,7 @@ class Connection(asyncio.Protocol):
         self.outbox = Outbox()
         self.questions = Questions(self)  # requests from the broker to the client
         self.turns = owner.turns
+        self._busy_poll = owner.busy_poll
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -156,10 +193,11 @@ class Connection(asyncio.Protocol):
 
     def _take(self, feed: Feed, data: bytes) -> None:
         now = self.active_at = self._loop.time()
+        outbox = self.outbox
         answers = feed.feed(data)
         if answers and not self.is_closed:
-            self.outbox.write(answers)
-            self._owner.busy_poll.touch()
+            outbox.write(answers)
+            self._busy_poll.touch()
         if feed.kept_back:
             self._schedule_resume()
         if not feed.partial:
@@ -167,7 +205,8 @@ class Connection(asyncio.Protocol):
         elif not self.frame_begun_at or feed.completed != self._frames_seen:
             self.frame_begun_at = now
             self._frames_seen = feed.completed
-        self.outbox.release_sent()
+        if outbox.releases:
+            outbox.release_sent()
         if feed.error is not None and not feed.kept_back:
             self._refuse(feed.error)
 
@@ -234,7 +273,7 @@ class Connection(asyncio.Protocol):
         a size."""
         self.waiting += count
         self.fetching += size
-        self._owner.busy_poll.expect()
+        self._busy_poll.expect()
         if self.waiting >= self._owner.limits.waiting_max or self.is_full:
             self._update_reading()
 
@@ -242,7 +281,7 @@ class Connection(asyncio.Protocol):
         """That many answers have come."""
         self.waiting -= count
         self.fetching -= size
-        self._owner.busy_poll.touch()
+        self._busy_poll.touch()
         if self._read_paused:
             self._schedule_resume()
         if self._ended and not self.waiting:

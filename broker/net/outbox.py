@@ -22,14 +22,14 @@ else:
 class Outbox:
     """The writing side of a connection. Before `open` and after `close` it takes nothing."""
 
-    __slots__ = ("_descriptor", "_releases", "_releases_unwritten", "_transport", "written")
+    __slots__ = ("_descriptor", "_releases_unwritten", "_transport", "releases", "written")
 
     def __init__(self) -> None:
         self.written = 0  # bytes, so far
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1  # of the socket, where pieces may be written to it directly
         # Of mapped files whose bytes are under way: what to call, and after how many bytes.
-        self._releases: deque[tuple[int, Callable[[], None]]] = deque()
+        self.releases: deque[tuple[int, Callable[[], None]]] = deque()
         self._releases_unwritten: list[Callable[[], None]] = []
 
     def open(self, transport: asyncio.Transport) -> None:
@@ -43,9 +43,9 @@ class Outbox:
     def close(self) -> None:
         """The client has disconnected: release everything that was written."""
         self._transport = None
-        for release in (*(each for _, each in self._releases), *self._releases_unwritten):
+        for release in (*(each for _, each in self.releases), *self._releases_unwritten):
             release()
-        self._releases.clear()
+        self.releases.clear()
         self._releases_unwritten.clear()
 
     def write(self, parts: Sequence[Part]) -> bool:
@@ -67,7 +67,7 @@ class Outbox:
             elif unsent := self._write_now(transport, parts):
                 transport.writelines(map(memoryview, unsent))
         if self._releases_unwritten:
-            self._releases += [(self.written, each) for each in self._releases_unwritten]
+            self.releases += [(self.written, each) for each in self._releases_unwritten]
             self._releases_unwritten.clear()
             self.release_sent()
         return True
@@ -112,7 +112,7 @@ class Outbox:
 
     def release_sent(self) -> None:
         """Call what was to be called after bytes that have left by now."""
-        if self._releases:
+        if self.releases:
             sent = self.written - self.unsent
-            while self._releases and self._releases[0][0] <= sent:
-                self._releases.popleft()[1]()
+            while self.releases and self.releases[0][0] <= sent:
+                self.releases.popleft()[1]()

@@ -29,6 +29,7 @@ class Writer:
     ) -> None:
         self._settings = base.settings
         self._clock = base.clock
+        self._monotonic = base.clock.monotonic
         self._stats = base.stats
         self._refusals = base.refusals
         self._log = commit_log
@@ -80,7 +81,7 @@ class Writer:
         lock = self._put_message_lock
         if self._refusals.current is not None or not lock.acquire(False):
             return []
-        started = self._clock.monotonic()
+        started = self._monotonic()
         facts: Facts = []
         try:
             facts = self._log.append_rows(rows, self._clock.now_ms())
@@ -159,13 +160,15 @@ class Writer:
         )
 
     def _note_put(self, started: float, facts: Facts, asked: int) -> None:
-        took = self._clock.monotonic() - started
+        took = self._monotonic() - started
         stats = self._stats
         stats.put_times.add(took)
         stats.puts += len(facts)
         stats.put_failures += asked - len(facts)
         if facts:
-            begin, end, are_listened = spread_of(facts)
+            begin, end, are_listened = (
+                spread_of(facts) if isinstance(facts, list) else facts.spread()
+            )
             stats.put_bytes += end - begin
             if self._sync_flush:  # consumers see only what is flushed, whether or not anybody waits
                 self._flush.ask(end)

@@ -401,6 +401,31 @@ async def test_a_usual_send_takes_the_compiled_way(tmp_path: Path) -> None:
     way.broker.store.close()
 
 
+async def test_only_a_read_of_nothing_but_usual_sends_is_taken_as_a_whole(tmp_path: Path) -> None:
+    assert hot is not None
+    way = Fed(tmp_path, CompiledPath)
+    fields = {"b": "Known", "d": "4", "f": "0", "g": "1", "i": "UNIQ_KEY\x01k\x02"}
+    sends = [encode_frame(Command(310, fields | {"e": str(n % 4)}, b"x", n)) for n in range(8)]
+    for send in sends:
+        way.said(send)
+    other = encode_frame(Command(11, {"topic": "Known"}))
+    delayed = encode_frame(Command(310, fields | {"e": "0", "i": "DELAY\x011\x02"}, b"x"))
+    plain, known = way.feed._sends.plain, rules(way.feed._sends.added)
+
+    def taken(data: bytes) -> int:
+        run = hot.sends_of(data, 1 << 20, plain, known, bytes(8), bytes(8), False)
+        return 0 if run is None else len(run)
+
+    whole = b"".join(sends)
+    assert taken(whole) == 8 and taken(sends[0]) == 1
+    assert not any(map(taken, (b"", whole[:-1], whole + b"\0", whole + other, other + whole)))
+    assert not any(map(taken, (sends[0] + delayed + sends[1], whole + delayed, delayed)))
+    assert not taken(whole + encode_frame(Command(310, fields | {"e": "1"}, b"x", codec=1)))
+    before = way.feed.completed
+    assert way.feed.feed(whole) and way.feed.completed - before == 8
+    way.broker.store.close()
+
+
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("codec", CODECS)
 async def test_the_batches_of_a_read_are_put_together_however_long_the_turn_was(

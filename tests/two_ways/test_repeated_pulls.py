@@ -16,7 +16,7 @@ import pytest
 from aerobee.broker.compiled import hot
 from aerobee.broker.fast.compiled_path import CompiledPath
 from aerobee.broker.fast.hot_path import HotPath
-from aerobee.broker.fast.repeated_pulls import LEARN_MAX, RepeatedPulls
+from aerobee.broker.fast.repeated_pulls import LEARN_MAX, Found, RepeatedPulls
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.frame import encode_frame
 from two_ways.in_process import Fed
@@ -92,15 +92,14 @@ async def test_the_answers_are_those_of_the_path_in_python(
 ) -> None:
     monkeypatch.setattr("aerobee.broker.fast.repeated_pulls.LEARN_MAX", 1 << 30)
     matched = 0
-    match = RepeatedPulls.match
+    pull_of = RepeatedPulls.pull_of
 
-    def counting(self: RepeatedPulls, data: bytes) -> object:
+    def counting(self: RepeatedPulls, found: Found) -> object:
         nonlocal matched
-        found = match(self, data)
-        matched += found is not None
-        return found
+        matched += 1
+        return pull_of(self, found)
 
-    monkeypatch.setattr(RepeatedPulls, "match", counting)
+    monkeypatch.setattr(RepeatedPulls, "pull_of", counting)
     draw = random.Random(20)
     python = Fed(tmp_path / "one", HotPath)
     compiled = Fed(tmp_path / "two", CompiledPath)
@@ -136,9 +135,9 @@ def plain(opaque: int = 7, commit: bytes = b"3", more: bytes = b"") -> bytes:
 
 def test_a_pull_is_known_by_the_one_before() -> None:
     pulls = learned(plain())
-    found = pulls.match(frame(plain(opaque=123456, commit=b"99")))
+    found = pulls.find(frame(plain(opaque=123456, commit=b"99")))
     assert found is not None
-    opaque, flag, code, fields = found
+    opaque, flag, code, fields = pulls.pull_of(found)
     assert (opaque, flag, code) == (123456, 0, 11)
     assert (fields.commit_offset, fields.queue_id, fields.queue_offset) == (99, 1, 5)
     assert (fields.topic, fields.consumer_group, fields.max_msg_nums) == ("Known", "g", 32)
@@ -147,24 +146,24 @@ def test_a_pull_is_known_by_the_one_before() -> None:
 
 @pytest.mark.parametrize("commit", [text.encode() for text in ODD if text not in LONG])
 def test_an_odd_number_is_not_read_here(commit: bytes) -> None:
-    assert learned(plain()).match(frame(plain(commit=commit))) is None
+    assert learned(plain()).find(frame(plain(commit=commit))) is None
 
 
 def test_what_is_not_one_whole_frame_is_not_read_here() -> None:
     pulls, data = learned(plain()), frame(plain())
-    assert pulls.match(data) is not None
+    assert pulls.find(data) is not None
     for other in (b"", data[:7], data[:-1], data + b"x", data * 2, frame(plain(), b"body")):
-        assert pulls.match(other) is None
+        assert pulls.find(other) is None
     binary = encode_frame(Command(11, {"topic": "Known"}, codec=1))
-    assert pulls.match(binary) is None
+    assert pulls.find(binary) is None
     for at in range(len(data)):
         if not data[at : at + 1].isdigit():
-            assert pulls.match(data[:at] + b"\xff" + data[at + 1 :]) is None
+            assert pulls.find(data[:at] + b"\xff" + data[at + 1 :]) is None
 
 
 @pytest.mark.parametrize("more", [b"," + each for each in MORE])
 def test_a_header_that_may_mean_something_else_is_not_learned(more: bytes) -> None:
-    assert learned(plain(more=more)).match(frame(plain(more=more))) is None
+    assert learned(plain(more=more)).find(frame(plain(more=more))) is None
 
 
 def test_so_many_are_remembered_and_learning_ends() -> None:
@@ -172,9 +171,9 @@ def test_so_many_are_remembered_and_learning_ends() -> None:
     headers = [plain(more=b',"x":"%d"' % number) for number in range(LEARN_MAX + 1)]
     for header in headers[:5]:
         pulls.learn(header)
-    known = [pulls.match(frame(header)) is not None for header in headers[:5]]
+    known = [pulls.find(frame(header)) is not None for header in headers[:5]]
     assert known == [False, True, True, True, True]
     for header in headers[5:]:
         pulls.learn(header)
-    assert pulls.match(frame(headers[-2])) is not None
-    assert pulls.match(frame(headers[-1])) is None
+    assert pulls.find(frame(headers[-2])) is not None
+    assert pulls.find(frame(headers[-1])) is None

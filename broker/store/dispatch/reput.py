@@ -63,17 +63,16 @@ class Reput:
     def nudge(self, are_listened: bool) -> None:
         """Records were appended and may be dispatched: at once if a queue has listeners, else when
         there are many."""
-        self._wake_for(len(self.facts.waiting), are_listened)
+        if are_listened or self.facts.behind or len(self.facts.waiting) >= STEP_FACTS:
+            self.wake.set()
+        elif not self.wake_late.is_set and self.facts.waiting:
+            self.wake_late.set()
 
     def flushed(self) -> None:
         """More may be dispatched, because it is on disk. Listeners are checked now, not at the
         append: a consumer that subscribed in between has read only up to what was dispatched."""
         count, new = self.facts.newly_below(self._limit())
-        self._wake_for(count, are_listened(new))
-
-    def _wake_for(self, count: int, new_are_listened: bool) -> None:
-        """`count` may be dispatched."""
-        if self.facts.behind or count >= STEP_FACTS or new_are_listened:
+        if self.facts.behind or count >= STEP_FACTS or are_listened(new):
             self.wake.set()
         elif count and not self.wake_late.is_set:
             self.wake_late.set()

@@ -95,6 +95,7 @@ class CommitLog:
     __slots__ = (
         "_maker",
         "_pool",
+        "_prepared_behind",
         "_reports",
         "_unblanked",
         "accepted_limits",
@@ -124,6 +125,7 @@ class CommitLog:
         self.queues = queues
         self._maker = maker
         self._pool = pool
+        self._prepared_behind = -1  # where the last file begins, once the next is in the making
         self._unblanked: tuple[MappedFile, int, int] | None = None
         self.append_crc = settings.enabled_append_prop_crc
         self.limits = limits_of(settings)
@@ -321,7 +323,8 @@ class CommitLog:
             if size and file.wrote + size + BLANK_SIZE > file.size:
                 self._end_file(file)
             else:
-                if file.wrote * 4 > file.size:
+                if file.wrote * 4 > file.size and self._prepared_behind != file.start:
+                    self._prepared_behind = file.start  # once: this is asked before each write
                     self._maker.prepare(file.start + file.size)
                 return file
         return self._new_file(file.end if file is not None else 0)
