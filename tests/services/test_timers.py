@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services.timers.timer_log import UNIT_SIZE, Unit
 from aerobee.broker.services.timers.wheel import Slot
+from aerobee.broker.store.files.disk import DiskFile
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.names import TIMER_TOPIC
@@ -431,6 +432,35 @@ def test_a_timer_set_right_after_a_restart_is_not_late(world: World) -> None:
     world.open()
     deliver_at(world, START_MS + 300, b"after")
     assert run_until(world, START_MS + 400, 10) == {b"after": START_MS + 300}
+
+
+def test_slots_of_the_wheel_that_a_disk_has_refused_are_as_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it refuses every write from then on, until it can write again."""
+    wheel = world.timers.wheel
+    now_s = START_MS // 1000
+    wheel.put_all({now_s + 1: Slot(0, 0, 1), now_s + 2: Slot(52, 52, 1)})
+    before = [wheel.get(now_s + number) for number in range(1, 5)]
+    writes = [0]
+    kind = type(wheel._file)
+    write = kind.write
+
+    def refuse_all_but_the_first(file: DiskFile, position: int, data: bytes) -> None:
+        writes[0] += 1
+        if writes[0] > 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        write(file, position, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "write", refuse_all_but_the_first)
+        with pytest.raises(OSError):
+            wheel.put_all({now_s + number: Slot(0, 104, 9) for number in range(1, 5)})
+        assert [wheel.get(now_s + number) for number in range(1, 5)] == before
+    assert writes[0] == 2, "nothing is written while slots are taken back"
+    wheel.sync()
+    assert not wheel._unwritten
+    assert [wheel.get(now_s + number) for number in range(1, 5)] == before
 
 
 def test_a_timer_is_noted_once_when_the_disk_refuses_a_part_of_the_wheel(

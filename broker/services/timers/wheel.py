@@ -4,7 +4,7 @@ Slot of 32 bytes at (second mod 1209600): 8 the second, 8 first and 8 last unit'
 timer log, 4 count, 4 zero. A slot counts only while it holds the very second. The file is sparse;
 it is rebuilt from the timer log at every start, so a torn write in it does no harm. Which seconds
 have timers is also in memory, a byte each: the next one is found at the speed of memchr. Blocks are
-allocated before they are written; a slot that a full disk refuses stays in memory until a sync can
+allocated before they are written; a slot that the disk refuses stays in memory until a sync can
 write it.
 """
 
@@ -51,7 +51,7 @@ class TimerWheel:
         self._disk = disk
         self._marks = bytearray(SLOTS)
         self._allocated: set[int] = set()  # numbers of blocks
-        self._unwritten: dict[int, bytes] = {}  # by index, for want of room on the disk
+        self._unwritten: dict[int, bytes] = {}  # by index, what the disk has refused
         self._far: dict[int, Slot] = {}
         self.far_seconds: list[int] = []  # in order
         self.far_from = SECOND_MAX  # the first second that the wheel does not reach
@@ -125,12 +125,14 @@ class TimerWheel:
             for second, slot in before.items():
                 if slot == EMPTY_SLOT:
                     self.forget(second)
-                elif self.get(second) != slot:
-                    self.put(second, slot)
+                elif second in self._far:
+                    self._far[second] = slot
+                else:  # in memory: this disk has just refused a write
+                    self._unwritten[second % SLOTS] = SLOT.pack(second, *slot, 0)
             raise
 
     def forget(self, second: int) -> None:
-        """The second's timers have had their turn."""
+        """The second is done."""
         if second in self._far:
             del self._far[second]
             self.far_seconds.remove(second)
