@@ -30,6 +30,6 @@ def test_an_error_that_is_told_to_nobody_or_in_every_round_is_found() -> None:
         assert any("told to nobody" in text for text in try_case(case)[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aerobee.broker.base.reports.INTERVAL_S", 0.0)
-        patch.setattr("aerobee.broker.services.timers.firing.FAILED_RETRY_S", 0.01)
+        patch.setattr("aerobee.broker.services.redelivery.rounds.FAILED_RETRY_S", 0.01)
         assert any("said" in text for text in try_case(case)[0])
     assert try_case(case) == ([], True)

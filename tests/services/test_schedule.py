@@ -1,6 +1,8 @@
 """Delay levels on a real store: times, order, crashes, files."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,34 @@ def test_a_damaged_record_is_said_and_keeps_no_other_from_its_time(world: World)
         world.run_schedule()
     assert world.bodies("T") == [b"0", b"1", b"3", b"4"]
     assert [log["queue_offset"] for log in logs if log["log_level"] == "error"] == [2]
+
+
+def test_a_bad_sector_in_one_level_does_not_hold_up_what_stands_before_it_nor_other_levels(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        world.send("T", b"%d" % number, DELAY="1")
+    world.send("T", b"of another level", DELAY="2")
+    entry = world.store.queue_entry(SCHEDULE_TOPIC, 0, 2)
+    assert entry is not None
+    real = world.store.record_at
+
+    def read(physical_offset: int, size: int | None = None) -> memoryview | None:
+        if physical_offset == entry[0]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(physical_offset, size)
+
+    world.advance(5)
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(world.store, "record_at", read)
+        for _ in range(3):
+            assert world.run_schedule() == world.clock.now_ms() + 1000
+    assert world.bodies("T") == [b"0", b"1", b"of another level"]
+    assert [log["event"] for log in logs if log["log_level"] == "error"] == [
+        "delivering delayed messages failed"
+    ]
+    world.run_schedule()
+    assert world.bodies("T")[3:] == [b"2", b"3"]
 
 
 def test_many_large_messages_that_are_due_at_once_are_delivered_in_pieces(world: World) -> None:

@@ -9,20 +9,18 @@ then, a start finds in the log (`origins`).
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from aerobee.broker.base.clock import Clock, watch_time_of_day
-from aerobee.broker.base.wake import Wake
+from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.config_files.classes import config_path
 from aerobee.broker.services.config_files.config_file import ConfigFile, DataVersion, as_int
 from aerobee.broker.services.delay.level_times import LevelTimes
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import keep_mark_near, origins_since
+from aerobee.broker.services.redelivery.rounds import FAILED_RETRY_S, Rounds, cancelled
 from aerobee.broker.settings import Settings
-from aerobee.broker.store.results import Arrival
 from aerobee.protocol.files.record import Message, StoredMessage
 from aerobee.protocol.files.record_layout import head_part
 from aerobee.protocol.names import SCHEDULE_TOPIC
@@ -33,15 +31,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.schedule")
 
 BATCH_MAX: Final = 256  # messages of one level put at once, before the next level
-IDLE_S: Final = 60.0
 RETRY_MS: Final = 100
-FAILED_RETRY_S: Final = 1.0
+_FAILURE: Final = "delivering delayed messages failed"
 _PLACE: Final = head_part("queue_id", "queue_offset")
 _MARK: Final = "logOffset"  # of the saved file; Java brokers pass over it
 
 
 class Schedule:
-    """Delivers delayed messages in their turn."""
+    """Delivers delayed messages when they are due."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class Schedule:
         self._unflushed: deque[tuple[int, int, int, int]] = deque()
         self._mark = 0  # copies before this place of the log are counted in the saved file
         self._mark_max = -1  # a slave: the same at its master; -1: unknown
-        self._wake = Wake()
+        self._rounds = Rounds(store, clock, SCHEDULE_TOPIC, self.step, failure=_FAILURE)
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- start and stop
@@ -103,7 +100,7 @@ class Schedule:
             self._within_queue(level)
 
     def _pass_delivered(self, origins: set[int]) -> None:
-        """Go on behind the last message of each level that was delivered: none before it waits."""
+        """Resume behind the last delivered message of each level: none before it is pending."""
         passed = 0
         for level, queue_offset in self._places(origins):
             before = self._next.get(level, 0)
@@ -124,69 +121,41 @@ class Schedule:
                 yield queue_id + 1, queue_offset
 
     async def start(self) -> None:
-        self._store.add_arrival_listener(
-            self._arrived, lambda topic, _queue_id: topic == SCHEDULE_TOPIC
-        )
         self._tasks = [
-            asyncio.create_task(self._run(), name="schedule"),
+            *self._rounds.start("schedule"),
             asyncio.create_task(self.file.run(self._flush_s), name="schedule-offsets"),
             asyncio.create_task(
                 keep_mark_near(self._store, lambda: self._mark, self.file.changed_lazily),
                 name="schedule-mark",
             ),
-            asyncio.create_task(
-                watch_time_of_day(self._clock, self._wake.set), name="schedule-clock"
-            ),
         ]
 
     async def stop(self) -> None:
         """End the loop; `save` follows once the store has stopped and all is on disk."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        self._tasks.clear()
+        await cancelled(self._tasks)
 
     def save(self) -> None:
         """The final save, after the store's stop: nothing that was delivered is delivered again."""
         self.file.save()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                due_ms = self.step(self._clock.now_ms())
-            except Exception as error:  # the next round must come, whatever is wrong with this one
-                put_again.log_failure(
-                    self._store.reports, "delivering delayed messages failed", error
-                )
-                await self._clock.sleep(FAILED_RETRY_S)
-                continue
-            wait_s = IDLE_S if due_ms is None else (due_ms - self._clock.now_ms()) / 1000
-            if wait_s <= 0:
-                await asyncio.sleep(0)  # more is due: let the others have their turn
-            else:
-                await self._wake.wait_at_most(self._clock, wait_s)
-
-    def _arrived(self, arrivals: list[Arrival]) -> None:
-        if self._wake.is_set:
-            return
-        for arrival in arrivals:
-            if arrival[0] == SCHEDULE_TOPIC:
-                self._wake.set()
-                return
-
     # --- one round
 
     def step(self, now_ms: int) -> int | None:
-        """Deliver what is due; returns when to look again, None when nothing waits."""
+        """Deliver what is due; returns when to look again, None when nothing is pending."""
         due_ms: int | None = None
         for level in self._levels:
-            next_ms = self._step_level(level, now_ms)
+            try:
+                next_ms = self._step_level(level, now_ms)
+            except OSError as error:  # the other levels do not wait for this one's disk
+                next_ms = self._retry_at(now_ms, error)
             if next_ms is not None:
                 due_ms = next_ms if due_ms is None else min(due_ms, next_ms)
         self._note_flushed()
         return due_ms
+
+    def _retry_at(self, now_ms: int, error: OSError) -> int:
+        put_again.log_failure(self._store.reports, _FAILURE, error)
+        return now_ms + round(FAILED_RETRY_S * 1000)
 
     def _delay_ms(self, level: int) -> int | None:
         return self._delays_ms[level - 1] if level <= len(self._delays_ms) else None
@@ -202,15 +171,19 @@ class Schedule:
         batch_bytes = 0
         due_ms: int | None = None
         while len(batch) < BATCH_MAX and batch_bytes < put_again.BATCH_BYTES_MAX:
-            entry = self._store.queue_entry(SCHEDULE_TOPIC, level - 1, queue_offset)
-            if entry is None:
+            try:
+                entry = self._store.queue_entry(SCHEDULE_TOPIC, level - 1, queue_offset)
+                if entry is None:
+                    break
+                physical_offset, size, deliver_ms = entry
+                entry_due_ms = times.due_ms(queue_offset, deliver_ms, now_ms)
+                if entry_due_ms > now_ms:
+                    due_ms = entry_due_ms
+                    break
+                message = put_again.message_at(self._store, physical_offset, size)
+            except OSError as error:  # a bad sector: messages before it are delivered
+                due_ms = self._retry_at(now_ms, error)
                 break
-            physical_offset, size, deliver_ms = entry
-            entry_due_ms = times.due_ms(queue_offset, deliver_ms, now_ms)
-            if entry_due_ms > now_ms:
-                due_ms = entry_due_ms
-                break
-            message = put_again.message_at(self._store, physical_offset, size)
             if message is None:
                 put_again.log_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)
             ready = put_again.delivered(message) if message is not None else None

@@ -11,16 +11,15 @@ Far timers roll: before their records expire they are put again, with TIMER_ROLL
 
 import asyncio
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from aerobee.broker.base.clock import Clock, watch_time_of_day
-from aerobee.broker.base.wake import Wake
+from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.config_files.classes import config_path
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import MARK_BYTES, keep_mark_near, origins_since
+from aerobee.broker.services.redelivery.rounds import Rounds, cancelled
 from aerobee.broker.services.timers import recovery
 from aerobee.broker.services.timers.checkpoint import Checkpoints, Reached
 from aerobee.broker.services.timers.counts import TimerCounts
@@ -34,7 +33,7 @@ from aerobee.broker.services.timers.slot import FIRST_PLACE, TimerSlot, load_slo
 from aerobee.broker.services.timers.timer_log import TimerLog
 from aerobee.broker.services.timers.wheel import REACH_S, SECOND_MAX, TimerWheel
 from aerobee.broker.settings import Settings
-from aerobee.broker.store.results import Arrival, PutResult
+from aerobee.broker.store.results import PutResult
 from aerobee.protocol.files.record import Message
 from aerobee.protocol.names import TIMER_TOPIC
 
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("aerobee.timers")
 
-IDLE_S: Final = 60.0
-FAILED_RETRY_S: Final = 1.0
 _BEHIND_S: Final = 3600
 _ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
 
@@ -105,12 +102,19 @@ class Timers:
             clock,
         )
         self._loaded_end = self._loaded_second = 0  # of the store's log, and the time, at the start
-        self._read_second = 0  # seconds before this one have had their turn
+        self._read_second = 0  # seconds before this one are done
         self._slot: TimerSlot | None = None
         self._passed: list[Passed] = []  # before the clock was set back
         self._seen = (0, 0.0)  # the time of the last round, by both clocks
         self._begun: dict[int, TimerSlot] = {}  # seconds that ran when the clock was set back
-        self._wake = Wake()
+        self._rounds = Rounds(
+            store,
+            clock,
+            TIMER_TOPIC,
+            self.step,
+            failure="delivering timers failed",
+            tick_ms=settings.timer_precision_ms,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -231,11 +235,8 @@ class Timers:
             self.checkpoints.note_refused(error)
 
     async def start(self) -> None:
-        self._store.add_arrival_listener(
-            self._arrived, lambda topic, _queue_id: topic == TIMER_TOPIC
-        )
         self._tasks = [
-            asyncio.create_task(self._run(), name="timers"),
+            *self._rounds.start("timers"),
             asyncio.create_task(
                 self.checkpoints.run(self._settings.timer_flush_interval_ms / 1000),
                 name="timers-checkpoints",
@@ -246,21 +247,13 @@ class Timers:
                 ),
                 name="timers-mark",
             ),
-            asyncio.create_task(
-                watch_time_of_day(self._clock, self._wake.set), name="timers-clock"
-            ),
         ]
 
     async def stop(self) -> None:
         """End the loops, at the end of a second; `save` follows once the store has stopped."""
         while self._is_half_fired():
             await self._clock.sleep(0.02)
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        self._tasks.clear()
+        await cancelled(self._tasks)
 
     def _is_half_fired(self) -> bool:
         """Whether a part of the second that runs has fired: a Java broker knows whole ones only."""
@@ -289,32 +282,6 @@ class Timers:
         self.log.close()
         self.wheel.close()
         self.checkpoints.close()
-
-    async def _run(self) -> None:
-        tick_ms = self._settings.timer_precision_ms
-        while True:
-            try:
-                due_ms = self.step(self._clock.now_ms())
-            except Exception as error:  # the next round must come, whatever is wrong with this one
-                put_again.log_failure(self._store.reports, "delivering timers failed", error)
-                await self._clock.sleep(FAILED_RETRY_S)
-                continue
-            now_ms = self._clock.now_ms()
-            if due_ms is None:
-                await self._wake.wait_at_most(self._clock, IDLE_S)
-            elif due_ms <= now_ms:
-                await asyncio.sleep(0)  # more is due: let the others have their turn
-            else:
-                tick = -(-due_ms // tick_ms) * tick_ms
-                await self._wake.wait_at_most(self._clock, (tick - now_ms) / 1000)
-
-    def _arrived(self, arrivals: list[Arrival]) -> None:
-        if self._wake.is_set:
-            return
-        for arrival in arrivals:
-            if arrival[0] == TIMER_TOPIC:
-                self._wake.set()
-                return
 
     # --- one round
 
