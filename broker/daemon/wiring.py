@@ -51,7 +51,8 @@ from aerobee.broker.services.filters.sql_filters import Filters
 from aerobee.broker.services.groups.table import Groups
 from aerobee.broker.services.long_polling import LongPolling
 from aerobee.broker.services.name_service.kv_config import KvConfig
-from aerobee.broker.services.name_service.routes import Local, Routes
+from aerobee.broker.services.name_service.route_data import Local
+from aerobee.broker.services.name_service.routes import Routes
 from aerobee.broker.services.name_service.service import NameService, kv_config_path
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.order_locks import OrderLocks

@@ -16,7 +16,7 @@ from aerobee.broker.net.addresses import Addresses
 from aerobee.broker.net.inner_client import inner_credentials, inner_tls
 from aerobee.broker.net.request_link import LinkError, RequestLink
 from aerobee.broker.services.name_service.registration_body import compressed_slices, plain_slices
-from aerobee.broker.services.name_service.routes import permission_mask
+from aerobee.broker.services.name_service.route_data import permission_mask
 from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.settings import Settings
 from aerobee.protocol.json import fastjson

@@ -17,7 +17,8 @@ from aerobee import connect
 from aerobee.broker.base.clock import Clock, VirtualClock
 from aerobee.broker.daemon.namesrv import AppNameServer
 from aerobee.broker.net.addresses import Addresses
-from aerobee.broker.services.name_service.routes import Local, NewerMaster, Registration, Routes
+from aerobee.broker.services.name_service.route_data import Local, NewerMaster, Registration
+from aerobee.broker.services.name_service.routes import Routes
 from aerobee.broker.services.registration import Registrar
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.services.topics.table import Topics

@@ -7,7 +7,7 @@ import structlog
 from aerobee.broker.handlers.common import answer_when_saved
 from aerobee.broker.net.requests import Request
 from aerobee.broker.services.name_service.registration_body import topic_queues_from_route
-from aerobee.broker.services.name_service.routes import MASTER_ID, QueueData
+from aerobee.broker.services.name_service.route_data import MASTER_ID, QueueData
 from aerobee.broker.services.name_service.service import NameService
 from aerobee.broker.services.topics.config import UNIT_FLAG, UNIT_SUB_FLAG
 from aerobee.broker.settings import SettingsError, render_settings

@@ -10,7 +10,7 @@ from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.services.config_files.config_file import as_int
 from aerobee.broker.services.name_service.kv_config import ORDER_TOPIC_CONFIG
 from aerobee.broker.services.name_service.registration_body import decode_slices
-from aerobee.broker.services.name_service.routes import (
+from aerobee.broker.services.name_service.route_data import (
     EXPIRY_MS,
     MASTER_ID,
     NewerMaster,

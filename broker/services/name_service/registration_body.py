@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final
 
 from aerobee.broker.services.config_files.config_file import as_int
-from aerobee.broker.services.name_service.routes import QueueData
+from aerobee.broker.services.name_service.route_data import QueueData
 from aerobee.broker.services.topics.config import FILTER_TYPES, TopicConfig, topic_from_json
 from aerobee.protocol.json import fastjson, json_stream
 

@@ -14,7 +14,8 @@ from aerobee.broker.base.peer import Peer
 from aerobee.broker.base.turns import InOrder
 from aerobee.broker.services.config_files.classes import config_path
 from aerobee.broker.services.name_service.kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from aerobee.broker.services.name_service.routes import QueueData, Routes
+from aerobee.broker.services.name_service.route_data import QueueData
+from aerobee.broker.services.name_service.routes import Routes
 from aerobee.broker.services.topics.config import READ, WRITE
 from aerobee.broker.settings import Settings
 from aerobee.protocol.json import fastjson
