@@ -124,7 +124,7 @@ class Following:
             broker.offsets,
             broker.schedule,
             broker.timers.checkpoints if settings.timer_wheel_enable else None,
-            broker.batch_ledger,
+            broker.batch_ledger.book,
             access,
             self._followed,
         )

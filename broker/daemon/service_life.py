@@ -117,13 +117,13 @@ class ServiceLife:
         broker.name_service.kv.load()
         if self._settings.is_slave:  # it delivers nothing, and only knows how far its master is
             broker.timers.checkpoints.load()
-            broker.batch_ledger.load_file()
+            broker.batch_ledger.book.load_file()
             forget_timer_log(broker.store.disk, self._settings.store_path_root_dir)
             return
         if self._settings.timer_wheel_enable:
             broker.timers.load()
         broker.transactions.load()
-        broker.batch_ledger.load()
+        broker.batch_ledger.book.load()
 
     def _check_classes(self) -> None:
         """A slave's configuration is its master's: what of it is unknown cannot be in step."""

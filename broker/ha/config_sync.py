@@ -16,10 +16,10 @@ from aerobee.broker.ha.access_sync import AccessSync
 from aerobee.broker.ha.master_client import MasterAddress, MasterClient, MasterFacts
 from aerobee.broker.ha.progress import ProgressSync
 from aerobee.broker.net.request_link import LinkError
-from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.config_files.config_file import DataVersion
 from aerobee.broker.services.delay.schedule import Schedule
 from aerobee.broker.services.groups.table import Groups
+from aerobee.broker.services.ledger_book import LedgerBook
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.timers.checkpoint import Checkpoints
 from aerobee.broker.services.topics.config import TopicConfig
@@ -49,7 +49,7 @@ class ConfigSync:
         offsets: Offsets,
         schedule: Schedule,
         timers: Checkpoints | None,
-        ledger: BatchLedger,
+        ledger: LedgerBook,
         access: AccessSync,
         followed: Callable[[], MasterAddress | None],
     ) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import structlog
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.delay.schedule import Schedule
+from aerobee.broker.services.ledger_book import LedgerBook
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.redelivery.origins import origins_since
 from aerobee.broker.services.timers.checkpoint import Reached
@@ -45,7 +45,7 @@ def take_back_progress(
         schedule.load()
         schedule.take_back(undone, cut_to)
         folder = store.settings.layout.config
-        BatchLedger(folder, store, clock, lambda *_: None).take_back(cut_to)
+        LedgerBook(folder, store, clock).take_back(cut_to)
         _take_back_timers(store, settings, clock, undone, cut_to)
     finally:
         store.close()

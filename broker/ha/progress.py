@@ -15,9 +15,9 @@ from typing import Any, Final
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.ha.master_client import MasterClient
 from aerobee.broker.net.request_link import LinkError
-from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.config_files.config_file import as_int
 from aerobee.broker.services.delay.schedule import Schedule
+from aerobee.broker.services.ledger_book import LedgerBook
 from aerobee.broker.services.ledger_log import end_of
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.timers.checkpoint import Checkpoints
@@ -48,7 +48,7 @@ class ProgressSync:
         offsets: Offsets,
         schedule: Schedule,
         timers: Checkpoints | None,
-        ledger: BatchLedger,
+        ledger: LedgerBook,
     ) -> None:
         self._store = store
         self._clock = clock

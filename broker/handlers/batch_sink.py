@@ -16,7 +16,8 @@ from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import LATE, STORED, code_of, flush_failed_text
 from aerobee.broker.net.requests import Handler, Request
-from aerobee.broker.services.batch_ledger import ROW, Chunk
+from aerobee.broker.services.batch_ledger import ROW
+from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.store.results import PutStatus
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import check_batch
@@ -69,7 +70,7 @@ class CommitRequest(Header):
 
 def _state(broker: Broker, request: Request) -> Command:
     fields = decode_ext(request.command.ext, StateRequest)
-    newest = broker.batch_ledger.newest(_query(fields.query))
+    newest = broker.batch_ledger.book.newest(_query(fields.query))
     return request.command.answer(ResponseCode.SUCCESS, {"batch": str(newest)})
 
 
@@ -77,7 +78,7 @@ def _prepare(sends: Sends, request: Request) -> Command | None:
     broker = sends.broker
     fields = decode_ext(request.command.ext, PrepareRequest)
     query = _query(fields.query)
-    if fields.batch <= broker.batch_ledger.newest(query):
+    if fields.batch <= broker.batch_ledger.book.newest(query):
         return request.command.answer(ResponseCode.SUCCESS, {"committed": "true"})
     queue_id = _target_queue(sends, fields)
     _check_rows(request.command.body, _row_mark(fields))
@@ -157,7 +158,7 @@ def _check_rows(body: bytes | memoryview, mark: bytes) -> None:
 
 
 def _list(broker: Broker, request: Request) -> Command:
-    body = json.dumps({"queries": broker.batch_ledger.entries()}).encode()
+    body = json.dumps({"queries": broker.batch_ledger.book.entries()}).encode()
     return request.command.answer(ResponseCode.SUCCESS, body=body)
 
 

@@ -167,8 +167,8 @@ def _remember(broker: Broker, roles: Roles) -> None:
     broker.offsets.commit("billing", "Payments", 0, 1)
     broker.offsets.file.step()  # to the journal
     ledger: BatchLedger = broker.batch_ledger
-    ledger.take_over([{"query": "q", "batch": 7, "committedAt": 5, "committing": False}], 0)
-    asyncio.run(ledger.save())
+    ledger.book.take_over([{"query": "q", "batch": 7, "committedAt": 5, "committing": False}], 0)
+    asyncio.run(ledger.book.save())
     third = broker.store.max_physical_offset // 3
     roles.epoch_file.save(Epochs([Epoch(1, 0), Epoch(4, third)]))
     roles._role_file.save(Role("ASYNC_MASTER", "ASYNC_MASTER", 4))
@@ -251,7 +251,7 @@ def _state(broker: Broker, roles: Roles) -> Iterator[tuple[str, Any]]:
     yield "groups", broker.groups.table_json()["subscriptionGroupTable"]
     yield "offsets", broker.offsets.table_json()["offsetTable"]
     yield "key-values", broker.name_service.kv.namespace("ORDER")
-    yield "ledger", broker.batch_ledger.entries()
+    yield "ledger", broker.batch_ledger.book.entries()
     yield "epochs", roles.epochs.entries
     yield "role", (roles._settings.broker_role, roles._role_file.saved)
     yield "open transactions", broker.transactions.open_count

@@ -37,7 +37,7 @@ from waiting import until
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.net.listening import StartError
-from aerobee.broker.services.batch_ledger import Chunk
+from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.errors import StoreError
 from aerobee.protocol.files import properties

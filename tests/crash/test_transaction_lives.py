@@ -9,8 +9,9 @@ import pytest
 from crash.planted import Mutants, search
 from crash.transaction_lives import run_transaction_seed
 
-from aerobee.broker.services.batch_ledger import BatchLedger, Intent
+from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.config_files.table_file import TableFile
+from aerobee.broker.services.ledger_book import Intent
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.transactions.service import Transactions, _Progress
 from aerobee.broker.store.results import PutResult
@@ -67,7 +68,7 @@ def take_offsets_for_saved_that_are_not(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def publish_without_an_intent(patch: pytest.MonkeyPatch) -> None:
     async def begin(self: BatchLedger, query: str, intent: Intent) -> None:
-        self._intents[query] = intent
+        self.book.intents[query] = intent
 
     patch.setattr(BatchLedger, "_begin", begin)
 

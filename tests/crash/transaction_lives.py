@@ -24,7 +24,8 @@ from crash.sim_disk import SimDisk
 from crash.simulator import Report, sim_settings
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
+from aerobee.broker.services.batch_ledger import BatchLedger
+from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.services.offsets import Offsets
 from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.topics.table import Topics
@@ -91,7 +92,7 @@ class TransactionLife(ServiceLife):
         self.transactions = Transactions(self.store, self.topics, self.offsets, self.hooks)
         self.transactions.load()
         self.ledger = BatchLedger(config, self.store, self.clock, lambda *_: None)
-        self.ledger.load()
+        self.ledger.book.load()
         run(self.ledger.run())
 
     # --- transactions
@@ -189,7 +190,7 @@ class TransactionLife(ServiceLife):
         chain.ended = {key for key, half in halves.items() if half.word_end}
         chain.rows = dict(chain.rows)
         chain.offset = max(0, self.offsets.query(GROUP, TOPIC, 0))
-        chain.committed = max(chain.committed, self.ledger.newest(QUERY))
+        chain.committed = max(chain.committed, self.ledger.book.newest(QUERY))
 
     def close(self) -> None:
         self.transactions.commit_progress()

@@ -13,7 +13,8 @@ from peers.in_process import Client
 from waiting import until
 
 from aerobee.broker.base.clock import VirtualClock
-from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
+from aerobee.broker.services.batch_ledger import BatchLedger
+from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.services.ledger_log import LEDGER_TOPIC
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
@@ -88,7 +89,7 @@ def record_starts(store: MessageStore) -> list[int]:
 @pytest.fixture
 async def old_master(tmp_path: Path) -> Path:
     broker = Broker(tmp_path / "old")
-    broker.ledger.load()
+    broker.ledger.book.load()
     for batch in range(BATCHES):
         await broker.run_batch(batch, 0)
     assert broker.rows() == EVERY_ROW_ONCE
@@ -111,17 +112,17 @@ async def test_a_replica_whose_log_ends_anywhere_publishes_every_row_once(
         shutil.copytree(old_master, root)
         if own_file:
             before = Broker(root)
-            before.ledger.take_back(end)
+            before.ledger.book.take_back(end)
             before.store.close()
         else:
             shutil.rmtree(root / "config")
         broker = Broker(root, cut_to=end)
-        broker.ledger.load()
+        broker.ledger.book.load()
         await broker.ledger.run()
-        for batch in range(broker.ledger.newest(QUERY) + 1, BATCHES):
+        for batch in range(broker.ledger.book.newest(QUERY) + 1, BATCHES):
             await broker.run_batch(batch, 1)
         assert broker.rows() == EVERY_ROW_ONCE, f"the log ended at {end}"
-        assert broker.ledger.newest(QUERY) == BATCHES - 1
+        assert broker.ledger.book.newest(QUERY) == BATCHES - 1
         broker.store.close()
         shutil.rmtree(root)
 
@@ -155,7 +156,7 @@ async def test_a_promoted_slave_knows_what_was_committed(tmp_path: Path) -> None
         for batch in range(3):
             await committed(client, batch, await prepared(client, batch))
         await in_step(slave, master)
-        await until(lambda: slave.broker.batch_ledger.newest(QUERY) == 2)
+        await until(lambda: slave.broker.batch_ledger.book.newest(QUERY) == 2)
         await committed(client, 3, await prepared(client, 3))  # of which only the log tells
         await in_step(slave, master)
         await until(lambda: slave.broker.topics.get("out"))
@@ -178,13 +179,13 @@ async def test_a_promoted_slave_knows_what_was_committed(tmp_path: Path) -> None
 async def test_what_a_slave_was_told_outlives_the_log(tmp_path: Path) -> None:
     """Commits that are older than the log are in the slave's file."""
     broker = Broker(tmp_path / "slave")
-    broker.ledger.load_file()
+    broker.ledger.book.load_file()
     told = [{"query": "old", "batch": 7, "committedAt": 5, "committing": False}]
-    assert broker.ledger.take_over(told, 0)
-    assert not broker.ledger.take_over(told, 0), "nothing new"
-    await broker.ledger.save()
+    assert broker.ledger.book.take_over(told, 0)
+    assert not broker.ledger.book.take_over(told, 0), "nothing new"
+    await broker.ledger.book.save()
     broker.store.close()
     broker = Broker(tmp_path / "slave")
-    broker.ledger.load()
-    assert broker.ledger.newest("old") == 7
+    broker.ledger.book.load()
+    assert broker.ledger.book.newest("old") == 7
     broker.store.close()

@@ -14,8 +14,9 @@ from store.conftest import SMALL, ManualClock, abandon, dispatch, read_all
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.plain_batch import put_plain_rows
-from aerobee.broker.services import batch_ledger
-from aerobee.broker.services.batch_ledger import ROW, BatchLedger, Chunk
+from aerobee.broker.services import ledger_book
+from aerobee.broker.services.batch_ledger import ROW, BatchLedger
+from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files import properties
@@ -43,7 +44,7 @@ class World:
             lambda *_: None,
             put_plain=partial(put_plain_rows, self.store),
         )
-        self.ledger.load()
+        self.ledger.book.load()
 
     def prepare(self, attempt: int = 0) -> list[Chunk]:
         chunks = []
@@ -98,14 +99,14 @@ async def test_a_power_failure_at_any_save_of_the_ledger_costs_and_adds_no_row(
     holds, or the batch can never be finished."""
     first = worlds(tmp_path / "first")
     saves: list[Path] = []
-    save = batch_ledger.save_json
+    save = ledger_book.save_json
 
     def save_and_fail(path: str, content: Any, *, disk: Any) -> None:
         save(path, content, disk=disk)
         saves.append(tmp_path / f"after-{len(saves)}")
         first.as_after_a_power_failure(saves[-1])
 
-    monkeypatch.setattr(batch_ledger, "save_json", save_and_fail)
+    monkeypatch.setattr(ledger_book, "save_json", save_and_fail)
     assert await first.commit(first.prepare()) == 15
     monkeypatch.undo()
     assert len(saves) == 2
@@ -141,7 +142,7 @@ async def test_a_cut_off_commit_whose_chunks_are_gone_is_finished_from_those_of_
     await world.ledger.run()  # says that the commit waits
     assert await world.commit(world.prepare(attempt=1)) == 15
     assert world.visible() == EVERY_ROW_ONCE
-    assert world.ledger.newest(QUERY) == 0
+    assert world.ledger.book.newest(QUERY) == 0
 
 
 async def test_rows_above_a_lowered_max_message_size_are_committed(

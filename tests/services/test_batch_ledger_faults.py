@@ -10,15 +10,16 @@ import pytest
 from services.services_world import HOST, World
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.services import batch_ledger
-from aerobee.broker.services.batch_ledger import BatchLedger, Chunk
+from aerobee.broker.services import ledger_book
+from aerobee.broker.services.batch_ledger import BatchLedger
+from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.files.record import Message
 from aerobee.protocol.json import fastjson
 
-save_json = batch_ledger.save_json
+save_json = ledger_book.save_json
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def ledger(world: World) -> BatchLedger:
 
 def open_ledger(world: World) -> BatchLedger:
     ledger = BatchLedger(str(world.root / "config"), world.store, world.clock, lambda *_: None)
-    ledger.load()
+    ledger.book.load()
     return ledger
 
 
@@ -57,7 +58,7 @@ async def test_commits_of_two_queries_never_write_over_each_others_word(
         save_json(path, value, disk=disk)
         written.append(set(fastjson.loads(Path(path).read_bytes())["committed"]))
 
-    monkeypatch.setattr(batch_ledger, "save_json", save)
+    monkeypatch.setattr(ledger_book, "save_json", save)
     first, second = prepare(ledger, "a"), prepare(ledger, "b")
     slow = asyncio.create_task(ledger.commit("a", 0, [first], 60_000))
     await asyncio.sleep(0.05)
@@ -77,10 +78,10 @@ async def test_a_commit_that_is_not_on_all_in_sync_replicas_is_refused_and_finis
     world.store.wait_for_copies(lambda _end, told: told(answers.pop(0)))
     with pytest.raises(Refused, match="in-sync replicas"):
         await ledger.commit("a", 0, [chunk], 60_000)
-    assert ledger.newest("a") == -1
+    assert ledger.book.newest("a") == -1
     answers.append(PutStatus.PUT_OK)
     await ledger.commit("a", 0, [chunk], 60_000)
-    assert ledger.newest("a") == 0
+    assert ledger.book.newest("a") == 0
     assert rows_out(world) == [b"a"], "published once"
     world.close_quietly()
 
@@ -109,9 +110,9 @@ async def test_one_commit_that_cannot_be_finished_at_the_start_stops_no_other(
             raise OSError(5, "Input/output error")
         save_json(path, value, disk=disk)
 
-    monkeypatch.setattr(batch_ledger, "save_json", fail_once)
+    monkeypatch.setattr(ledger_book, "save_json", fail_once)
     await again.run()
-    assert (again.newest("a"), again.newest("b")) == (-1, 0)
+    assert (again.book.newest("a"), again.book.newest("b")) == (-1, 0)
     await again.run()
-    assert again.newest("a") == 0
+    assert again.book.newest("a") == 0
     assert sorted(rows_out(world)) == [b"a", b"b"]

@@ -1,0 +1,192 @@
+"""The ledger of committed batches and of commits in progress, in memory and in its file.
+
+What the file does not know yet is in the log (`ledger_log`).
+"""
+
+import asyncio
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from aerobee.broker.base.clock import Clock
+from aerobee.broker.services import ledger_log
+from aerobee.broker.services.config_files.classes import config_path
+from aerobee.broker.services.config_files.json_file import load_json, save_json
+from aerobee.broker.store.errors import StoreError
+from aerobee.broker.store.message_store import MessageStore
+
+log = structlog.get_logger("aerobee.batch_ledger")
+
+FILE_NAME: Final = "sparkSink.json"
+_DAY_MS: Final = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where a prepared chunk stands and whose it is."""
+
+    partition: int
+    attempt: int
+    chunk: int
+    offset: int
+    size: int
+
+    def name(self, query: str, batch: int) -> str:
+        return f"{query}/{batch}/{self.partition}/{self.attempt}/{self.chunk}"
+
+
+@dataclass(slots=True)
+class Intent:
+    """A commit in progress."""
+
+    batch: int
+    log_start: int
+    chunks: list[Chunk]
+
+
+class LedgerBook:
+    """`config/sparkSink.json`: by query its newest committed batch, and its commit in progress."""
+
+    def __init__(self, folder: str, store: MessageStore, clock: Clock, keep_days: int = 0) -> None:
+        self.path = config_path(folder, FILE_NAME)
+        self._store = store
+        self._clock = clock
+        self._keep_ms = keep_days * _DAY_MS  # after a query's last commit; 0: for ever
+        self.committed: dict[str, int] = {}
+        self.committed_at: dict[str, int] = {}
+        self.intents: dict[str, Intent] = {}
+        self._noted_from = 0  # records of the log that the file does not know begin here
+        self._saving = asyncio.Lock()  # an older state must not be written over a newer one
+
+    def newest(self, query: str) -> int:
+        """The newest committed batch of the query; -1 when there is none."""
+        return self.committed.get(query, -1)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every query that is remembered, or has a commit in progress."""
+        return [
+            {
+                "query": query,
+                "batch": self.newest(query),
+                "committedAt": self.committed_at.get(query),
+                "committing": query in self.intents,
+            }
+            for query in sorted(self.committed.keys() | self.intents.keys())
+        ]
+
+    def load(self) -> None:
+        """The file's content and what the log has since; at a replica: since its last update."""
+        for noted in ledger_log.noted_from(self._store, self._load_file()):
+            self._follow(noted.content)
+
+    def load_file(self) -> None:
+        """A slave gets the rest from its master. A log that has lost its end numbers again from
+        there: the file must not speak of numbers that others will have."""
+        known, end = self._load_file(), ledger_log.end_of(self._store)
+        if known > end:
+            self._noted_from = end
+            save_json(self.path, self._content(), disk=self._store.disk)
+
+    def _follow(self, noted: dict[str, Any]) -> None:
+        query, batch = str(noted["query"]), int(noted.get("batch", -1))
+        if noted["state"] == ledger_log.FORGOTTEN:
+            self.committed.pop(query, None)
+            self.committed_at.pop(query, None)
+        elif batch <= self.newest(query):
+            return
+        elif noted["state"] == ledger_log.BEGUN:
+            chunks = [Chunk(**chunk) for chunk in noted["chunks"]]
+            self.intents[query] = Intent(batch, int(noted["logStart"]), chunks)
+        else:
+            self.committed[query], self.committed_at[query] = batch, int(noted["at"])
+            if query in self.intents and self.intents[query].batch <= batch:
+                del self.intents[query]
+
+    def take_over(self, entries: list[dict[str, Any]], noted_end: int) -> bool:
+        """A slave: what its master has committed, when our log had `noted_end` records of that; the
+        rest is in the log. Whether there is something to save."""
+        committed = {str(row["query"]): int(row["batch"]) for row in entries if row["batch"] >= 0}
+        times = {str(row["query"]): int(row["committedAt"] or 0) for row in entries}
+        under_way = any(row["committing"] for row in entries)
+        known = self._noted_from if under_way else noted_end
+        before = (self.committed, self.intents, self._noted_from)
+        self.committed, self.intents, self._noted_from = committed, {}, known
+        self.committed_at = {query: times[query] for query in committed}
+        return before != (committed, {}, known)
+
+    def take_back(self, cut_to: int) -> None:
+        """The log is about to be cut here: what is committed behind it was not. A query's batches
+        are committed in their order, so the one before was the newest."""
+        self._load_file()
+        for _, _, noted in ledger_log.noted_behind(self._store, cut_to):
+            query, batch = str(noted["query"]), int(noted.get("batch", -1))
+            if noted["state"] == ledger_log.COMMITTED and batch <= self.newest(query):
+                self.committed[query] = batch - 1
+                if batch <= 0:
+                    del self.committed[query], self.committed_at[query]
+            elif noted["state"] == ledger_log.BEGUN and query in self.intents:
+                del self.intents[query]
+        self._noted_from = 0
+        save_json(self.path, self._content(), disk=self._store.disk)
+
+    async def save(self) -> None:
+        """Keep what was taken over."""
+        async with self._saving:
+            save = partial(save_json, self.path, self._content(), disk=self._store.disk)
+            await asyncio.to_thread(save)
+
+    def _load_file(self) -> int:
+        """Returns the number of the first record of the log that the file does not know."""
+        try:
+            self._take(load_json(self.path, disk=self._store.disk, strict=True) or {})
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise StoreError(
+                f"{self.path} is damaged ({error}); without it a batch could be stored twice: put "
+                f"its .bak in its place, or remove it if no query writes exactly once here"
+            ) from error
+        return self._noted_from
+
+    def _take(self, content: dict[Any, Any]) -> None:
+        self.committed = {q: int(b) for q, b in content.get("committed", {}).items()}
+        times, now = content.get("committedAt", {}), self._clock.now_ms()
+        self.committed_at = {q: int(times.get(q, now)) for q in self.committed}
+        for query, intent in content.get("committing", {}).items():
+            chunks = [Chunk(**chunk) for chunk in intent["chunks"]]
+            self.intents[query] = Intent(int(intent["batch"]), int(intent["logStart"]), chunks)
+        self._noted_from = int(content.get("notedFrom", 0))
+
+    async def save_all(self) -> None:
+        """With all that the log knows."""
+        self._noted_from = ledger_log.end_of(self._store)
+        await self.save()
+
+    def _content(self) -> dict[str, Any]:
+        committing = {
+            query: {
+                "batch": intent.batch,
+                "logStart": intent.log_start,
+                "chunks": [asdict(chunk) for chunk in intent.chunks],
+            }
+            for query, intent in self.intents.items()
+        }
+        return {
+            "committed": dict(self.committed),
+            "committedAt": dict(self.committed_at),
+            "committing": committing,
+            "notedFrom": self._noted_from,
+        }
+
+    def expire(self) -> list[str]:
+        """Drops queries whose last commit is too long ago; the next save makes it last."""
+        oldest = self._clock.now_ms() - self._keep_ms
+        expired = [
+            query
+            for query, at_ms in self.committed_at.items()
+            if self._keep_ms and at_ms < oldest and query not in self.intents
+        ]
+        for query in expired:
+            log.info("a query was forgotten", query=query, committed_at=self.committed_at[query])
+            del self.committed_at[query], self.committed[query]
+        return expired
