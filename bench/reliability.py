@@ -86,6 +86,12 @@ ROWS: Final = (
     Row("flood", "clients that could stop others", "flood", "10,000 idle, 2,000 slow, 100 stalled"),
     Row("fuzz-decoders", "fuzz of the decoders", "fuzz-coverage FUZZ_SECONDS=3600", "coverage"),
     Row(
+        "fuzz-deep",
+        "fuzz of the compiled decoders",
+        "fuzz-deep INPUTS=100000000",
+        "{INPUTS} inputs",
+    ),
+    Row(
         "fuzz-live",
         "every request code, with data",
         "fuzz-live FRAMES=1000000 SEED=1",

@@ -32,6 +32,11 @@ $(FUZZ_OK): $(OK)
 fuzz-coverage: $(FUZZ_OK) ## the decoders, guided by coverage (atheris), FUZZ_SECONDS=3600; what is new joins tests/fuzz/corpus.txt
 	$(V)/bin/python tests/fuzz/corpus.py --seconds $(FUZZ_SECONDS) $(ARGS)
 
+INPUTS ?= 100000000
+.PHONY: fuzz-deep
+fuzz-deep: $(BUILD_OK) ## the compiled decoders beside Python's, guided by coverage of the C, under the address sanitizer, INPUTS=100000000 (clang, libclang-rt-14-dev; ARGS="--seconds 600": at most)
+	$(V)/bin/python tests/fuzz/fuzz_deep.py --runs $(INPUTS) $(ARGS)
+
 .PHONY: flood
 flood: $(OK) ## clients that could stop the others, beside one that works (ARGS="cold join"; cold needs root)
 	$(V)/bin/python -m bench.flood $(ARGS)

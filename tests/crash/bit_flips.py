@@ -3,7 +3,8 @@
 A folder with some of everything (messages with keys in several files, timers, delays, open
 transactions, progress, a batch ledger, epochs) is made once, stopped in order and, a second one,
 killed. For each flip one bit of one file is turned in a copy, a broker is started on it, and all
-that it keeps is read as clients read it. What must hold:
+that it keeps is read as clients read it. No bit is turned twice: a kind that has fewer than N of
+them is turned as a whole. What must hold:
 
 - nothing wrong is served: a message that passes its reader's check is one that was sent, where it
   was sent to; nothing is delivered twice or early;
@@ -21,10 +22,12 @@ import shutil
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +61,7 @@ KINDS: Final = {
 }
 HARMLESS, SEEN, REFUSED = "harmless", "seen", "refused"
 SHARE: Final = 50  # flips of one task
+Flip = tuple[str, str, int]  # how the folder ended, the file, the bit
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,33 @@ def make_templates(folder: Path, seed: int) -> dict[str, Template]:
     return templates
 
 
-def pick(template: Template, kind: str, rng: random.Random) -> tuple[str, int]:
-    """A file of the kind, and a bit of it: of its content, mostly, where most of it is empty."""
-    name = rng.choice(template.files(kind))
-    data = (template.folder / name).read_bytes()
-    used = len(data.rstrip(b"\0"))
-    size = used if used and rng.random() < 0.9 else len(data)
-    return name, rng.randrange(max(size, 1) * 8)
+def picked(
+    templates: Mapping[str, Template], kind: str, count: int, rng: random.Random
+) -> list[Flip]:
+    """Bits of the kind's files, none twice: one of ten behind the end of what a file holds, the
+    others in it, or all there are if these are fewer."""
+    content, rest = [], []
+    for how, template in templates.items():
+        for name in template.files(kind):
+            data = (template.folder / name).read_bytes()
+            used = len(data.rstrip(b"\0"))
+            content.append((how, name, range(used * 8)))
+            rest.append((how, name, range(used * 8, len(data) * 8)))
+    inside = sampled(content, count - count // 10, rng)
+    flips = inside + sampled(rest, count // 10, rng)
+    rng.shuffle(flips)
+    return flips
+
+
+def sampled(parts: Sequence[tuple[str, str, range]], count: int, rng: random.Random) -> list[Flip]:
+    ends = list(accumulate(len(bits) for _, _, bits in parts))
+    total = ends[-1] if ends else 0
+    found = []
+    for place in rng.sample(range(total), min(count, total)):
+        which = bisect_right(ends, place)
+        how, name, bits = parts[which]
+        found.append((how, name, bits[place - ends[which]]))
+    return found
 
 
 def flip(path: Path, bit: int) -> None:
@@ -193,16 +217,12 @@ def begin(folder: Path, templates: dict[str, Template]) -> None:
     small_wheel().__enter__()
 
 
-def run_share(task: tuple[str, str, int]) -> tuple[str, Counter[str], list[str]]:
-    """Flips of one kind; the seed of each says all of it."""
-    kind, seed, count = task
+def run_share(task: tuple[str, Sequence[Flip]]) -> tuple[str, Counter[str], list[str]]:
+    """Some flips of one kind."""
+    kind, flips = task
     outcomes: Counter[str] = Counter()
     violations = []
-    for number in range(count):
-        rng = random.Random(f"{seed}/{number}")
-        able = [how for how, template in _templates.items() if template.files(kind)]
-        how = rng.choice(able)
-        name, bit = pick(_templates[how], kind, rng)
+    for how, name, bit in flips:
         outcome, problem = try_flip(_templates[how], name, bit, _work)
         outcomes[outcome] += 1
         if problem:
@@ -216,25 +236,44 @@ def run_flips(
     folder = Path(tempfile.mkdtemp(prefix="aerobee-flips-", dir=memory_folder()))
     outcomes: Counter[tuple[str, str]] = Counter()
     violations: list[str] = []
+    began = time.monotonic()
     try:
         with small_wheel(), capture_logs():
             templates = make_templates(folder, seed)
         tasks = [
-            (kind, f"{seed}/{kind}/{start}", min(SHARE, count - start))
+            (share / len(flips), kind, flips[share : share + SHARE])
             for kind in kinds
-            for start in range(0, count, SHARE)
+            for flips in [picked(templates, kind, count, random.Random(f"{seed}/{kind}"))]
+            for share in range(0, len(flips), SHARE)
         ]
-        processes = min(os.cpu_count() or 1, len(tasks), 8)
+        tasks.sort(key=lambda task: task[0])  # all kinds go on together
+        processes = min(len(os.sched_getaffinity(0)), len(tasks), 8)
         context = multiprocessing.get_context("spawn")
         with context.Pool(processes, begin, (folder, templates)) as pool:
-            for kind, found, problems in pool.imap_unordered(run_share, tasks):
+            shares = pool.imap_unordered(run_share, [task[1:] for task in tasks])
+            for number, (kind, found, problems) in enumerate(shares, 1):
                 outcomes.update({(kind, outcome): n for outcome, n in found.items()})
                 violations += problems
                 for text in problems:
                     tell(f"VIOLATION {text}")
+                if number % 40 == 0:
+                    seconds = time.monotonic() - began
+                    tell(f"{number * 100 // len(tasks)} %: {told(outcomes, violations, seconds)}")
     finally:
         shutil.rmtree(folder)
     return outcomes, violations
+
+
+def told(outcomes: Counter[tuple[str, str]], violations: Sequence[str], seconds: float) -> str:
+    totals: Counter[str] = Counter()
+    for (_, outcome), n in outcomes.items():
+        totals[outcome] += n
+    return (
+        f"{totals.total():,} flips in {len({kind for kind, _ in outcomes})} kinds of files: "
+        f"{totals[HARMLESS]:,} without effect, {totals[SEEN]:,} seen, {totals[REFUSED]:,} starts "
+        f"refused; violations: {len(violations)} ({totals['wrong']} served wrong, "
+        f"{totals['unseen']} unseen, {totals['failed']} failed starts); {seconds:.0f} s"
+    )
 
 
 def memory_folder() -> str | None:
@@ -247,18 +286,11 @@ def main(arguments: Sequence[str]) -> int:
     kinds = arguments[2:] or list(KINDS)
     began = time.monotonic()
     outcomes, violations = run_flips(count, seed, kinds, lambda text: print(text, flush=True))
-    totals: Counter[str] = Counter()
     for kind in kinds:
         mine = {outcome: n for (of, outcome), n in sorted(outcomes.items()) if of == kind}
-        totals.update(mine)
-        print(f"{kind:12} {', '.join(f'{n} {outcome}' for outcome, n in mine.items())}")
-    print(
-        f"{sum(totals.values())} flips, {count} in each of {len(kinds)} kinds of files: "
-        f"{totals[HARMLESS]} without effect, {totals[SEEN]} seen, {totals[REFUSED]} starts "
-        f"refused; violations: {len(violations)} ({totals['wrong']} served wrong, "
-        f"{totals['unseen']} unseen, {totals['failed']} failed starts); "
-        f"{time.monotonic() - began:.0f} s, seed {seed}"
-    )
+        told_of = ", ".join(f"{n} {outcome}" for outcome, n in mine.items())
+        print(f"{kind:12} {sum(mine.values())}: {told_of}")
+    print(f"{told(outcomes, violations, time.monotonic() - began)}, seed {seed}")
     return 1 if violations else 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crash.bit_flips import KINDS, SEEN, make_templates, pick, run_flips, try_flip
+from crash.bit_flips import KINDS, SEEN, make_templates, picked, run_flips, try_flip
 from crash.timer_lives import small_wheel
 from structlog.testing import capture_logs
 
@@ -95,11 +95,10 @@ def test_a_planted_bug_is_found(
     with pytest.MonkeyPatch.context() as patch, small_wheel(), capture_logs():
         template = make_templates(tmp_path, 1)[how]
         bug(patch)
-        for number in range(1000):
-            name, bit = pick(template, kind, random.Random(number))
+        for _, name, bit in picked({how: template}, kind, 1000, random.Random(1)):
             _, problem = try_flip(template, name, bit, tmp_path / "work")
             if problem:
                 break
         else:
             raise AssertionError("1,000 flips did not find it")
-    print(f"found by flip {number}: {problem}")
+    print(f"found by {name}, bit {bit}: {problem}")

@@ -172,6 +172,7 @@ class Image:
 
 def run(folder: Path, kind: str, flush: str, cuts: int, lives: int, seed: int) -> Totals:
     totals = Totals()
+    began = time.monotonic()
     disk = LoopDisk(folder, kind)
     broker = AerobeeBroker(folder / f"{kind}-broker", flushDiskType=flush, **SETTINGS)
     broker.store = disk.place / "store"
@@ -184,6 +185,7 @@ def run(folder: Path, kind: str, flush: str, cuts: int, lives: int, seed: int) -
                 broker.kill()
             if not image.is_clean:
                 disk.keep()
+            print(summary(kind, flush, totals, time.monotonic() - began, seed), flush=True)
     finally:
         if broker.is_running:
             broker.kill()
