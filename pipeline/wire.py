@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from io import BufferedReader
 from typing import Any, Final, TypeVar, cast
 
 from aerobee.pipeline.outage import Outage, Unreachable
@@ -95,7 +96,7 @@ class Link:
         if access.tls:
             context = client_context(access.ca_file)
             self._socket = context.wrap_socket(self._socket, server_hostname=host.strip("[]"))
-        self._file = self._socket.makefile("rb", 1 << 16)
+        self._file = cast(BufferedReader, self._socket.makefile("rb", 1 << 16))
 
     def close(self) -> None:
         self._file.close()
@@ -107,32 +108,41 @@ class Link:
         self._socket.sendall(b"".join(parts))
         return answer
 
-    def take(self, answer: Answer) -> Command:
+    def take(self, answer: Answer, room: Callable[[int], memoryview] | None = None) -> Command:
+        """Waits for the answer. `room` gives the memory for the bodies that come until then."""
         while answer.command is None:
             if self._file.closed:
                 raise ConnectionError(f"the connection to {self.address} was closed")
-            self._receive()
+            self._receive(room)
         return answer.command
 
     def request(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         return self.take(self.ask(code, ext, body))
 
-    def _receive(self) -> None:
+    def _receive(self, room: Callable[[int], memoryview] | None) -> None:
         """One frame, read in exact sizes: answers are large, and this does not copy them."""
         codec, header_size, body_size = frame_sizes(self._exactly(8))
         length = 4 + header_size + body_size
         if body_size < 0 or length > FRAME_SIZE_MAX:
             raise ProtocolError(f"{self.address} sent a frame of {length} bytes; is it a broker?")
         header = self._exactly(header_size)
-        command = decode_command(codec, header, self._exactly(body_size))
+        body = self._fill(room(body_size)) if room and body_size else self._exactly(body_size)
+        command = decode_command(codec, header, body)
         if command.is_response:
             self._conversation.answered(command)
 
     def _exactly(self, count: int) -> bytes:
-        data: bytes = self._file.read(count)
-        if len(data) < count:
-            raise ConnectionError(f"{self.address} closed the connection")
+        data = self._file.read(count)
+        self._check(len(data), count)
         return data
+
+    def _fill(self, body: memoryview) -> memoryview:
+        self._check(self._file.readinto(body), len(body))
+        return body
+
+    def _check(self, got: int, wanted: int) -> None:
+        if got < wanted:
+            raise ConnectionError(f"{self.address} closed the connection")
 
 
 def checked(answer: Command, what: str, address: str) -> Command:

@@ -45,6 +45,11 @@ def _even_numbers(count: int) -> Any:
     return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
 
 
+@lru_cache(maxsize=8)
+def _repeated(text: str, count: int) -> Any:
+    return pa.repeat(text, count)
+
+
 def gap_take(buffer: Any, starts: Ints, ends: Ints, kind: Any, valid: Any = None) -> Any:
     """The byte ranges as an Arrow array of `kind`; the ranges ascend. `valid` False: a null."""
     count = len(starts)
@@ -185,7 +190,7 @@ def _host(field: str, flag: int) -> Any:
             return pa.array(_long_hosts(records, field), pa.string())
         packed = np.ascontiguousarray(records.fields[field]).view(np.uint64)
         if records.count and (packed == packed[0]).all():  # one broker, often one producer
-            return pa.repeat(_host_text(packed[:1].tobytes()), records.count)
+            return _repeated(_host_text(packed[:1].tobytes()), records.count)
         distinct, codes = np.unique(packed, return_inverse=True)
         texts = pa.array([_host_text(one.tobytes()) for one in distinct], pa.string())
         return texts.take(pa.array(codes.astype(np.int32)))
@@ -237,7 +242,7 @@ def _message_id(records: Records) -> Any:
 def _broker(records: Records) -> Any:
     if records.broker is None:
         return pa.nulls(records.count, pa.string())
-    return pa.repeat(records.broker, records.count)
+    return _repeated(records.broker, records.count)
 
 
 def _keys(records: Records) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aerobee.pipeline.source.queues import DataLoss, QueueKey, pull_fields
+from aerobee.pipeline.source.room import Room
 from aerobee.pipeline.wire import TRANSIENT, Answer, BrokerError, Cluster, Link
 from aerobee.protocol.wire.codecs import ProtocolError
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -51,7 +52,11 @@ class PullPlan:
 
 
 def pull_range(
-    cluster: Cluster, wanted: Range, plan: PullPlan, warn: Callable[[str], None]
+    cluster: Cluster,
+    wanted: Range,
+    plan: PullPlan,
+    warn: Callable[[str], None],
+    room: Room | None = None,
 ) -> Iterator[bytes | memoryview]:
     """The raw records of the range, in order; the last body may hold records beyond its end."""
     position, address = wanted.start, wanted.address
@@ -60,7 +65,7 @@ def pull_range(
         what = f"reading {wanted.key} at {position}: {address}"
         try:
             link = cluster.link(address)
-            for body, following in _pull(link, wanted, position, plan):
+            for body, following in _pull(link, wanted, position, plan, room):
                 cluster.note_wait(address, outage.over(what))
                 if len(body):
                     yield body
@@ -84,7 +89,7 @@ def pull_range(
 
 
 def _pull(
-    link: Link, wanted: Range, start: int, plan: PullPlan
+    link: Link, wanted: Range, start: int, plan: PullPlan, room: Room | None
 ) -> Iterator[tuple[bytes | memoryview, int]]:
     """Pairs of a body and the offset that follows it, up to the range's end."""
     in_flight: deque[Pull] = deque()
@@ -103,7 +108,7 @@ def _pull(
             in_flight.append(ask(asked, end))
             asked = end
         asked_for, offset, end = in_flight.popleft()
-        answer = link.take(asked_for)
+        answer = link.take(asked_for, room)
         following = _following(answer, wanted, offset, plan)
         if following > offset:
             moved_at = time.monotonic()

@@ -26,6 +26,7 @@ from aerobee.pipeline.source.queues import (
     ends,
 )
 from aerobee.pipeline.source.readings import NAMES, Address, reported
+from aerobee.pipeline.source.room import Room
 from aerobee.pipeline.source.split_reader import BATCH_ROWS
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.protocol.files.record_columns import record_positions
@@ -153,17 +154,20 @@ def _pulled(
     pending: list[bytes | memoryview] = []
     size = 0
     missing: DataLoss | None = None
+    room = Room()
     try:
-        for body in pull_range(cluster, wanted, plan.pull, log.warning):
+        for body in pull_range(cluster, wanted, plan.pull, log.warning, room):
             pending.append(body)
             size += len(body)
             reading["bytes"] += len(body)
             if size >= _BATCH_BYTES:
-                yield from _decode(pending, wanted, plan, schema)
+                yield from _decode(room.joined(pending), wanted, plan, schema)
+                room.clear(pending)
                 pending, size = [], 0
     except DataLoss as error:
         missing = error
-    yield from _decode(pending, wanted, plan, schema)
+    if pending:
+        yield from _decode(room.joined(pending), wanted, plan, schema)
     if missing is not None:  # after all that came before it
         raise missing
 
@@ -223,13 +227,8 @@ def read_joined(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
-def _decode(
-    bodies: list[bytes | memoryview], wanted: Range, plan: TopicPlan, schema: Any
-) -> Iterator[Any]:
-    """The bodies' records inside the range and, if tags are selected, with exactly those."""
-    data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-    if not len(data):
-        return
+def _decode(data: bytes | memoryview, wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
+    """The records inside the range and, if tags are selected, with exactly those."""
     positions = record_positions(data)
     array = np.frombuffer(data, np.uint8)
     for at in range(0, len(positions), BATCH_ROWS):
