@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -137,6 +138,13 @@ def archive_as_before(
 def start_script(script: Path, settings: dict[str, Any]) -> subprocess.Popen[str]:
     """A driver of its own, to be killed: runs the script with the settings as JSON."""
     return _start([sys.executable, str(script), json.dumps(settings)])
+
+
+def await_turn(settings: dict[str, Any]) -> None:
+    """A driver that is ready says so, and waits for the file that its settings may name."""
+    print("started", flush=True)
+    while "turn" in settings and not Path(settings["turn"]).exists():
+        time.sleep(0.02)
 
 
 def start_command(*words: str) -> subprocess.Popen[str]:

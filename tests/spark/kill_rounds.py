@@ -1,4 +1,8 @@
-"""Rounds of kills under load: a driver, and in the first rounds its worker and the broker too."""
+"""Rounds of kills under load: a driver, and in the first rounds its worker and the broker too.
+
+The next driver starts while one works, and waits for its turn: most of a round would otherwise be
+Spark's start.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +59,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class KillRounds:
-    """Starts the driver again after each kill; a seed decides about the moments."""
+    """Another driver takes its turn after each kill; a seed decides about the moments."""
 
     broker: AerobeeBroker
-    start: Callable[[], subprocess.Popen[str]]
+    start: Callable[[Path], subprocess.Popen[str]]  # a driver that waits until that file is there
+    folder: Path
     seed: int
 
     def run(
@@ -72,21 +77,36 @@ class KillRounds:
     ) -> None:
         """A driver is killed after it has come further by 1 to `most`, and `check` told."""
         chance = random.Random(self.seed)
-        for n in range(kills):
-            driver = self.start()
-            try:
+        drivers: list[subprocess.Popen[str]] = []
+        try:
+            for n in range(kills):
+                for number in range(n + len(drivers), min(n + 2, kills)):
+                    drivers.append(self.start(self._turn(number)))
+                driver = drivers[0]
                 more = progress() + chance.randint(1, most)
+                self._turn(n).touch()
                 wait_until(lambda more=more: progress() >= more, driver, 600)  # type: ignore[misc]
                 if n < others:
-                    time.sleep(chance.random())
-                    assert kill_worker(driver), "there was no worker to kill"
-                    with load.paused:
-                        self.broker.kill()
-                        time.sleep(chance.random())
-                        self.broker.start()
+                    self._kill_others(driver, load, chance)
                 time.sleep(chance.random())
-            finally:
                 ended = driver.poll() is not None
-                output = kill_group(driver)
-            assert not ended, output[-3000:]
-            print(f"kill {n + 1}: {check()} of {load.sent}", flush=True)
+                output = kill_group(drivers.pop(0))
+                assert not ended, output[-3000:]
+                print(f"kill {n + 1}: {check()} of {load.sent}", flush=True)
+        finally:
+            for driver in drivers:
+                kill_group(driver)
+
+    def _turn(self, number: int) -> Path:
+        return self.folder / f"turn-{number}"
+
+    def _kill_others(
+        self, driver: subprocess.Popen[str], load: Load, chance: random.Random
+    ) -> None:
+        """A worker of the driver, and the broker."""
+        time.sleep(chance.random())
+        assert kill_worker(driver), "there was no worker to kill"
+        with load.paused:
+            self.broker.kill()
+            time.sleep(chance.random())
+            self.broker.start()

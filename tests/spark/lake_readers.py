@@ -95,8 +95,8 @@ def with_spark() -> None:
         if not any(where.rglob("part-*.parquet")):
             return []  # killed before its first rows: a Parquet folder has no schema yet
         spark.catalog.clearCache()
-        rows = spark.read.format(table_format).load(str(where)).select("value").collect()
-        return [bytes(row.value) for row in rows]
+        rows = spark.read.format(table_format).load(str(where)).select("value").toArrow()
+        return [bytes(value) for value in rows["value"].to_pylist()]
 
     for table_format in FORMATS if IS_41 else FORMATS[:1]:
         READERS[table_format]["Spark"] = lambda where, kind=table_format: read(where, kind)  # type: ignore[misc]

@@ -6,6 +6,7 @@ each kill no row is there twice, and at the end every message is there.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -54,7 +55,11 @@ def run(folder: Path, kills: int, others: int, seed: int) -> int:
             "config": warm_start(folder / "classes"),
         }
         complete(settings | {"config": warm_start(folder / "classes", make=True)})
-        rounds = KillRounds(broker, lambda: start_script(DRIVER, settings), seed)
+
+        def start(turn: Path) -> subprocess.Popen[str]:
+            return start_script(DRIVER, settings | {"turn": str(turn)})
+
+        rounds = KillRounds(broker, start, folder, seed)
         namesrv = broker.namesrv
         with Load(namesrv, "in", QUEUES) as load:
             rounds.run(
@@ -69,7 +74,7 @@ def complete(settings: dict[str, Any]) -> None:
     """A driver that copies all that is there and ends by itself."""
     done = Path(settings["done"])
     done.touch()
-    output, _ = start_script(DRIVER, settings).communicate(timeout=600)
+    output, _ = start_script(DRIVER, settings).communicate(timeout=1200)
     assert "complete" in output, output[-3000:]
     done.unlink()
 
@@ -77,5 +82,7 @@ def complete(settings: dict[str, Any]) -> None:
 if __name__ == "__main__":
     count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     with tempfile.TemporaryDirectory() as temporary:
-        rows = run(Path(temporary), count, max(1, count // 5), start)
-    print(f"{count} kills: {rows} rows, each once", flush=True)
+        others = max(1, count // 5)
+        rows = run(Path(temporary), count, others, start)
+    kills = f"{count} kills of the driver, {others} of a worker, {others} of the broker"
+    print(f"{kills}: {rows} rows, each once", flush=True)

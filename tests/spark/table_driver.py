@@ -11,17 +11,20 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from spark.helpers import session_config
+from spark.helpers import await_turn, session_config
 from spark.lake_readers import FORMATS
 
 from aerobee.pipeline.jobs.session import open_session
 from aerobee.pipeline.jobs.table import Keeper, TableJob
+from aerobee.pipeline.jobs.table_tasks import run_tasks
 from aerobee.pipeline.jobs.upkeep import Upkeep
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    spark = open_session("kills", settings["master"], config=session_config(), retries=True)
+    config = session_config() | settings["config"]
+    spark = open_session("kills", settings["master"], config=config, retries=True)
+    run_tasks(spark, 2, lambda at: [at])  # its workers are there, too
     upkeep = Upkeep(small_files=3, keep=timedelta(0), clean_every=0.5)
     keepers = [
         Keeper(
@@ -38,7 +41,7 @@ def main() -> None:
         )
         for table_format in FORMATS
     ]
-    print("started", flush=True)
+    await_turn(settings)
     while True:
         finishing = Path(settings["done"]).exists()
         added = 0

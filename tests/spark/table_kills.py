@@ -6,18 +6,21 @@ each kill every table is opened with all readers, Spark among them.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import create_topic, numbers, start_script
-from spark.kill_rounds import KillRounds, Load
+from spark.kill_rounds import KillRounds, Load, warm_start
 from spark.lake_readers import FORMATS, open_with_others, with_spark
 
 from aerobee.pipeline.lake.opening import format_of, open_table
 
+DRIVER = Path(__file__).with_name("table_driver.py")
 TOPIC = "kept"
 QUEUES = 3
 
@@ -55,20 +58,31 @@ def run(folder: Path, kills: int, others: int, seed: int) -> dict[str, int]:
             "done": str(folder / "done"),
             "master": "local[2]",
             "rows_per_commit": 60,
+            "config": warm_start(folder / "classes"),
         }
-        script = Path(__file__).with_name("table_driver.py")
-        rounds = KillRounds(broker, lambda: start_script(script, settings), seed)
+        complete(settings | {"config": warm_start(folder / "classes", make=True)})
+
+        def start(turn: Path) -> subprocess.Popen[str]:
+            return start_script(DRIVER, settings | {"turn": str(turn)})
+
+        rounds = KillRounds(broker, start, folder, seed)
         with Load(broker.namesrv, TOPIC, QUEUES) as load:
             rounds.run(kills, others, load, lambda: _commits(root), lambda: check(root), most=5)
-        (folder / "done").touch()
-        driver = start_script(script, settings | {"rows_per_commit": 5000})
-        output, _ = driver.communicate(timeout=600)
-        assert "complete" in output, output[-3000:]
+        complete(settings | {"rows_per_commit": 20_000})
         rows = check(root)
         for table_format in FORMATS:
             for reader, values in open_with_others(root / table_format, table_format).items():
                 assert sorted(values) == numbers(load.sent), f"{reader} of {table_format}"
     return rows
+
+
+def complete(settings: dict[str, Any]) -> None:
+    """A driver that keeps all that is there and ends by itself."""
+    done = Path(settings["done"])
+    done.touch()
+    output, _ = start_script(DRIVER, settings).communicate(timeout=1200)
+    assert "complete" in output, output[-3000:]
+    done.unlink()
 
 
 def _commits(root: Path) -> int:
@@ -80,6 +94,8 @@ if __name__ == "__main__":
     count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     with_spark()
     with tempfile.TemporaryDirectory() as temporary:
-        rows = run(Path(temporary), count, max(1, count // 5), start)
+        others = max(1, count // 5)
+        rows = run(Path(temporary), count, others, start)
     told = ", ".join(f"{table_format} {found}" for table_format, found in rows.items())
-    print(f"{count} kills: rows, each once: {told}", flush=True)
+    kills = f"{count} kills of the driver, {others} of a worker, {others} of the broker"
+    print(f"{kills}: rows, each once: {told}", flush=True)
