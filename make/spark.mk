@@ -39,11 +39,11 @@ test-spark-41: $(SV41_OK) ## the Spark pipeline on PySpark 4.1, with Delta and I
 	$(SV41)/bin/pytest -q --timeout 600 -m "not apache" tests/spark $(ARGS)
 
 # On Spark 4.1, for which Delta and Iceberg have jars: Spark opens all three formats after each kill.
-test-table-kills: $(SV41_OK) ## kills under kept tables: KILLS=100 of the driver, a fifth each of worker and broker
-	cd tests && ../$(SV41)/bin/python -m spark.table_kills $(KILLS) $(SEED)
+test-table-kills: $(SV41_OK) ## kills under kept tables: KILLS=100 of the driver, a fifth each of worker and broker; ARGS=30: no new round after 30 minutes
+	cd tests && ../$(SV41)/bin/python -m spark.table_kills $(KILLS) $(or $(SEED),1) $(ARGS)
 
-test-sink-kills: $(SV_OK) ## kills under the exactly-once sink: KILLS=100 of the driver, a fifth each of worker and broker
-	cd tests && ../$(SV)/bin/python -m spark.sink_kills $(KILLS) $(SEED)
+test-sink-kills: $(SV_OK) ## kills under the exactly-once sink: KILLS=100 of the driver, a fifth each of worker and broker; ARGS=30: no new round after 30 minutes
+	cd tests && ../$(SV)/bin/python -m spark.sink_kills $(KILLS) $(or $(SEED),1) $(ARGS)
 
 test-sink-failovers: $(SV_OK) ## KILLS=20 of masters under a stream that writes exactly once: three brokers and etcd (Debian's etcd-server)
 	cd tests && ../$(SV)/bin/python -m spark.sink_failovers $(KILLS) $(SEED)

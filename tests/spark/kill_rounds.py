@@ -6,6 +6,7 @@ Spark's start.
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import threading
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import numbers, produce, session_config
@@ -57,6 +59,17 @@ class Load:
                 self.sent += CHUNK
 
 
+class Killed(NamedTuple):
+    """How many of each."""
+
+    drivers: int
+    others: int
+
+    def __str__(self) -> str:
+        others = f"{self.others} of a worker, {self.others} of the broker"
+        return f"{self.drivers} kills of the driver, {others}"
+
+
 @dataclass(frozen=True, slots=True)
 class KillRounds:
     """Another driver takes its turn after each kill; a seed decides about the moments."""
@@ -74,12 +87,18 @@ class KillRounds:
         progress: Callable[[], int],
         check: Callable[[], object],
         most: int,
-    ) -> None:
-        """A driver is killed after it has come further by 1 to `most`, and `check` told."""
+        minutes: float = math.inf,
+    ) -> Killed:
+        """A driver is killed after it has come further by 1 to `most`, and `check` told. No round
+        begins after so many minutes."""
         chance = random.Random(self.seed)
+        ends = time.monotonic() + 60 * minutes
         drivers: list[subprocess.Popen[str]] = []
         try:
             for n in range(kills):
+                if time.monotonic() >= ends:
+                    kills = n
+                    break
                 for number in range(n + len(drivers), min(n + 2, kills)):
                     drivers.append(self.start(self._turn(number)))
                 driver = drivers[0]
@@ -96,6 +115,7 @@ class KillRounds:
         finally:
             for driver in drivers:
                 kill_group(driver)
+        return Killed(kills, min(kills, others))
 
     def _turn(self, number: int) -> Path:
         return self.folder / f"turn-{number}"

@@ -1,11 +1,13 @@
 """Kills of a real driver, of its Python workers and of the broker under the exactly-once sink.
 
-`python -m spark.sink_kills 100 SEED`: so many of the driver, a fifth as many of each other. After
-each kill no row is there twice, and at the end every message is there.
+`python -m spark.sink_kills 100 SEED MINUTES`: so many of the driver, a fifth as many of each
+other, fewer when the minutes are over. After each kill no row is there twice, and at the
+end every message is there.
 """
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from typing import Any
 
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import create_topic, numbers, start_script, topic_values
-from spark.kill_rounds import KillRounds, Load, warm_start
+from spark.kill_rounds import Killed, KillRounds, Load, warm_start
 
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.source.queues import discover, latest
@@ -40,7 +42,9 @@ def visible(namesrv: str) -> int:
         return sum(latest(cluster, discover(cluster, options)).values())
 
 
-def run(folder: Path, kills: int, others: int, seed: int) -> int:
+def run(
+    folder: Path, kills: int, others: int, seed: int, minutes: float = math.inf
+) -> tuple[Killed, int]:
     """So many kills of the driver, and of workers and of the broker; the rows in the end."""
     with AerobeeBroker(folder / "broker") as broker:
         for topic in ("in", "eo"):
@@ -62,12 +66,18 @@ def run(folder: Path, kills: int, others: int, seed: int) -> int:
         rounds = KillRounds(broker, start, folder, seed)
         namesrv = broker.namesrv
         with Load(namesrv, "in", QUEUES) as load:
-            rounds.run(
-                kills, others, load, lambda: visible(namesrv), lambda: check(namesrv), most=120
+            killed = rounds.run(
+                kills,
+                others,
+                load,
+                lambda: visible(namesrv),
+                lambda: check(namesrv),
+                120,
+                minutes,
             )
         complete(settings | {"limit": 5000, "pause_ms": 0})
         assert topic_values(namesrv, "eo") == Counter(numbers(load.sent))
-    return load.sent
+    return killed, load.sent
 
 
 def complete(settings: dict[str, Any]) -> None:
@@ -80,9 +90,10 @@ def complete(settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    arguments = dict(enumerate(sys.argv))
+    count, start = int(sys.argv[1]), int(arguments.get(2, 1))
     with tempfile.TemporaryDirectory() as temporary:
-        others = max(1, count // 5)
-        rows = run(Path(temporary), count, others, start)
-    kills = f"{count} kills of the driver, {others} of a worker, {others} of the broker"
-    print(f"{kills}: {rows} rows, each once", flush=True)
+        done, rows = run(
+            Path(temporary), count, max(1, count // 5), start, float(arguments.get(3, math.inf))
+        )
+    print(f"{done}: {rows} rows, each once", flush=True)

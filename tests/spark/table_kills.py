@@ -1,11 +1,13 @@
 """Kills of a real driver, of its Python workers and of the broker under kept tables.
 
-`python -m spark.table_kills 100 SEED`: so many of the driver, a fifth as many of each other. After
-each kill every table is opened with all readers, Spark among them.
+`python -m spark.table_kills 100 SEED MINUTES`: so many of the driver, a fifth as many of each
+other, fewer when the minutes are over. After each kill every table is opened with all readers,
+Spark among them.
 """
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from typing import Any
 
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import create_topic, numbers, start_script
-from spark.kill_rounds import KillRounds, Load, warm_start
+from spark.kill_rounds import Killed, KillRounds, Load, warm_start
 from spark.lake_readers import FORMATS, open_with_others, with_spark
 
 from aerobee.pipeline.lake.opening import format_of, open_table
@@ -46,7 +48,9 @@ def check(root: Path) -> dict[str, int]:
     return rows
 
 
-def run(folder: Path, kills: int, others: int, seed: int) -> dict[str, int]:
+def run(
+    folder: Path, kills: int, others: int, seed: int, minutes: float = math.inf
+) -> tuple[Killed, dict[str, int]]:
     """So many kills of the driver, and of workers and of the broker; the rows of each table."""
     root = folder / "lake"
     with AerobeeBroker(folder / "broker", brokerName="broker-a") as broker:
@@ -67,13 +71,15 @@ def run(folder: Path, kills: int, others: int, seed: int) -> dict[str, int]:
 
         rounds = KillRounds(broker, start, folder, seed)
         with Load(broker.namesrv, TOPIC, QUEUES) as load:
-            rounds.run(kills, others, load, lambda: _commits(root), lambda: check(root), most=5)
+            killed = rounds.run(
+                kills, others, load, lambda: _commits(root), lambda: check(root), 5, minutes
+            )
         complete(settings | {"rows_per_commit": 20_000})
         rows = check(root)
         for table_format in FORMATS:
             for reader, values in open_with_others(root / table_format, table_format).items():
                 assert sorted(values) == numbers(load.sent), f"{reader} of {table_format}"
-    return rows
+    return killed, rows
 
 
 def complete(settings: dict[str, Any]) -> None:
@@ -91,11 +97,12 @@ def _commits(root: Path) -> int:
 
 
 if __name__ == "__main__":
-    count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    arguments = dict(enumerate(sys.argv))
+    count, start = int(sys.argv[1]), int(arguments.get(2, 1))
     with_spark()
     with tempfile.TemporaryDirectory() as temporary:
-        others = max(1, count // 5)
-        rows = run(Path(temporary), count, others, start)
+        done, rows = run(
+            Path(temporary), count, max(1, count // 5), start, float(arguments.get(3, math.inf))
+        )
     told = ", ".join(f"{table_format} {found}" for table_format, found in rows.items())
-    kills = f"{count} kills of the driver, {others} of a worker, {others} of the broker"
-    print(f"{kills}: rows, each once: {told}", flush=True)
+    print(f"{done}: rows, each once: {told}", flush=True)
