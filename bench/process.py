@@ -5,7 +5,6 @@ What it costs is read from /proc, not asked of it.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -71,9 +70,9 @@ class ServerProcess(ABC):
         return self._process.pid
 
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """User and system time of the process so far, exactly: by its clock, as
+        clock_getcpuclockid(3) names it. /proc has hundredths of a second."""
+        return time.clock_gettime(~self.pid << 3 | 2)
 
     def memory_mb(self) -> tuple[float, float]:
         """Resident and anonymous memory."""

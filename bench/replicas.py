@@ -1,8 +1,10 @@
 """`make bench-replicas`: a master and a slave of Aerobee beside a pair of Apache RocketMQ 4.9.
 
-Pairs run one after the other, never at once: master, slave and load client share the machine. Each
-round has a master alone, a SYNC_MASTER with a slave, and an ASYNC_MASTER whose slave is stopped,
-falls behind and catches up.
+The two kinds run one after the other, never at once: master, slave and load client share the
+machine. A master alone and one with a slave get short bursts in turns, so that what a slave costs
+is the median of many differences: first beside a SYNC_MASTER, then beside an ASYNC_MASTER, whose
+slave is then stopped, falls behind and catches up. With etcd on PATH, masters are killed under our
+SDK.
 
     python -m bench.replicas [--pairs 3] [--quick] [--only aerobee] [--out bench/results]
 """
@@ -10,17 +12,23 @@ falls behind and catches up.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from ha.failover_cluster import Cluster
+from ha.processes import TOPIC
 from peers.wire import Wire
 
+from aerobee import connect
 from bench.brokers import AEROBEE, APACHE_4, BrokerProcess
 from bench.load_client import drive_of, load
 from bench.machine import describe_machine
@@ -30,20 +38,26 @@ from bench.tables import Runs, median, table
 from bench.wire import first_send
 
 LOOK_S = 0.01
+LEASE_S = 3  # failoverLease as it is by default
 WAIT_S = 120
 GIB = 1 << 30
+Bursts = Runs  # role -> figure -> one value per burst
 
 
 @dataclass(frozen=True)
 class Scale:
     warm_up: int
-    sends: int
-    round_trips: int
+    bursts: int  # of each row, with and without a slave
+    sends: int  # in a burst
+    round_trips: int  # in a burst
     behind: int  # messages that the slave lacks when it starts again
+    kills: int
 
 
-FULL_SCALE = Scale(150_000, 150_000, 10_000, 700_000)
-QUICK_SCALE = Scale(10_000, 10_000, 1_000, 50_000)
+FULL_SCALE = Scale(150_000, 7, 60_000, 2_500, 700_000, 5)
+QUICK_SCALE = Scale(10_000, 2, 5_000, 300, 50_000, 1)
+ONE = {"conns": 1, "window": 1}
+ALONE = "alone"
 
 
 class Replica(BrokerProcess):
@@ -110,54 +124,122 @@ def in_step(master: Replica, slave: Replica) -> None:
     wait(lambda: slave.log_end() >= end, "the slave has what its master has")
 
 
-def alone_session(kind: str, folder: Path, scale: Scale) -> Figures:
-    with master_alone(kind, folder, "ASYNC_MASTER") as master:
-        session = Session(master, drive_of(master), prefix="alone: ")
-        load("send", master.port, topic="WarmUp", n=scale.warm_up)
-        _rows(session, scale)
-        return session.figures
+@contextmanager
+def beside_alone(
+    kind: str, folder: Path, scale: Scale, role: str
+) -> Iterator[tuple[dict[str, Session], Replica]]:
+    """Sessions with a master alone and with one of this role, whose slave it is; all warm."""
+    with (
+        master_alone(kind, folder / ALONE, "ASYNC_MASTER") as alone,
+        pair(kind, folder / "pair", role) as (master, slave),
+    ):
+        for broker in alone, master:
+            load("send", broker.port, topic="WarmUp", n=scale.warm_up)
+        yield (
+            {ALONE: Session(alone, drive_of(alone)), role: Session(master, drive_of(master))},
+            slave,
+        )
 
 
-def _rows(session: Session, scale: Scale) -> None:
-    one = {"conns": 1, "window": 1}
-    session.send("send 4x32", scale.sends)
-    session.send("send 1x1", scale.round_trips, **one)
-    session.send("send 1x1, client polls", scale.round_trips, polls=1, **one)
+def in_turns(
+    sessions: dict[str, Session], slave: Replica, bursts: int, row: str, n: int, **options: object
+) -> Bursts:
+    """Bursts of sends to each in turns, with the slave's share until it has dispatched all."""
+    found: Bursts = {}
+    for number in range(bursts):
+        for role in sessions if number % 2 == 0 else reversed(sessions):
+            session = sessions[role]
+            assert isinstance(session.server, Replica)
+            begin, used = session.server.log_end(), slave.cpu_seconds()
+            session.send(row, n, **options)
+            figures = {name.removeprefix(f"{row}: "): of for name, of in session.figures.items()}
+            session.figures.clear()
+            if role != ALONE:
+                end = session.server.log_end()
+                wait(partial(has_dispatched, slave, end), "the slave has dispatched it")
+                figures["slave's CPU us/msg"] = (slave.cpu_seconds() - used) / n * 1e6
+                share = figures["slave's CPU us/msg"] / figures["CPU us/msg"]
+                figures["slave's CPU, % of master's"] = share * 100
+                figures["bytes/msg"] = (end - begin) / n
+            for name, value in figures.items():
+                found.setdefault(role, {}).setdefault(name, []).append(value)
+    return found
+
+
+def has_dispatched(slave: Replica, end: int) -> bool:
+    return slave.dispatched() >= end
+
+
+def medians(row: str, found: Bursts) -> Figures:
+    return {
+        f"{role}: {row}: {name}": median(found, role, name)
+        for role, figures in found.items()
+        for name in figures
+    }
+
+
+def added(found: Bursts, role: str, name: str) -> float:
+    """What a slave adds to a figure."""
+    pairs = zip(found[role][name], found[ALONE][name], strict=True)
+    return statistics.median([with_slave - alone for with_slave, alone in pairs])
 
 
 def sync_session(kind: str, folder: Path, scale: Scale) -> Figures:
-    with pair(kind, folder, "SYNC_MASTER") as (master, slave):
-        session = Session(master, drive_of(master), prefix="SYNC_MASTER: ")
-        load("send", master.port, topic="WarmUp", n=scale.warm_up)
-        _rows(session, scale)
-        _slave_row(session, slave, "SYNC_MASTER: send 4x32 again", scale)
-        return session.figures
-
-
-def _slave_row(session: Session, slave: Replica, row: str, scale: Scale) -> None:
-    """Sends, with the slave's share of the work until it has dispatched all of it."""
-    assert isinstance(session.server, Replica)
-    before, end = slave.cpu_seconds(), session.server.log_end()
-    name = row.partition(": ")[2]
-    session.send(name, scale.sends)
-    in_step(session.server, slave)
-    used = (slave.cpu_seconds() - before) / scale.sends * 1e6
-    session.figures[f"{row}: slave's CPU us/msg"] = used
-    master = session.figures[f"{row}: CPU us/msg"]
-    session.figures[f"{row}: slave's CPU, % of master's"] = used / master * 100
-    size = (session.server.log_end() - end) / scale.sends
-    session.figures[f"{row}: bytes/msg"] = size
+    role, figures = "SYNC_MASTER", Figures()
+    with beside_alone(kind, folder, scale, role) as (sessions, slave):
+        many = in_turns(sessions, slave, scale.bursts, "send 4x32", scale.sends)
+        figures |= medians("send 4x32", many)
+        for row, polls in ("send 1x1", 0), ("send 1x1, client polls", 1):
+            options = ONE | {"polls": polls}
+            found = in_turns(sessions, slave, scale.bursts, row, scale.round_trips, **options)
+            figures |= medians(row, found)
+            for name in "p50 us", "p99 us":
+                figures[f"added by one slave, {row[5:]}: {name}"] = added(found, role, name)
+    rates = (median(many, one, "msg/s") for one in (role, ALONE))
+    figures["SYNC_MASTER's rate, % of alone"] = 100 * next(rates) / next(rates)
+    return figures
 
 
 def async_session(kind: str, folder: Path, scale: Scale) -> Figures:
-    with pair(kind, folder, "ASYNC_MASTER") as (master, slave):
-        session = Session(master, drive_of(master), prefix="ASYNC_MASTER: ")
-        load("send", master.port, topic="WarmUp", n=scale.warm_up)
-        _slave_row(session, slave, "ASYNC_MASTER: send 4x32", scale)
-        in_step(master, slave)
+    role = "ASYNC_MASTER"
+    with beside_alone(kind, folder, scale, role) as (sessions, slave):
+        found = in_turns(sessions, slave, scale.bursts, "send 4x32", scale.sends)
+        per_byte = added(found, role, "CPU us/msg") / 1e6 / median(found, role, "bytes/msg")
+        del found[ALONE]  # it was told beside SYNC_MASTER
+        figures = medians("send 4x32", found)
+        figures["master's CPU s/GiB for a slave, at the tail"] = per_byte * GIB
+        master = sessions[role].server
+        assert isinstance(master, Replica)
         slave.stop()
         load("send", master.port, topic="Behind", n=scale.behind)
-        return session.figures | _catch_up(master, slave)
+        return figures | _catch_up(master, slave)
+
+
+def failover_session(kind: str, folder: Path, scale: Scale) -> Figures:
+    """From kill -9 of a master to the next send that our SDK has an answer to."""
+    if kind != AEROBEE or shutil.which("etcd") is None:
+        return {}
+    took = asyncio.run(kill_masters(folder, scale.kills))
+    shutil.rmtree(folder, ignore_errors=True)
+    name = "kill -9 of the master to SEND_OK, our SDK: s"
+    return {name: statistics.median(took), f"{name}, longest": max(took)}
+
+
+async def kill_masters(folder: Path, kills: int) -> list[float]:
+    took = []
+    with Cluster(folder, 2) as cluster:
+        cluster.name_each_other()
+        names = ",".join(broker.namesrv for broker in cluster.brokers.values())
+        async with connect(f"mq://{names}") as mq:
+            for _ in range(kills):
+                master = await asyncio.to_thread(cluster.wait_in_sync, *cluster.brokers)
+                await mq.send(TOPIC, b"before", timeout=60)
+                began = time.perf_counter()
+                cluster.brokers[master].kill()
+                await mq.send(TOPIC, b"after", timeout=60)
+                took.append(time.perf_counter() - began)
+                await asyncio.to_thread(cluster.brokers[master].start)
+    return took
 
 
 def _catch_up(master: Replica, slave: Replica) -> Figures:
@@ -184,26 +266,11 @@ def _catch_up(master: Replica, slave: Replica) -> Figures:
     }
 
 
-SESSIONS = {"alone": alone_session, "SYNC_MASTER": sync_session, "ASYNC_MASTER": async_session}
-
-
-def derive(found: Figures) -> Figures:
-    """What one replica costs: beside the same master alone, in the same round."""
-    sync, alone, pair_ = "SYNC_MASTER: send", "alone: send", "ASYNC_MASTER: send 4x32"
-    more = {
-        f"added by one slave, {how}: {name} us": found[f"{sync} {how}: {name} us"]
-        - found[f"{alone} {how}: {name} us"]
-        for how in ("1x1", "1x1, client polls")
-        for name in ("p50", "p99")
-    }
-    added = found[f"{pair_}: CPU us/msg"] - found[f"{alone} 4x32: CPU us/msg"]
-    more["master's CPU s/GiB for a slave, at the tail"] = (
-        added / 1e6 * GIB / found[f"{pair_}: bytes/msg"]
-    )
-    share = found[f"{sync} 4x32: msg/s"] / found[f"{alone} 4x32: msg/s"]
-    more["SYNC_MASTER's rate, % of alone"] = share * 100
-    return found | more
-
+SESSIONS = {
+    "SYNC_MASTER": sync_session,
+    "ASYNC_MASTER": async_session,
+    "failover": failover_session,
+}
 
 # figure -> what to hold beside Apache's (ratio) or by itself (absolute), and the goal
 GOALS: dict[str, tuple[str, float, bool]] = {
@@ -212,9 +279,10 @@ GOALS: dict[str, tuple[str, float, bool]] = {
     "added by one slave, 1x1: p99 us": ("<=", 0.5, True),
     "master's CPU s/GiB for a slave, at the tail": ("<=", 0.35, False),
     "catch-up: master's CPU s/GiB": ("<=", 0.35, False),
-    "SYNC_MASTER: send 4x32 again: slave's CPU, % of master's": ("<=", 40, False),
+    "SYNC_MASTER: send 4x32: slave's CPU, % of master's": ("<=", 40, False),
     "ASYNC_MASTER: send 4x32: slave's CPU, % of master's": ("<=", 40, False),
     "catch-up: MB/s": (">=", 400, False),
+    "kill -9 of the master to SEND_OK, our SDK: s, longest": ("<=", LEASE_S + 1.5, False),
 }
 
 
@@ -239,7 +307,7 @@ def measure(kinds: list[str], pairs: int, scale: Scale, work: Path) -> Runs:
             for name, session in SESSIONS.items():
                 print(f"round {number + 1} of {pairs}: {kind}, {name}", flush=True)
                 found |= session(kind, work / kind, scale)
-            for figure, value in derive(found).items():
+            for figure, value in found.items():
                 runs[kind].setdefault(figure, []).append(value)
     return runs
 
@@ -258,7 +326,10 @@ def main() -> None:
         scale = QUICK_SCALE if options.quick else FULL_SCALE
         runs = measure(kinds, options.pairs, scale, Path(work))
     columns = {"goal": lambda name: verdict(runs, name)} if AEROBEE in kinds else {}
-    head = f"{describe_machine()}. {about}. {options.pairs} rounds, 1 KB bodies."
+    head = (
+        f"{describe_machine()}. {about}. {options.pairs} rounds of "
+        f"{scale.bursts} bursts each, 1 KB bodies."
+    )
     text = f"{head}\n\n{table(runs, kinds, columns)}\n"
     print(f"\n{text}")
     if kinds == [AEROBEE, APACHE_4]:
