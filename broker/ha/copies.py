@@ -19,6 +19,10 @@ Who = int | str  # brokerId or host
 class Acknowledged(Protocol):
     """Receives the acks that links get from their slaves."""
 
+    @property
+    def are_awaited(self) -> bool:
+        """Whether answers may wait for copies."""
+
     def acked(self, link: object, who: Who, end: int) -> None: ...
     def left(self, link: object) -> None: ...
     def is_in_sync(self, acked: int) -> bool: ...
@@ -41,6 +45,10 @@ class Copies:
         self.waiters = Waiters(clock, timeout_ms / 1000, PutStatus.FLUSH_SLAVE_TIMEOUT)
         self._links: dict[object, tuple[Who, int]] = {}
         self._reached = 0
+
+    @property
+    def are_awaited(self) -> bool:
+        return self.needed > 0
 
     # -- called by links
 

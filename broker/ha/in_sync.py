@@ -22,6 +22,8 @@ MOMENT_S: Final = 0.2
 class InSync:
     """Replaces `Copies` at a master that an arbiter has elected."""
 
+    are_awaited: Final = True  # consumers do, if not answers
+
     def __init__(
         self,
         clock: Clock,

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.ha")
 
 TAIL_BYTES: Final = 1 << 20  # at most this far behind, a slave is served from the loop
-GATHER_BYTES: Final = 256 << 10  # less than this waits for the ack of what was sent before it
+GATHER_BYTES: Final = 512 << 10  # less than this waits for the ack of what was sent before it
+GATHER_S: Final = 0.002  # ... and, if nobody waits for the copy, so long after a frame of
+MANY_BYTES: Final = 16 << 10  # ... at least this: there is more to come
+LONE_BYTES: Final = 8 << 10  # so little goes out in the turn in which it was put
+FROM_FILE_BYTES: Final = 128 << 10  # from here on the kernel takes it from the file
 JOB_BYTES: Final = 32 << 20  # sent by a thread before the loop looks again
 MORE_FOLLOWS: Final = getattr(socket, "MSG_MORE", 0)  # Linux
 _POLL_MS: Final = 500
@@ -73,6 +77,8 @@ class Link:
         self._pace = Pace(settings.max_ha_transfer_byte_in_second if limited else 0)
         self._unsent = memoryview(b"")
         self._sent_all_to = 0  # the log's end when the slave was last sent all of it
+        self._sent_last = 0  # bytes, then
+        self._gathered_later: asyncio.TimerHandle | None = None
         self._job: asyncio.Task[None] | None = None
         self._closed = False
         self._sent_in_second = 0
@@ -124,29 +130,54 @@ class Link:
             log.info(
                 "a slave follows", slave=self.peer[0], has=sender.acked, from_offset=sender.position
             )
-        self.push()
+        self.appended()
         if not self._closed:
             self._master.copies.acked(self, who, sender.acked)
 
     # -- sending
 
-    def appended(self) -> None:
-        """The log has grown. Records gather until the slave has what it was sent before: the more
-        it has to do, the fewer and larger frames it gets."""
-        sender = self.sender
-        if (
-            sender.acked >= self._sent_all_to
-            or self._master.store.committed_offset - sender.position >= GATHER_BYTES
-        ):
+    def appended(self, *, may_wait: bool = False) -> bool:
+        """The log has grown, or the slave has more of it. False: there is something to send, but
+        others of this turn of the loop may have more. What is little does not wait for them, as
+        somebody may wait for that."""
+        if self._is_due():
+            if may_wait and self._behind > LONE_BYTES:
+                return False
             self.push()
+        return True
+
+    @property
+    def _behind(self) -> int:
+        return self._master.store.committed_offset - self.sender.position
+
+    def _is_due(self) -> bool:
+        """Records gather until the slave has what it was sent before: the more it has to do, the
+        fewer and larger frames it gets. If nobody waits for the copy they gather for a moment more,
+        but a record that comes alone never does."""
+        behind = self._behind
+        if behind >= GATHER_BYTES:
+            return True
+        if not behind or self.sender.acked < self._sent_all_to:
+            return False
+        if self._master.copies.are_awaited or self._sent_last < MANY_BYTES:
+            return True
+        if self._master.clock.monotonic() - self._sent_at >= GATHER_S:
+            return True
+        if self._gathered_later is None:
+            self._gathered_later = self._loop.call_later(GATHER_S, self._gathered)
+        return False
+
+    def _gathered(self) -> None:
+        self._gathered_later = None
+        self.push()
 
     def push(self) -> None:
         """Send what the log has beyond what was sent, as far as the socket takes it now."""
         if self._closed or self._job is not None or self._unsent or not self.sender.is_open:
             return
-        store = self._master.store
+        store, start = self._master.store, self.sender.position
         log_end = store.committed_offset
-        if log_end == self.sender.position:
+        if log_end == start:
             return
         while (frame := self._serving.next_frame(log_end)) is not None:
             offset, size = frame
@@ -155,21 +186,58 @@ class Link:
                 return
             if self._pace.take(size, self._master.clock.monotonic()):
                 return  # `watch` resumes it
-            try:
-                data = store.read_log(offset, size)
-            except OSError as error:
-                return self.close(f"the log cannot be read: {error}")
-            if len(data) < size:
-                return self.close("the part of the log that it lacks was removed meanwhile")
             self.sender.claim(size)
-            if not self._write(self._serving.head(offset, size), data):
+            head = self._serving.head(offset, size)
+            if not (self._write_file if size >= FROM_FILE_BYTES else self._write_copy)(
+                head, offset, size
+            ):
                 return
-        self._sent_all_to = log_end
+        self._sent_all_to, self._sent_last = log_end, log_end - start
+
+    def _write_copy(self, head: bytes, offset: int, size: int) -> bool:
+        """Send a frame; False when the socket has not taken all of it, or is broken."""
+        data = self._read(offset, size)
+        return data is not None and self._write(head, data)
+
+    def _write_file(self, head: bytes, offset: int, size: int) -> bool:
+        """The same, straight from the file; what the socket does not take at once is copied."""
+        file = self._master.store.commit_log.files.find(offset)
+        if file is None or not file.hold():
+            return self._write_copy(head, offset, size)
+        self._note_sent(size)
+        sent = 0
+        try:
+            sent = self._sock.send(head, MORE_FOLLOWS)
+            if sent == len(head):
+                sent += file.file.send_to(self._sock.fileno(), offset - file.start, size)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(str(error))
+            return False
+        finally:
+            file.release()
+        if sent == len(head) + size:
+            return True
+        taken = max(sent - len(head), 0)
+        rest = self._read(offset + taken, size - taken)
+        if rest is not None:
+            self._keep(head[sent:] + rest)
+        return False
+
+    def _read(self, offset: int, size: int) -> bytes | None:
+        try:
+            data = self._master.store.read_log(offset, size)
+        except OSError as error:
+            self.close(f"the log cannot be read: {error}")
+            return None
+        if len(data) < size:
+            self.close("the part of the log that it lacks was removed meanwhile")
+            return None
+        return data
 
     def _write(self, head: bytes, data: bytes) -> bool:
-        """Send a frame; False when the socket has not taken all of it, or is broken."""
-        self._sent_in_second += len(data)
-        self._sent_at = self._master.clock.monotonic()
+        self._note_sent(len(data))
         try:
             sent = self._sock.sendmsg((head, data))
         except BlockingIOError:
@@ -179,9 +247,17 @@ class Link:
             return False
         if sent == len(head) + len(data):
             return True
-        self._unsent = memoryview(head + data)[sent:]
-        self._loop.add_writer(self._sock, self._writable)
+        self._keep((head + data)[sent:])
         return False
+
+    def _note_sent(self, size: int) -> None:
+        self._sent_in_second += size
+        self._sent_at = self._master.clock.monotonic()
+
+    def _keep(self, unsent: bytes) -> None:
+        """Send the rest of a frame when the socket takes it."""
+        self._unsent = memoryview(unsent)
+        self._loop.add_writer(self._sock, self._writable)
 
     def _writable(self) -> None:
         try:
@@ -275,6 +351,8 @@ class Link:
         if self._closed:
             return
         self._closed = True
+        if self._gathered_later is not None:
+            self._gathered_later.cancel()
         log.warning("a slave's connection is closed", slave=self.peer[0], reason=reason)
         self._loop.remove_reader(self._sock)
         if self._unsent:

@@ -65,8 +65,9 @@ class MasterLinks:
     # -- called by others
 
     def appended(self) -> None:
-        """The log has grown. Records of one turn of the loop go out together."""
-        if not self._push_is_due:
+        """The log has grown. Records of one turn of the loop go out together, if there are many."""
+        links = self.links[:]
+        if not self._push_is_due and not all([link.appended(may_wait=True) for link in links]):
             self._push_is_due = True
             self._loop.call_soon(self._push)
 

@@ -44,6 +44,10 @@ class Receiver:
         self.whole = log_end
         self.received = log_end + len(known)
 
+    @property
+    def is_between_frames(self) -> bool:
+        return self._frames.is_between
+
     def feed(self, data: memoryview) -> list[tuple[int, memoryview]]:
         """The complete records, as offset and bytes; each run within one file."""
         lots: list[tuple[int, memoryview]] = []

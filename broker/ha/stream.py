@@ -11,6 +11,7 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.ha.follower import held
 from aerobee.broker.ha.receiver import Receiver
 from aerobee.broker.ha.wire import ACK, REPORT, TRANSFER, StreamError
+from aerobee.broker.net.busy_poll import BusyPoll
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.log.commitlog import LogFull
 from aerobee.broker.store.results import PutStatus
@@ -22,6 +23,8 @@ WATCH_S: Final = 0.25
 READ_BYTES: Final = 1 << 20  # per read: the event loop has others to serve
 UNDISPATCHED_MAX: Final = 64 << 20  # backpressure: with more than this, dispatch comes first
 PAUSE_S: Final = 0.005
+ACK_S: Final = 0.05  # a frame that takes longer to come is acknowledged in parts
+FEW_BYTES: Final = 16 << 10  # in a read: somebody waits for each record, the next may come at once
 
 
 def plain_report(end: int) -> bytes:
@@ -56,6 +59,7 @@ class Stream:
         self._reported = -1
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._paused = False
+        self._busy_poll = BusyPoll(self._loop)
         self._bytes = 0
         self.rate = 0
         self.read_ms = self.written_ms = clock.now_ms()
@@ -94,7 +98,10 @@ class Stream:
         except OSError as error:
             self._end(error)
             return
+        self._busy_poll.came()
         self._take(self._buffer[:count])
+        if count < FEW_BYTES:
+            self._busy_poll.expect()
 
     def _take(self, data: memoryview) -> None:
         """Append the complete records, and acknowledge them."""
@@ -105,9 +112,12 @@ class Stream:
         except (OSError, StreamError, LogFull) as error:
             self._end(error)
             return
+        whole = self._receiver.whole
         if self._store.sync_flush:  # an ack says that it is on disk
-            self._store.when_durable(self._receiver.whole, self._durable)
-        elif self._receiver.whole > self._reported:
+            self._store.when_durable(whole, self._durable)
+        elif whole > self._reported and (
+            self._receiver.is_between_frames or self._heard_at - self._reported_at > ACK_S
+        ):
             self._report()
         if self._undispatched() > UNDISPATCHED_MAX:
             self._pause()

@@ -108,6 +108,11 @@ class FrameReader:
         self._offset = 0  # of the next byte of the frame under way ...
         self._left = 0  # ... which has so many to come
 
+    @property
+    def is_between(self) -> bool:
+        """Whether no frame is under way."""
+        return not self._left and not self._head
+
     def feed(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
         """Offset and bytes. A frame may come in several pieces; an empty one is a heartbeat."""
         position = 0

@@ -1,4 +1,5 @@
-"""Staying awake: after a request for the next one, and for a disk as long as it is a quick one."""
+"""Staying awake: after a request for the next one, and for a disk or a slave while it is quick and
+nobody else needs the core."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import cast
 import pytest
 
 from aerobee.broker.net import busy_poll
-from aerobee.broker.net.busy_poll import QUICK_DISK_S, SLOW_SKIPS, STAY_AWAKE_S, BusyPoll
+from aerobee.broker.net.busy_poll import OTHERS_S, QUICK_S, SKIPS_MAX, STAY_AWAKE_S, BusyPoll
 
 
 class Turning:
@@ -20,10 +21,15 @@ class Turning:
         self.due: deque[Callable[[], None]] = deque()
         self.now_s = 1.0
         monkeypatch.setattr(busy_poll, "perf_counter", lambda: self.now_s)
+        self.others_s = 0.0  # that others take of the core at each turn
+        monkeypatch.setattr(busy_poll, "sched_yield", self._yield)
         self.poll = BusyPoll(cast(asyncio.AbstractEventLoop, self))
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.due.append(callback)
+
+    def _yield(self) -> None:
+        self.now_s += self.others_s
 
     def is_awake_after(self, seconds: float) -> bool:
         self.now_s += seconds
@@ -48,16 +54,49 @@ def test_a_request_keeps_the_loop_awake_for_a_moment(loop: Turning) -> None:
 def test_a_quick_disk_is_waited_for_awake_each_time(loop: Turning) -> None:
     for _ in range(3):
         loop.poll.expect()
-        assert loop.is_awake_after(QUICK_DISK_S * 0.9)
+        assert loop.is_awake_after(QUICK_S * 0.9)
         loop.poll.touch()  # its answer
-        assert not loop.is_awake_after(QUICK_DISK_S)
+        assert not loop.is_awake_after(QUICK_S)
 
 
-def test_a_slow_disk_is_waited_for_awake_once_in_a_while(loop: Turning) -> None:
-    loop.poll.expect()
-    assert not loop.is_awake_after(QUICK_DISK_S)
-    for _ in range(SLOW_SKIPS):
+def slept_through(loop: Turning, *, then_quick: bool = False) -> int:
+    """How many answers the loop waits for asleep until it stays awake for one, which is late."""
+    count = 0
+    while True:
         loop.poll.expect()
-        assert not loop.is_awake_after(0)
+        if loop.is_awake_after(0):
+            if then_quick:
+                loop.poll.touch()
+            assert not loop.is_awake_after(QUICK_S)
+            return count
+        count += 1
+
+
+def test_a_slow_disk_is_waited_for_awake_more_and_more_seldom(loop: Turning) -> None:
+    found = [slept_through(loop) for _ in range(10)]
+    assert found == [0, 1, 2, 4, 8, 16, 32, 64, SKIPS_MAX, SKIPS_MAX]
+
+
+def test_quick_answers_make_the_loop_forget_slow_ones(loop: Turning) -> None:
+    found = [slept_through(loop, then_quick=turn >= 4) for turn in range(8)]
+    assert found == [0, 1, 2, 4, 8, 0, 0, 0]
+    found = [slept_through(loop) for _ in range(2)]
+    assert found == [0, 1]
+
+
+def test_who_waits_for_a_disk_does_not_keep_the_core_from_others(loop: Turning) -> None:
+    loop.others_s = OTHERS_S * 0.4
     loop.poll.expect()
     assert loop.is_awake_after(0)
+    assert loop.is_awake_after(0)
+    assert not loop.is_awake_after(0)  # they have had too much of it
+    loop.poll.expect()
+    assert not loop.is_awake_after(0)
+
+
+def test_a_short_guest_on_the_core_does_not_end_the_wait(loop: Turning) -> None:
+    loop.poll.expect()
+    loop.others_s = OTHERS_S * 0.9
+    assert loop.is_awake_after(0)
+    loop.others_s = 0.0
+    assert loop.is_awake_after(QUICK_S / 2)

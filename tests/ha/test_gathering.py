@@ -1,15 +1,18 @@
 """How a master cuts what it sends: at once to a slave that waits, gathered for one that works."""
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from waiting import until
+
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.ha.copies import Copies
 from aerobee.broker.ha.epochs import EpochFile
-from aerobee.broker.ha.link import GATHER_BYTES, Link
+from aerobee.broker.ha.link import FROM_FILE_BYTES, GATHER_BYTES, LONE_BYTES, MANY_BYTES, Link
 from aerobee.broker.ha.master_links import MasterLinks
 from aerobee.broker.ha.wire import HEAD, REPORT
 from aerobee.broker.settings import Settings
@@ -20,24 +23,42 @@ from aerobee.protocol.files.record import Message
 
 def put(store: MessageStore, size: int = 100) -> int:
     """The log's end behind it."""
-    store.put([Message("orders", 0, bytes(size), born_host=bytes(8))])
+    body = random.Random(size).randbytes(size)
+    store.put([Message("orders", 0, body, born_host=bytes(8))])
     return store.max_physical_offset
+
+
+class StillClock(Clock):
+    """Its seconds go when a test says so."""
+
+    now_s = 1.0
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 class Slave:
     """The other end of a link, which answers nothing by itself."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, link: Link) -> None:
         self._sock = sock
+        self._link = link
         self._loop = asyncio.get_running_loop()
 
     async def report(self, end: int) -> None:
         await self._loop.sock_sendall(self._sock, REPORT.pack(end))
+        await until(lambda: self._link.sender.acked >= end, 60)
+
+    def has_nothing_to_read(self) -> bool:
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
 
     async def frame(self) -> tuple[int, int]:
         """Offset and size of the next one."""
         offset, size = HEAD.unpack(await self._read(HEAD.size))
-        await self._read(size)
+        self.data = await self._read(size)
         return offset, size
 
     async def _read(self, size: int) -> bytes:
@@ -48,18 +69,24 @@ class Slave:
 
 
 @asynccontextmanager
-async def followed(folder: Path) -> AsyncIterator[tuple[MessageStore, Slave]]:
+async def followed(
+    folder: Path, *, are_awaited: bool = True
+) -> AsyncIterator[tuple[MessageStore, Slave]]:
     """A store with one message, and a slave that has it. Nobody looks after the link by time."""
     settings = StoreSettings(
         store_path_root_dir=str(folder),
         mapped_file_size_commit_log=4 << 20,
         disk_guard_enable=False,
     )
-    clock = Clock()
+    clock = StillClock()
     store = MessageStore(settings, clock=clock, ahead=False)
     store.load()
     copies = Copies(
-        clock, lambda: store.max_physical_offset, needed=0, behind_max=1 << 20, timeout_ms=1000
+        clock,
+        lambda: store.max_physical_offset,
+        needed=int(are_awaited),
+        behind_max=1 << 20,
+        timeout_ms=1000,
     )
     epochs = EpochFile(str(folder / "epochs"), store.disk)
     links = MasterLinks(Settings(), store, clock, copies, epochs)
@@ -69,7 +96,7 @@ async def followed(folder: Path) -> AsyncIterator[tuple[MessageStore, Slave]]:
     link = Link(links, ours, ("127.0.0.1", 1))
     links.links.append(link)
     store.on_append(links.appended)
-    slave = Slave(theirs)
+    slave = Slave(theirs, link)
     await slave.report(put(store))
     try:
         yield store, slave
@@ -92,6 +119,46 @@ async def test_records_gather_until_the_slave_has_what_was_sent(tmp_path: Path) 
         await slave.report(last)
         end = put(store)
         assert await slave.frame() == (last, end - last)
+
+
+async def test_a_lone_record_is_sent_before_its_put_returns(tmp_path: Path) -> None:
+    for are_awaited in (True, False):
+        async with followed(tmp_path / str(are_awaited), are_awaited=are_awaited) as (store, slave):
+            first = store.max_physical_offset
+            end = put(store)
+            assert not slave.has_nothing_to_read()
+            assert await slave.frame() == (first, end - first)
+
+
+async def test_records_of_one_turn_go_out_together(tmp_path: Path) -> None:
+    async with followed(tmp_path) as (store, slave):
+        first = store.max_physical_offset
+        for _ in range(5):
+            end = put(store, LONE_BYTES)
+        assert await slave.frame() == (first, end - first)
+
+
+async def test_records_gather_after_many_if_nobody_waits_for_their_copies(tmp_path: Path) -> None:
+    for are_awaited in (True, False):
+        async with followed(tmp_path / str(are_awaited), are_awaited=are_awaited) as (store, slave):
+            many = put(store, MANY_BYTES)
+            await slave.frame()
+            await slave.report(many)
+            next_end = put(store)
+            assert slave.has_nothing_to_read() is not are_awaited
+            assert await slave.frame() == (many, next_end - many)
+
+
+async def test_a_large_frame_has_the_bytes_of_the_log(tmp_path: Path) -> None:
+    """The kernel takes it from the file, as far as the socket has room."""
+    async with followed(tmp_path) as (store, slave):
+        first = store.max_physical_offset
+        for size in (FROM_FILE_BYTES, 900 << 10):
+            end = put(store, size)
+            assert await slave.frame() == (first, end - first)
+            assert slave.data == store.read_log(first, end - first)
+            await slave.report(end)
+            first = end
 
 
 async def test_much_does_not_wait_for_an_ack(tmp_path: Path) -> None:
