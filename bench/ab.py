@@ -4,6 +4,9 @@ Both run bench/hotpath.py of their own in turns; what counts is the least of all
 neighbours disturb little. Exit 1 when a row of this tree costs more than the limit allows.
 
     python -m bench.ab BASE [--pairs 9] [--limit 1.05]
+    AEROBEE_PURE=1 python -m bench.ab BASE      the path in Python, of both
+
+A tree that has a compiled part and does not take it is refused, unless AEROBEE_PURE=1 asks for that.
 """
 
 from __future__ import annotations
@@ -18,6 +21,14 @@ from pathlib import Path
 from bench.quick import rows_of
 
 HERE = Path(__file__).parents[1]
+IS_PURE = os.environ.get("AEROBEE_PURE", "") not in ("", "0")
+WHICH = """
+try:
+    from aerobee.broker.compiled import PATH
+except ImportError:
+    PATH = "pure Python, it has no other"
+print(PATH)
+"""
 
 
 def check_out(base: str, folder: str) -> Path:
@@ -27,15 +38,29 @@ def check_out(base: str, folder: str) -> Path:
     ).stdout
     subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True, timeout=60)
     build = Path(folder, "hatch_build.py")
-    if build.exists():  # the installed module is of this tree's sources, which the base refuses
+    # The installed module is of this tree's sources, which the base refuses.
+    if build.exists() and not IS_PURE:
         subprocess.run([sys.executable, build], cwd=folder, check=True, timeout=600)
     return Path(folder)
 
 
 def figures(tree: Path, rounds: int) -> dict[str, float]:
-    """One run of a tree's own hot path, its sources before the installed ones."""
-    output = subprocess.run(
-        [sys.executable, str(tree / "bench" / "hotpath.py"), "--rounds", str(rounds)],
+    """One run of a tree's own hot path."""
+    return rows_of(run(tree, str(tree / "bench" / "hotpath.py"), "--rounds", str(rounds)))
+
+
+def path_of(tree: Path) -> str:
+    """Which path the tree's broker takes."""
+    path = run(tree, "-c", WHICH).strip()
+    if (tree / "broker" / "compiled").is_dir() and path != "compiled" and not IS_PURE:
+        raise SystemExit(f"{tree} takes: {path}. `make` builds it; AEROBEE_PURE=1 compares without")
+    return path
+
+
+def run(tree: Path, *words: str) -> str:
+    """What Python prints with a tree's sources before the installed ones."""
+    return subprocess.run(
+        [sys.executable, *words],
         cwd=tree,
         env=os.environ | {"PYTHONPATH": str(tree / "src")},
         check=True,
@@ -43,7 +68,6 @@ def figures(tree: Path, rounds: int) -> dict[str, float]:
         text=True,
         timeout=300,
     ).stdout
-    return rows_of(output)
 
 
 def keep_least(least: dict[str, float], run: dict[str, float]) -> None:
@@ -60,14 +84,17 @@ def main() -> int:
     arguments = parser.parse_args()
     base: dict[str, float] = {}
     here: dict[str, float] = {}
+    path = path_of(HERE)
     with tempfile.TemporaryDirectory() as folder:
         sides = [(check_out(arguments.base, folder), base), (HERE, here)]
+        base_path = path_of(sides[0][0])
         for pair in range(arguments.pairs):
             for tree, least in sides if pair % 2 == 0 else reversed(sides):
                 keep_least(least, figures(tree, arguments.rounds))
             print(f"pair {pair + 1} of {arguments.pairs} done", file=sys.stderr)
     slower = 0
     print(f"us of CPU per message, least of {arguments.pairs}; base is {arguments.base}")
+    print(f"paths: {base_path} -> {path}")
     for name in here:
         if name not in base:
             print(f"{name:20} {here[name]:6.2f}   the base has no such row")

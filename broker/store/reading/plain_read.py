@@ -73,17 +73,19 @@ def _take(entries: bytes, file: MappedFile) -> _Views | None:
     start = end = first = -1
     total = 0
     for offset, size in _places(entries):
-        if size <= 0:
-            return None
-        if offset != end:
-            if first >= 0:
-                if not begin <= start < end <= limit:
-                    return None
-                add_view(view[start - begin : end - begin])
-                total += end - start
-            else:
-                first = offset
-            start = offset
+        if offset == end:  # side by side
+            end += size
+            if not start < offset < end:
+                return None
+            continue
+        if first >= 0:
+            if not begin <= start < end <= limit:
+                return None
+            add_view(view[start - begin : end - begin])
+            total += end - start
+        else:
+            first = offset
+        start = offset
         end = offset + size
     if not begin <= start < end <= limit:
         return None
