@@ -6,7 +6,7 @@ neighbours disturb little. Exit 1 when a row of this tree costs more than the li
     python -m bench.ab BASE [--pairs 9] [--limit 1.05]
     AEROBEE_PURE=1 python -m bench.ab BASE      the path in Python, of both
 
-A tree that has a compiled part and does not take it is refused, unless AEROBEE_PURE=1 asks for that.
+A tree that has a compiled part and does not take it is refused, unless AEROBEE_PURE=1 asks for it.
 """
 
 from __future__ import annotations

@@ -134,11 +134,24 @@ def test_a_block_that_is_in_memory_is_asked_for_once_in_a_while(
     assert residence.holds([(first, 5000, 200), (first, 9000, 200)], 400)
     assert asked == [(0, first.wrote)]
     assert residence.holds([(first, 5000, 200), (second, 0, 200)], 400)  # one by one
-    assert asked == [(0, first.wrote), (5000, 200), (0, 200)]
+    assert asked == [(0, first.wrote), (0, second.wrote)]
     time += 1
     cached = False
     asked.clear()
     assert not residence.holds_range(first, 1000, 2000)
     assert not residence.holds_range(second, 1000, 2000)
     assert not residence.holds([(first, 5000, 200), (first, 9000, 200)], 400)
-    assert asked == [(0, first.wrote), (0, second.wrote), (0, first.wrote), (5000, 200)]
+    assert asked == [(0, first.wrote), (0, second.wrote), *2 * [(0, first.wrote)], (5000, 200)]
+    asked.clear()
+    cached = True
+    monkeypatch.setattr(residence_module, "_BLOCK", 1000)
+    monkeypatch.setattr(residence_module, "_WIDE", 4000)
+    assert residence.holds_range(first, 1000, 10_000)
+    assert residence.holds_range(first, 8000, 15_000)
+    assert len(asked) == 14
+    residence._until.clear()
+    assert residence.holds_range(first, 1500, 14_500)  # all of it was found a moment ago
+    assert len(asked) == 14
+    assert not residence._is_in_wide(id(first), 1000, 15_001, time)
+    time += 1
+    assert not residence._is_in_wide(id(first), 1000, 10_000, time)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aerobee.broker.store.dispatch.entries import MANY_QUEUES
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.scan_block import Block
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
@@ -52,10 +53,7 @@ def dispatch_block(
     entries["offset"] = block.start + base
     entries["size"] = block.end - block.start
     entries["code"] = codes
-    for queue, _, lacking in lanes:
-        if lacking.size:
-            queue.put_run(entries[lacking].tobytes())
-            queue.assigned = max(queue.assigned, queue.max_offset)
+    _put_runs([(queue, entries[lacking].tobytes()) for queue, _, lacking in lanes])
     if index is not None:
         _add_keys(index, keys, lanes, base, block)
     return True
@@ -70,10 +68,7 @@ def dispatch_derived(
         opened = sum(queue.writing is None for queue, entries in lanes if entries)
         if opened > opened_max:
             return False
-    for queue, entries in lanes:
-        if entries:
-            queue.put_run(entries)
-            queue.assigned = max(queue.assigned, queue.max_offset)
+    _put_runs(lanes)
     if index is not None:
         index.write_pending()
         hashes, offsets, times = (np.frombuffer(column, np.int64) for column in keys)
@@ -81,6 +76,18 @@ def dispatch_derived(
         if wanted < len(offsets):
             index.add_hashed(hashes[wanted:], offsets[wanted:], times[wanted:])
     return True
+
+
+def _put_runs(lanes: list[tuple[ConsumeQueue, bytes]]) -> None:
+    are_many = len(lanes) > MANY_QUEUES
+    for queue, entries in lanes:
+        if entries:
+            if are_many:
+                queue.keep(entries)
+            else:
+                queue.put_run(entries)
+            if queue.assigned < queue.max_offset:
+                queue.assigned = queue.max_offset
 
 
 def number_block(queues: QueueTable, view: memoryview, block: Block) -> None:

@@ -16,6 +16,7 @@ from aerobee.protocol.files.properties import NAME_END, PAIR_END, TAGS
 from aerobee.protocol.files.queue_entry import ENTRY, ENTRY_SIZE
 
 NO_MAX: Final = 1 << 62
+MANY_QUEUES: Final = 64  # of a batch: from here on their entries are written with later ones
 _TAGS_MAX: Final = 10_000  # cached; bounded, as clients can make up any number of tags
 _TAGS_NAME: Final = TAGS + NAME_END
 _TAGS_SIZE: Final = len(_TAGS_NAME)
@@ -33,8 +34,9 @@ def put_entries(
     known = len(arrivals)
     try:
         count = _collect(settings, batch, arrivals, touched, opened_max)
+        are_many = len(touched) > MANY_QUEUES
         for queue in touched:
-            queue.write_waiting()
+            queue.write_waiting(keep=are_many)
     except BaseException:
         del arrivals[known:]
         for queue in touched:  # one queue's failure does not hold up the others

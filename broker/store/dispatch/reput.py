@@ -87,12 +87,15 @@ class Reput:
                 self.wake.set()  # the coroutine meets the error again, and counts it
 
     def drain(self) -> bool:
-        """Dispatch everything up to the limit and write its keys; False if that failed."""
+        """Dispatch everything up to the limit and write its entries and keys; False if that
+        failed."""
         try:
             while self.step():
                 pass
             if self._index is not None:
                 self._index.write_pending()
+            for queue in self._log.queues:
+                queue.write_kept()
         except Exception as error:
             event = "not all messages were dispatched"
             self._reports.failed(event, error, then="the next start does it, from the log")

@@ -2,7 +2,9 @@
 
 The log's own half is in flush_log. Here too a flush is `prepare` on the loop, `sync` in a thread
 (or in place in a simulation) and `complete` on the loop again. The checkpoint is written last and
-claims only what is on disk by then: a round that does not cover every queue claims nothing.
+claims only what is on disk by then: a round that does not cover every queue claims nothing. Entries
+that queues keep in memory are written before: some thousand queues are shared out over turns of the
+loop, and the claim is then that of the moment when this began.
 
 A disk without room never fences the store: what comes after the entries is deferred, and entries
 that the kernel dropped because it found no blocks for them are made anew from the log.
@@ -29,10 +31,10 @@ from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.files.checkpoint import StoreCheckpoint
-from aerobee.protocol.files.queue_entry import ENTRY_SIZE
 
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024  # of log after which the queues are flushed whole
 REBUILD_RETRY_S: Final = 5.0
+TURN_WRITES: Final = 64  # of kept entries between two turns of the loop: less than a millisecond
 
 
 class QueuePart(NamedTuple):
@@ -88,23 +90,28 @@ class QueueFlush:
         self.deferred = False  # the last flush found no room, and is repeated in the next round
         self.lost = False  # entries may have been dropped: to be made anew from the log
         self._last_thorough = base.clock.monotonic()
+        self._claimed: StoreCheckpoint | None = None  # for the next thorough round
 
     @property
     def is_unfinished(self) -> bool:
         """Something that was to be synced is not on disk."""
-        return self.failed or self.deferred or self.lost
+        is_kept = any(queue.kept for queue in self._log.queues)
+        return self.failed or self.deferred or self.lost or is_kept
 
     def prepare(self, *, thorough: bool) -> QueueJob | None:
         """What to sync now; None when nothing waits."""
+        claimed, self._claimed = self._claimed, None
         if self.failed or self.lost or self._log_flush.failed:
             return None
         least_pages = 0 if thorough else self._settings.flush_consume_queue_least_pages
         job = QueueJob()
         for queue in self._log.queues:
+            if thorough and claimed is None:
+                queue.write_kept()
             files = queue.unflushed(least_pages)
             if files:
                 ext_end = queue.ext.end if queue.ext is not None else 0
-                job.queues.append(QueuePart(queue, queue.max_offset * ENTRY_SIZE, ext_end, files))
+                job.queues.append(QueuePart(queue, queue.written_bytes, ext_end, files))
         if self._index is not None:
             if thorough:
                 self._index.write_pending()
@@ -112,7 +119,7 @@ class QueueFlush:
             else:
                 job.index = [(file, file.count) for file in self._index.unsynced]
         if thorough:
-            job.checkpoint = self._claim()
+            job.checkpoint = self._claim() if claimed is None else claimed
             if job.checkpoint == self._checkpoint.value:
                 job.checkpoint = None
         job.folders = sorted(self._unsynced)
@@ -250,10 +257,13 @@ class QueueFlush:
                 await self._clock.sleep(REBUILD_RETRY_S)
                 continue
             try:
-                job = self.prepare(thorough=self._is_time_for_thorough())
+                thorough = self._is_time_for_thorough()
+                if thorough:
+                    await self._write_kept()
+                job = self.prepare(thorough=thorough)
             except OSError as error:
                 self._reports.disk_error(
-                    "the index could not be written before its flush",
+                    "queues or index could not be written before their flush",
                     error,
                     call="write",
                     then="tried again every second; " + remedy_for(error, "mend the disk"),
@@ -261,6 +271,22 @@ class QueueFlush:
                 continue
             if job is not None:
                 await worker.run_to_end(self.sync, job, self.complete)
+
+    async def _write_kept(self) -> None:
+        """Have all entries of this moment written to their files, and claim these alone."""
+        if self.failed or self.lost or self._log_flush.failed:
+            return
+        keeping = [queue for queue in self._log.queues if queue.kept]
+        if len(keeping) <= TURN_WRITES:
+            return  # `prepare` writes them
+        if self._index is not None:
+            self._index.write_pending()
+        claimed = self._claim()
+        for number, queue in enumerate(keeping):
+            queue.write_kept()
+            if number % TURN_WRITES == TURN_WRITES - 1:
+                await self._clock.sleep(0)
+        self._claimed = claimed
 
     async def _rebuilt(self) -> bool:
         rebuilding = self.try_rebuild()

@@ -12,6 +12,7 @@ _FRESH_S: Final = 0.02  # so long an answer for a block holds
 _KNOWN_S: Final = 0.5
 _BLOCKS_MAX: Final = 4096  # remembered at most
 _SPARSE: Final = 32  # records so far apart are asked for one by one
+_WIDE: Final = 16 * _BLOCK  # a range for which to look at each block takes longer than the pull
 
 Span = tuple[MappedFile, int, int]  # file, position, length
 
@@ -26,7 +27,7 @@ class Residence:
     first that were not used for longest, which these were just now.
     """
 
-    __slots__ = ("_recent_asked", "_until", "_whole_files", "recent_until")
+    __slots__ = ("_recent_asked", "_until", "_whole_files", "_wide", "recent_until")
 
     def __init__(self, *, whole_files: bool = False) -> None:
         """With `whole_files` blocks end with their file, not with what is readable of it: a
@@ -35,6 +36,7 @@ class Residence:
         self._until: dict[tuple[int, int], float] = {}  # by the file and where the block begins
         self.recent_until = 0.0  # so long the end of the log is taken to be there, all of it
         self._recent_asked = 0.0
+        self._wide = (0, 0, 0, 0.0)  # a wide range that was found: file, begin, end, how long
 
     def holds_recent(self, files: MappedFileQueue, start: int, end: int) -> bool:
         """Whether all of the log's end is in memory; asked once for many pulls. What is appended
@@ -53,10 +55,27 @@ class Residence:
         """Whether the range, and what stands around it, is in memory."""
         now = monotonic()
         until, key = self._until, id(file)
+        is_wide = end - position > _WIDE
+        if is_wide and self._is_in_wide(key, position, end, now):
+            return True
         for block in range(position - position % _BLOCK, end, _BLOCK):
             if until.get((key, block), 0.0) < now and not self._has_block(file, block, now):
                 return False
+        if is_wide:
+            self._note_wide(key, position, end, now)
         return True
+
+    def _is_in_wide(self, key: int, position: int, end: int, now: float) -> bool:
+        file, low, high, until = self._wide
+        return file == key and low <= position and end <= high and now < until
+
+    def _note_wide(self, key: int, position: int, end: int, now: float) -> None:
+        """The queues of a topic are spread over about the same range: one covers the next."""
+        file, low, high, until = self._wide
+        if file == key and now < until and position <= high and low <= end:
+            self._wide = (key, min(low, position), max(high, end), until)
+        else:
+            self._wide = (key, position, end, now + _FRESH_S)
 
     def bring_in(self, file: MappedFile, position: int, end: int) -> None:
         """Read what `holds_range` looks at, for a thread beside the loop: it is then there."""
@@ -75,7 +94,8 @@ class Residence:
         ):
             return True
         return all(
-            each.file.is_cached(start, length) and each.file.is_resident(start, length)
+            self.holds_range(each, start, start + length)
+            or (each.file.is_cached(start, length) and each.file.is_resident(start, length))
             for each, start, length in spans
         )
 

@@ -1,7 +1,8 @@
 """A consume queue: entries that point into the commitlog, one stream per topic and queue.
 
 `assigned` is the next queue offset that an append hands out; `max_offset` the end of what is
-dispatched and thus readable.
+dispatched and thus readable. The last entries may still be in memory (`kept`): whoever reads them
+has them written first, and so has a flush that is checkpointed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ log = structlog.get_logger("aerobee.store")
 
 DISPATCH_LAG_MS: Final = 200  # between storing a message and writing its entry, as a rule
 ALLOCATION_CHUNK: Final = 64 * 1024
+KEPT_MAX: Final = 32 * ENTRY_SIZE  # bytes that a queue keeps in memory before it writes them
 
 
 def last_entry_of(file: MappedFile) -> tuple[int, int]:
@@ -44,6 +46,7 @@ class ConsumeQueue:
         "flushed_bytes",
         "is_schedule",
         "is_timed",
+        "kept",
         "key_hash",
         "listened",
         "max_offset",
@@ -100,6 +103,7 @@ class ConsumeQueue:
         self.max_physical_offset = -1  # end of the last record that has an entry here
         self.flushed_bytes = 0
         self.waiting: list[bytes] = []  # entries behind the last one, for `write_waiting`
+        self.kept = b""  # the last entries, if they are not written to the file yet
         # The place of the next entry in the file `writing`, which is allocated up to `write_end`.
         self.write_position = 0
         self.write_end = 0
@@ -117,19 +121,53 @@ class ConsumeQueue:
         self.max_physical_offset = physical_offset + size
         return True
 
-    def write_waiting(self) -> None:
-        """Write the entries that wait, with one call. OSError when the disk refuses: some may be
-        there, and none waits any more."""
+    def write_waiting(self, *, keep: bool = False) -> None:
+        """Write the entries that wait, with one call, or `keep` them. OSError when the disk
+        refuses: some may be there, and none waits any more."""
         waiting, self.waiting = self.waiting, []
         if waiting:
-            self.put_run(b"".join(waiting))
+            entries = b"".join(waiting)
+            if keep:
+                self.keep(entries)
+            else:
+                self.put_run(entries)
 
     def _write(self, entries: bytes | memoryview) -> None:
         """Entries for which there is room where the next one goes."""
         assert self.writing is not None
+        if self.kept:
+            self.write_kept()
         self.writing.write(self.write_position, entries)
         self.write_position += len(entries)
         self.max_offset += len(entries) // ENTRY_SIZE
+
+    def keep(self, entries: bytes) -> None:
+        """Add entries behind the last one, which are written with others that follow: for one of
+        many queues that get an entry now and then. A call for each would cost more than all else
+        that a message needs. OSError when the disk refuses: they are added, and not written."""
+        end = self.write_position + len(entries)
+        if end > self.write_end:
+            self.put_run(entries)
+            return
+        self.kept += entries
+        self.write_position = end
+        self.max_offset += len(entries) // ENTRY_SIZE
+        physical_offset, size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)
+        self.max_physical_offset = physical_offset + size
+        if len(self.kept) >= KEPT_MAX or end == self.write_end:
+            self.write_kept()
+
+    def write_kept(self) -> None:
+        """Write what is kept in memory. OSError when the disk refuses: it is still kept."""
+        if self.kept:
+            assert self.writing is not None
+            self.writing.write(self.write_position - len(self.kept), self.kept)
+            self.kept = b""
+
+    @property
+    def written_bytes(self) -> int:
+        """Where the entries end that are in the files."""
+        return self.max_offset * ENTRY_SIZE - len(self.kept)
 
     def put_run(self, entries: bytes) -> None:
         """Add entries behind the last one. OSError when the disk refuses: some may be there."""
@@ -194,6 +232,7 @@ class ConsumeQueue:
 
     def _open_slot(self, byte: int) -> None:
         """Have the entry at this byte of the stream allocated."""
+        self.write_kept()
         file = self.writing
         if file is None or not file.start <= byte < file.end:
             if file is not None:
@@ -236,6 +275,8 @@ class ConsumeQueue:
             return b""
         position = byte - file.start
         length = (count if count < left else left) * ENTRY_SIZE
+        if self.kept and byte + length > self.written_bytes:
+            self.write_kept()
         room = file.size - position
         return file.file.read(position, length if length < room else room)
 
@@ -267,6 +308,7 @@ class ConsumeQueue:
 
     def cut(self, queue_offset: int) -> None:
         """Drop the entries from `queue_offset` on."""
+        self.write_kept()
         byte = queue_offset * ENTRY_SIZE
         self.files.remove_from(byte + 1 if byte % self.files.file_size else byte)
         file = self.files.find(byte)
@@ -330,7 +372,7 @@ class ConsumeQueue:
 
     def unflushed(self, least_pages: int) -> list[MappedFile]:
         """The files to sync, if at least this many pages wait (0: any byte)."""
-        end = self.max_offset * ENTRY_SIZE
+        end = self.written_bytes
         waiting = end - self.flushed_bytes
         if waiting <= 0 or waiting < least_pages * PAGE:
             return []
@@ -349,6 +391,7 @@ class ConsumeQueue:
             self.ext.files.remove_all()
             self.ext.end = self.ext.flushed = 0
         self.waiting = []
+        self.kept = b""
         self.writing = None
         self.write_position = self.write_end = 0
         self.max_offset = self.min_offset = self.assigned = self.flushed_bytes = 0
@@ -356,6 +399,7 @@ class ConsumeQueue:
 
     def close(self) -> None:
         self.waiting = []
+        self.kept = b""
         self.writing = None
         self.write_position = self.write_end = 0
         self.files.close()

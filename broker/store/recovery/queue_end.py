@@ -22,6 +22,7 @@ def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None)
     end; behind it a power cut may have left anything, so the entry found is held against the
     record it points to, and given up for the one before it until one agrees.
     """
+    queue.write_kept()
     low = queue.files.min_offset // ENTRY_SIZE
     end = low
     for file in reversed(queue.files.files):

@@ -1,0 +1,187 @@
+"""Many queues that get an entry now and then: entries are kept in memory and written together."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.base.worker import Worker
+from aerobee.broker.store.dispatch import dispatch_block, entries
+from aerobee.broker.store.dispatch.entries import MANY_QUEUES
+from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.queues.consume_queue import KEPT_MAX, ConsumeQueue
+
+from .conftest import ManualClock, OpenStore, abandon, dispatch, message, read_all
+from .faulty_disk import FaultyDisk
+
+QUEUES = 300
+ROOMY = {"mapped_file_size_consume_queue": 20 * 100, "mapped_file_size_commit_log": 1 << 20}
+
+
+def send_to_all(store: MessageStore, rounds: int = 1) -> None:
+    """A message to each queue, dispatched together, in each round."""
+    for number in range(rounds):
+        body = b"%d" % number
+        store.put([message(queue_id=queue_id, body=body) for queue_id in range(QUEUES)])
+        dispatch(store)
+
+
+def keeping(store: MessageStore) -> list[ConsumeQueue]:
+    return [queue for queue in store.queue_table if queue.kept]
+
+
+def queue_files(root: Path) -> dict[str, bytes]:
+    folder = root / "consumequeue"
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> MessageStore:
+    made = open_store(**ROOMY)
+    send_to_all(made)  # each queue has its file
+    return made
+
+
+def test_entries_of_many_queues_are_kept_and_read_all_the_same(store: MessageStore) -> None:
+    send_to_all(store, 3)
+    assert len(keeping(store)) == QUEUES
+    for queue_id in (0, 7, QUEUES - 1):
+        bodies = [each.body for each in read_all(store, queue_id=queue_id)]
+        assert bodies == [b"0", b"0", b"1", b"2"]
+    assert len(keeping(store)) == QUEUES - 3  # whoever reads them has them written
+
+
+def test_entries_of_few_queues_are_written_at_once(store: MessageStore) -> None:
+    store.put([message(queue_id=number % MANY_QUEUES) for number in range(QUEUES)])
+    dispatch(store)
+    assert not keeping(store)
+
+
+def test_a_queue_keeps_only_so_many(store: MessageStore) -> None:
+    send_to_all(store, 70)
+    assert keeping(store)
+    assert all(len(queue.kept) < KEPT_MAX for queue in keeping(store))
+
+
+def test_the_files_are_the_same_as_without(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for name, many in (("kept", MANY_QUEUES), ("plain", 1 << 30)):
+        for module in (dispatch_block, entries):
+            monkeypatch.setattr(module, "MANY_QUEUES", many)
+        store = open_store(root=tmp_path / name, **ROOMY)
+        for _ in range(6):  # more than a queue's file takes
+            send_to_all(store, 20)
+            store.put([message(queue_id=3), message(queue_id=3)])  # few, by the other way
+            dispatch(store)
+        assert bool(keeping(store)) == (name == "kept")
+        store.close()
+        found.append(queue_files(tmp_path / name))
+    assert found[0] == found[1]
+
+
+def test_what_was_kept_when_the_process_was_killed_is_made_anew(
+    open_store: OpenStore, store: MessageStore
+) -> None:
+    store.queue_flush.step(thorough=True)
+    send_to_all(store, 3)
+    assert keeping(store)
+    abandon(store)
+    again = open_store(**ROOMY)
+    for queue_id in range(QUEUES):
+        bodies = [each.body for each in read_all(again, queue_id=queue_id)]
+        assert bodies == [b"0", b"0", b"1", b"2"]
+
+
+class Rounds(ManualClock):
+    """Lets a coroutine make one round; others do something at its first pause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleeps = 0
+        self.pauses = 0
+        self.paused = asyncio.Event()
+        self.done = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds == 0:
+            self.pauses += 1
+            self.paused.set()
+            await asyncio.sleep(0)
+            return
+        self.sleeps += 1
+        if self.sleeps > 1:
+            self.done.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_flush_writes_them_in_turns_and_claims_what_was_there_when_it_began(
+    open_store: OpenStore,
+) -> None:
+    clock, worker = Rounds(), Worker("test")
+    store = open_store(clock=clock, **ROOMY)
+    send_to_all(store, 3)
+    store.flush.step()
+    before = store.reput.dispatcher.dispatched_offset
+    store.queue_flush.expedite()
+    task = asyncio.create_task(store.queue_flush.run(worker))
+    await clock.paused.wait()
+    send_to_all(store, 2)  # some of the queues were written already, others were not
+    store.flush.step()
+    await clock.done.wait()
+    task.cancel()
+    worker.stop()
+    assert clock.pauses >= QUEUES // 64
+    assert store.checkpoint.value.dispatched_offset == before
+    assert keeping(store)
+    abandon(store)
+    again = open_store(**ROOMY)
+    for queue_id in range(QUEUES):
+        bodies = [each.body for each in read_all(again, queue_id=queue_id)]
+        assert bodies == [b"0", b"1", b"2", b"0", b"1"]
+
+
+def test_a_stop_is_not_clean_if_they_cannot_be_written(open_store: OpenStore) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk=disk, **ROOMY)
+    send_to_all(store, 3)
+    disk.fail_write_of = "consumequeue"
+    store.close()
+    disk.fail_write_of = ""
+    again = open_store(**ROOMY)
+    for queue_id in range(QUEUES):
+        assert len(read_all(again, queue_id=queue_id)) == 3
+
+
+def test_one_that_cannot_be_written_stays(store: MessageStore) -> None:
+    send_to_all(store)
+    queue = keeping(store)[0]
+    kept, file = queue.kept, queue.writing
+    assert file is not None
+    real = file.file
+    file.file = FailingFile(real)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="worn out"):
+        queue.entries(1, 1)
+    assert queue.kept == kept
+    file.file = real
+    assert queue.entries(1, 1) == kept
+
+
+class FailingFile:
+    """A disk that takes no write."""
+
+    def __init__(self, real: object) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+    def write(self, position: int, data: bytes) -> None:
+        raise OSError("worn out")
