@@ -1,9 +1,10 @@
 """`make bench-growth`: what a message costs the broker as one thing grows and all else stays.
 
 Each curve is one thing: queues of a topic, connections, groups that wait for a topic's messages,
-pending timers, bytes of log, bytes of a body. Figures are the server's CPU per message, which a
-busy client does not change, and the rate beside it; CPU at the last point by that at the first is
-the bend. The load client is bench/load/load.c; fan-out and timers have a socket of their own.
+pending timers, bytes of a body, bytes of log. Figures are the server's CPU per message, which a
+busy client does not change, and the rate beside it; the last point by the first is the bend. With
+the log grows how long a start takes after a kill. The load client is bench/load/load.c; fan-out and
+timers have a socket of their own.
 
     python -m bench.growth [--with apache-4.9] [--only queues,groups] [--quick] [--log-gb 1,20]
 """
@@ -26,8 +27,9 @@ from bench.load_client import load
 from bench.machine import describe_machine
 from bench.rows import running
 
-Point = tuple[float, float, float]  # size, CPU us per message, messages per second
+Point = tuple[float, float, float]  # size, CPU us per message, messages per second; of a start: ms
 Curve = list[Point]
+RESTART = "restart after kill -9"
 TOPIC = "Growth"
 
 
@@ -161,6 +163,8 @@ def log_bytes(broker: BrokerProcess, n: int, sizes_gb: list[float]) -> Iterator[
         for name, pulled in (("pulls of the newest", topic), ("pulls of the oldest", "Oldest")):
             pulls = {"topic": pulled, "n": n, "max": 32}
             yield name, (size_gb, *costs(broker, n, lambda o=pulls: load("pull", broker.port, **o)))
+        broker.kill()
+        yield RESTART, (size_gb, broker.start() * 1000, 0)
 
 
 def bodies(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
@@ -194,26 +198,36 @@ def measure(
             load("send", broker.port, topic="WarmUp", n=n if kind == AEROBEE else 2 * n)
             for what, point in points(broker, n):
                 curves.setdefault(f"{name}: {what}", []).append(point)
-                size, cpu, rate = point
-                print(f"{kind:11} {name}: {what:26} {size:>11,g} {cpu:9.2f} us {rate:11,.0f}/s")
+                size, cost, rate = point
+                unit = f"us {rate:11,.0f}/s" if rate else "ms"
+                print(f"{kind:11} {name}: {what:26} {size:>11,g} {cost:9.2f} {unit}", flush=True)
     return curves
 
 
 def report(found: dict[str, dict[str, Curve]]) -> str:
     lines = ["| | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
     for name in next(iter(found.values())):
-        cells = []
-        for curves in found.values():
-            points = curves.get(name, [])
-            shown = ", ".join(f"{size:g}: {cpu:.1f}" for size, cpu, _ in points)
-            bend = points[-1][1] / points[0][1] if points and points[0][1] else 0
-            cells.append(f"{shown} (x {bend:.2f})")
-        lines.append(f"| {name}, CPU us | " + " | ".join(cells) + " |")
+        every = [curves.get(name, []) for curves in found.values()]
+        unit = "ms" if name.endswith(RESTART) else "CPU us"
+        lines.append(
+            f"| {name}, {unit} | " + " | ".join(cell(points, 1) for points in every) + " |"
+        )
+        if unit == "CPU us":
+            rates = (cell(points, 2) for points in every)
+            lines.append(f"| {name}, msg/s | " + " | ".join(rates) + " |")
     return "\n".join(lines)
 
 
+def cell(points: Curve, column: int) -> str:
+    """The figures of a curve, and the last by the first."""
+    if not points:
+        return "-"
+    shown = ", ".join(f"{point[0]:,g}: {point[column]:,.{2 - column}f}" for point in points)
+    return f"{shown} (x {points[-1][column] / (points[0][column] or 1):.2f})"
+
+
 def chart(found: dict[str, dict[str, Curve]], path: Path) -> None:
-    """All curves in one picture, relative to the first point of each."""
+    """All curves in one picture."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -227,7 +241,8 @@ def chart(found: dict[str, dict[str, Curve]], path: Path) -> None:
         for kind, curves in found.items():
             points = curves.get(name, [])
             axes.plot([p[0] for p in points], [p[1] for p in points], "o-", label=kind)
-        axes.set(title=name, xscale="log", ylabel="CPU us per message")
+        unit = "ms" if name.endswith(RESTART) else "CPU us per message"
+        axes.set(title=name, xscale="log", ylabel=unit)
         axes.set_ylim(bottom=0)
         axes.legend()
     figure.tight_layout()
@@ -237,7 +252,7 @@ def chart(found: dict[str, dict[str, Curve]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--with", dest="peer", default="", help="another broker, as apache-4.9")
-    parser.add_argument("--only", default=",".join(CURVES), help="curves, also: log")
+    parser.add_argument("--only", default=",".join((*CURVES, "log")), help="curves")
     parser.add_argument("--log-gb", default="1,20")
     parser.add_argument("--quick", action="store_true", help="small numbers, to try it out")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))

@@ -31,7 +31,7 @@ bench-viewers: $(OK) ## sends beside five who look at the console, and beside no
 	$(V)/bin/python -m bench.viewers $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: $(BENCH_OK) ## CPU per message as queues, connections, groups, timers, bodies grow (cc; ARGS="--with apache-4.9")
+bench-growth: $(BENCH_OK) ## CPU per message as queues, connections, groups, timers, bodies, log grow (cc, 25 GB; ARGS="--with apache-4.9")
 	$(V)/bin/python -m bench.growth $(ARGS)
 
 .PHONY: bench-ceiling
