@@ -142,7 +142,7 @@ class Client:
         except BaseException:
             await self.close()
             raise
-        remoting.tells = True
+        remoting.reports = True
         self._tasks = [
             asyncio.create_task(every(HEARTBEAT_SECONDS, presence.beat), name="heartbeats"),
             asyncio.create_task(every(ROUTE_SECONDS, self._renew_routes), name="routes"),

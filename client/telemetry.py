@@ -1,4 +1,4 @@
-"""OpenTelemetry for one client, when it is asked for: `connect(url, telemetry=True)`.
+"""OpenTelemetry for one client, on request: `connect(url, telemetry=True)`.
 
 Spans and metrics by the messaging conventions (1.44, in development: only this module names them).
 The context travels in message properties under the names of its fields (`traceparent`,

@@ -1,4 +1,5 @@
-"""The copies of one message (in its topic, delayed, retried, dead), as EXPLAIN_MESSAGE tells them.
+"""The copies of one message (in its topic, delayed, retried, dead), as EXPLAIN_MESSAGE answers
+them.
 
 It needs the stored record and the answer's structs, so it is above both `files` and `wire`.
 """
@@ -36,7 +37,7 @@ def original_topic(message: StoredMessage) -> str:
 
 
 def copy_of(message: StoredMessage) -> Copy:
-    """What the record itself tells, with all of its properties."""
+    """The facts in the record itself, with all of its properties."""
     return Copy(
         topic=message.topic,
         queue_id=message.queue_id,

@@ -85,7 +85,7 @@ class VirtualClock(Clock):
             self._advanced += max(0.0, deadline - self.monotonic())
             _wake(woken)
         self._advanced += max(0.0, target - self.monotonic())
-        for _, _, woken in self._sleepers:  # each looks at the time anew and sets its timer again
+        for _, _, woken in self._sleepers:  # each checks the time and sets its timer again
             _wake(woken)
         self._sleepers.clear()
         await self._settle()

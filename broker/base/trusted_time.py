@@ -4,7 +4,7 @@ A clock that is wrong by years would let every file expire at once, and what it 
 come back when it is set right. So a step ahead counts only after `DOUBT_S`; meanwhile time goes on
 from where it was. A step back counts at once.
 
-A start goes on from where the last life was, as the checkpoint tells: a clock that is wrong from
+A start resumes at the last run's time, which the checkpoint has: a clock that is wrong from
 the start on is a step like any other, and so is a long stop. How long a step has been doubted is
 kept as well, so that a broker that is restarted every day believes it in the end.
 """

@@ -85,7 +85,7 @@ class Turns:
             try:
                 waiting.popleft()()
             except Exception:  # one client's failure: the others' work continues
-                log.exception("work that was put off failed")
+                log.exception("deferred work failed")
             now = perf_counter()
             if now + (now - before) >= self._until:  # another like it would not fit
                 break

@@ -40,7 +40,7 @@ STRATEGIES: Final[dict[str, Callable[[int, int, int], list[int]]]] = {
 
 
 def query_assignment(broker: Broker, request: Request) -> Command:
-    """The queues of a topic that this client shall read."""
+    """The queues of a topic that are assigned to this client."""
     body = read_body(request)
     name, group = _text(body, "topic"), _text(body, "consumerGroup")
     if broker.settings.namesrv_addr:

@@ -42,7 +42,7 @@ QUERY_SIZE_MAX: Final = 128
 CHUNKS_MAX: Final = 100_000
 _ROW_NAME_ROOM: Final = 256  # what the row's own name may add to its properties
 
-_tasks: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected while it runs
+_tasks: set[asyncio.Task[None]] = set()  # a task without a reference may be collected while it runs
 
 
 class StateRequest(Header):

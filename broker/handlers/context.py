@@ -56,7 +56,7 @@ class Broker:
     timers: Timers
     transactions: Transactions
     order_locks: OrderLocks
-    history: History  # to tell later why a message did not arrive
+    history: History  # for `aerobee why`
     batch_ledger: BatchLedger  # batches of the exactly-once Spark sink
     name_service: NameService
     guard: Guard  # stands before the handlers

@@ -25,7 +25,7 @@ def handlers(broker: Broker) -> dict[int, Handler]:
 
 def lock_batch(broker: Broker, request: Request) -> Command:
     group, client_id, queues = _read(request)
-    # A queue that is not here is nobody's: it is not kept, and not among those that are held.
+    # A queue that is not here cannot be locked: it is not kept, and not among those that are held.
     ours = [queue for queue in queues if _is_here(broker, queue)]
     held = broker.order_locks.lock(group, client_id, ours)
     return success(request, {"lockOKMQSet": held})

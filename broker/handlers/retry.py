@@ -29,14 +29,14 @@ def handlers(broker: Broker) -> dict[int, Handler]:
 
 def send_back(broker: Broker, request: Request) -> Command | None:
     header = decode_ext(request.command.ext, _SendBackRequest)
-    told = request.command.version >= _VERSION_WITH_RETRY_MAX
+    has_limit = request.command.version >= _VERSION_WITH_RETRY_MAX
     connection = request.connection
     result = broker.retry.send_back(
         SentBack(
             header.group,
             header.offset,
             header.delay_level,
-            header.max_reconsume_times if told else None,
+            header.max_reconsume_times if has_limit else None,
             header.unit_mode,
             header.reason,
         ),

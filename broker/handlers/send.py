@@ -125,7 +125,7 @@ class Sends:
             self.broker.topics.when_durable(topic, release)
 
     def _release(self, topic: str, connection: Connection, error: OSError | None) -> None:
-        """All that a connection has sent at once: were it done in pieces, a client that sends anew
+        """All that a connection has sent at once: were it done in pieces, a client that resends
         with each answer would have its messages held for ever."""
         held = self._held[topic]
         released = held.pop(connection)
@@ -236,9 +236,9 @@ class Sends:
                 f"subscription group not exist: {group} is unknown and may not be created",
             )
         most = config.retry_max_times
-        told = fields.max_reconsume_times
-        if told is not None and request.command.version >= VERSION_WITH_MAX_RECONSUME:
-            most = told
+        limit = fields.max_reconsume_times
+        if limit is not None and request.command.version >= VERSION_WITH_MAX_RECONSUME:
+            most = limit
         # A group that consumes in order retries in place: what it sends here has had its last try.
         in_order = self.broker.order_locks.has_live(group)
         if fields.reconsume_times > most or in_order:

@@ -100,7 +100,7 @@ async def by_id(core: Core, message_id: str, topic: str | None = None) -> Messag
             f"{message_id} is an id that a producer gave, and does not say where the message is",
             hint="name the topic too",
         )
-    # Only brokers of this cluster are asked, and the message found must have this id: a forged id
+    # Only brokers of this cluster are queried, and the message found must have this id: a forged id
     # must not choose which host we connect to and send a signed request to.
     brokers = [broker for broker in await Admin(core).brokers() if broker.number == MASTER]
     brokers.sort(key=lambda broker: broker.address != address)

@@ -53,5 +53,5 @@ class Member:
 
 
 def moment_of(ms: int | str) -> datetime | None:
-    """A time as brokers tell it; 0 and less are none."""
+    """A time as brokers send it; 0 and less are none."""
     return datetime.fromtimestamp(int(ms) / 1000, UTC) if int(ms) > 0 else None

@@ -1,6 +1,6 @@
 """The `aerobee` command. Each subcommand is imported only when it is used.
 
-Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 not found; 4 nobody could be reached;
+Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 not found; 4 no server could be reached;
 5 it is unknown whether the message was stored; 130 interrupted.
 """
 
@@ -75,7 +75,7 @@ def cli() -> None:
     """Aerobee: a message broker that speaks Apache RocketMQ's protocol, and its tools.
 
     Clients connect to mq://127.0.0.1:9876 unless --url or AEROBEE_URL say otherwise.
-    Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 nobody reached,
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 unreachable,
     5 unknown outcome, 130 interrupted.
     """
 

@@ -96,11 +96,11 @@ def _about(failover: dict[str, Any]) -> str | None:
     """A note for the operator about a broker's failover, if there is a reason for one."""
     if failover.get("awaySeconds") is not None:
         who = failover.get("arbiter", "etcd")
-        return f"{who} has not answered for {failover['awaySeconds']:.0f} s: nobody takes over"
+        return f"{who} has not answered for {failover['awaySeconds']:.0f} s: no replica takes over"
     if failover.get("waitsFor"):
         return str(failover["waitsFor"])
     if failover.get("leads") and failover["inSync"] == [failover["brokerId"]]:
-        return "the only one in sync: nobody can take over from it"
+        return "the only one in sync: no replica can take over from it"
     return None
 
 
@@ -153,7 +153,7 @@ async def promote(
     """Make the slave at ADDRESS (host:port) the master, in a new epoch.
 
     Its old master must be down. When it comes back, start it with brokerRole=SLAVE and a brokerId
-    of its own: what it has taken and nobody copied is cut from its log.
+    of its own: what it has stored and no slave has copied is cut from its log.
 
     With etcd (etcdEndpoints) or a controller (controllerAddr) a replica that is in sync takes over
     from a master that is up, and nothing acknowledged is lost.

@@ -33,7 +33,7 @@ from aerobee.client.client import Client
 
 
 class _Files:
-    """The users of a broker on this machine, running or not: it rereads its files by itself."""
+    """The users of a broker on this machine, running or not: it reloads its files automatically."""
 
     def __init__(self, config: str | None, store: str | None) -> None:
         overrides = {"storePathRootDir": store} if store else {}

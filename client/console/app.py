@@ -120,7 +120,7 @@ class Console:
     async def _read(self, name: str, params: Params, viewer: Viewer) -> Answer:
         session = self._sessions.find(viewer)
         if name == "session":
-            return await self._tell_session(session, viewer)
+            return await self._session_answer(session, viewer)
         reader = READS.get(name)
         if reader is None:
             return refused(HTTPStatus.NOT_FOUND, f"there is no {name!r} here")
@@ -169,7 +169,7 @@ class Console:
             user, secret = str(params.get("user", "")), str(params.get("secret", ""))
             await self._sessions.log_in(session, user, secret)
 
-    async def _tell_session(self, session: Session | None, viewer: Viewer) -> Answer:
+    async def _session_answer(self, session: Session | None, viewer: Viewer) -> Answer:
         cookie = ""
         if session is None:
             cookie, session = await self._sessions.begin(viewer.person)

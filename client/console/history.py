@@ -15,7 +15,7 @@ GROWING_SAMPLES: Final = 4
 
 @dataclass(slots=True)
 class History:
-    """Only observed samples: gaps in which nobody looked are not filled."""
+    """Only observed samples: gaps without a viewer are not filled."""
 
     since_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     samples: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=SAMPLES))

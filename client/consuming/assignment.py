@@ -223,11 +223,11 @@ class Assignment:
         self._notify_rebalance(before)
 
     def _notify_rebalance(self, before: list[MessageQueue]) -> None:
-        tell, now = self._consumer.options.on_rebalance, self.queues
-        if tell is None or before == now:
+        callback, now = self._consumer.options.on_rebalance, self.queues
+        if callback is None or before == now:
             return
         try:
-            tell(sorted({*now} - {*before}), sorted({*before} - {*now}))
+            callback(sorted({*now} - {*before}), sorted({*before} - {*now}))
         except Exception:
             log.exception("the rebalance callback of group %s failed", self._consumer.group)
 

@@ -26,7 +26,7 @@ MESSAGES_PER_TURN: Final = 64
 class Consumer:
     """A member of a consumer group, from entering its block until leaving it.
 
-    Inside `async for` a message is acked when the next one is asked for, unless it was acked or
+    Inside `async for` a message is acked when the next one is requested, unless it was acked or
     retried before; leaving the loop by break, return or an exception does not ack the last one.
     """
 

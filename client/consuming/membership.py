@@ -167,9 +167,9 @@ class Membership:
         if self.orderly and not is_last:
             self.again_here(message, order_locks.pause(message) if delay is None else delay)
             return
-        told = limit if self.orderly else self.options.max_retries
+        retries = limit if self.orderly else self.options.max_retries
         await redelivery.send_back(
-            self.core, self.group, message, delay, told, reason, in_place=self.orderly
+            self.core, self.group, message, delay, retries, reason, in_place=self.orderly
         )
         process_queue.finish(message)
         if is_last:

@@ -39,7 +39,7 @@ class Limits:
         self._known: dict[str, tuple[int | None, float]] = {}  # broker -> (limit, valid until)
 
     async def most(self, core: Core, broker: str) -> int | None:
-        """None when the broker does not tell."""
+        """None when the broker does not report it."""
         if self._declared is not None:
             return self._declared
         now = time.monotonic()

@@ -31,7 +31,7 @@ class Requests:
         self._sender = sender
         self._routes = routes
         self._presence = presence
-        self._told: set[str] = set()  # brokers that know this client's address for replies
+        self._known_at: set[str] = set()  # brokers that know this client's address for replies
         self._waiting: dict[str, asyncio.Future[Message]] = {}
 
     async def ask(self, message: Outgoing, timeout: float) -> Message:
@@ -63,11 +63,11 @@ class Requests:
         """Register this client as a producer with every broker that may forward a reply."""
         await self._sender.prepare(topic)
         addresses = self._routes.broker_addresses
-        if not self._told:
+        if not self._known_at:
             await self._presence.join_producer(self._sender.group)
-        elif not addresses <= self._told:
+        elif not addresses <= self._known_at:
             await self._presence.beat()
-        self._told |= addresses
+        self._known_at |= addresses
 
     def take(self, pushed: Command) -> None:
         """Take a reply that the broker forwards; one that comes too late is dropped."""

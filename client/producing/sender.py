@@ -1,4 +1,5 @@
-"""Sending: builds the request, picks a queue, retries elsewhere, tells refused from unknown."""
+"""Sending: builds the request, picks a queue, retries elsewhere, distinguishes refused from
+unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: finding them, and sending them again as copies that say so."""
+"""Dead letters: finding them, and sending them again as marked copies."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ async def replay_marks(mq: Client) -> dict[str, datetime]:
 
 
 def origin_topic(message: Message) -> str | None:
-    """Where a dead letter was sent to first; None when nothing says so."""
-    told = (message.properties.get(name) for name in (props.DLQ_ORIGIN_TOPIC, props.RETRY_TOPIC))
-    return next((name for name in told if name and not name.startswith(_OF_GROUPS)), None)
+    """Where a dead letter was sent to first; None when its properties do not have it."""
+    origins = (message.properties.get(name) for name in (props.DLQ_ORIGIN_TOPIC, props.RETRY_TOPIC))
+    return next((name for name in origins if name and not name.startswith(_OF_GROUPS)), None)
 
 
 async def send_letters_again(

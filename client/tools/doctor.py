@@ -56,7 +56,7 @@ async def examine(url: str | None, topic: str | None, seconds: float) -> list[Fi
 
 
 async def _listening(server: str, seconds: float) -> Finding:
-    """Does somebody listen there; and if not, on the port that is often meant?"""
+    """Is the port open; and if not, the port that is often meant?"""
     what = f"name server {server}"
     host, _, port = server.rpartition(":")
     try:
@@ -174,7 +174,7 @@ async def _following(client: Client, broker: Broker, what: str) -> AsyncIterator
     try:
         status = await client.admin.replication(broker.address)
     except AerobeeError as error:
-        yield Finding("warning", name, f"slave {broker.number} does not tell: {error}")
+        yield Finding("warning", name, f"slave {broker.number} does not report: {error}")
         return
     if differs := (status.get("access") or {}).get("differs"):
         text = f"of slave {broker.number}: {differs}"
@@ -193,7 +193,7 @@ async def _failover(client: Client, broker: Broker, what: str) -> Finding:
     try:
         told = (await client.admin.replication(broker.address))["failover"]
     except (AerobeeError, KeyError) as error:
-        return Finding("warning", name, f"it does not tell: {error}")
+        return Finding("warning", name, f"it does not report: {error}")
     if told.get("awaySeconds") is not None:  # null is not sent
         who = told.get("arbiter", "etcd")
         text = f"{who} has not answered for {told['awaySeconds']:.0f} s: {told['awayReason']}"
@@ -204,7 +204,9 @@ async def _failover(client: Client, broker: Broker, what: str) -> Finding:
     members = ", ".join(map(str, told["inSync"]))
     if told["leads"] and len(told["inSync"]) == 1:
         remedy = "start its replicas; `aerobee replicas` shows them"
-        return Finding("warning", name, "only the master is in sync: nobody can take over", remedy)
+        return Finding(
+            "warning", name, "only the master is in sync: no replica can take over", remedy
+        )
     if told["leads"] and told["ack"] == "MASTER":
         remedy = "failoverAck=IN_SYNC waits for the replicas"
         text = f"in sync: {members}; a failover loses what was answered before it was copied"
@@ -216,7 +218,7 @@ def _disk(what: str, state: dict[str, str]) -> Finding:
     name = f"{what}: disk"
     ratio = state.get("commitLogDiskRatio")
     if not ratio:
-        return Finding("warning", name, "it does not tell", "")
+        return Finding("warning", name, "it does not report", "")
     used = float(ratio)
     text = f"{used:.0%} used"
     if used >= 0.9 and "sendsRefused" not in state:  # else it has said itself whether it refuses
@@ -249,7 +251,7 @@ def _clock(what: str, state: dict[str, str], asked_at: float) -> Finding:
     name = f"{what}: clock"
     parts = [int(part) for part in re.findall(r"\d+", state.get("runtime", ""))]
     if len(parts) != 4 or not state.get("bootTimestamp", "").isdigit():
-        return Finding("warning", name, "it does not tell its time")
+        return Finding("warning", name, "it does not report its time")
     days, hours, minutes, seconds = parts
     running = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     off = asked_at - (int(state["bootTimestamp"]) / 1000 + running)

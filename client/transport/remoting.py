@@ -57,7 +57,7 @@ class Remoting:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.timeout = timeout
-        self.tells = False  # while connecting, the caller of `connect` gets the error instead
+        self.reports = False  # while connecting, the caller of `connect` gets the error instead
         self._tls = tls
         self._on_event = on_event
         self._lost: dict[
@@ -166,7 +166,7 @@ class Remoting:
 
     def _log_lost(self, address: str, error: AerobeeError, level: int) -> None:
         """Logged once, until the connection is restored."""
-        if self.tells and not self._closed and address not in self._lost:
+        if self.reports and not self._closed and address not in self._lost:
             self._lost[address] = asyncio.get_running_loop().time(), level
             log.log(level, "%s is lost: %s", address, error)
             self._emit(ConnectionEvent(address, False, str(error)))

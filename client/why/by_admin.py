@@ -1,4 +1,4 @@
-"""The same facts from a broker that has no EXPLAIN_MESSAGE, as far as its other requests tell them.
+"""The same facts from a broker without EXPLAIN_MESSAGE, as far as its other requests have them.
 
 It keeps no history: nothing says how a subscription was before, who moved a group, who read last.
 """

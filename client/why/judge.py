@@ -1,6 +1,6 @@
 """One verdict for each group, by rules in order; the first that returns one decides.
 
-First the message itself (is it there, may anybody see it yet), then the group: what it gave back,
+First the message itself (is it there, is it visible yet), then the group: what it gave back,
 then how its progress in the queue stands to the message. Nothing is guessed: without evidence
 the verdict is `unknown`.
 """

@@ -78,7 +78,7 @@ class Story:
         return [placed for placed in self.copies if placed.goes_to in wanted]
 
 
-def tell(brokers: list[Broker], unreached: list[str], topic: str | None) -> Story:
+def story_of(brokers: list[Broker], unreached: list[str], topic: str | None) -> Story:
     placed = [Placed(broker, copy) for broker in brokers for copy in broker.copies]
     placed.sort(key=lambda one: (one.copy.stored_at, one.copy.physical_offset))
     named = (broker.topic for broker in brokers if broker.copies)

@@ -17,7 +17,7 @@ from aerobee.client.errors import (
 from aerobee.client.why import by_admin
 from aerobee.client.why.answer import Why
 from aerobee.client.why.judge import judge
-from aerobee.client.why.story import life, tell
+from aerobee.client.why.story import life, story_of
 from aerobee.protocol.wire import message_facts
 from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import Command
@@ -34,7 +34,7 @@ async def explain(core: Core, message_id: str, topic: str | None, group: str | N
     )
     found = [answer for answer in answers if isinstance(answer, Broker)]
     unreached = [answer for answer in answers if isinstance(answer, str)]
-    story = tell(found, unreached, topic)
+    story = story_of(found, unreached, topic)
     return Why(message_id, tuple(life(story)), judge(story, group))
 
 

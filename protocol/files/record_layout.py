@@ -95,7 +95,7 @@ class CorruptRecord(Exception):
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
-    """The sys-flag bits that tell a reader how long the two hosts are."""
+    """The sys-flag bits for the lengths of the two hosts."""
     return (BORN_HOST_V6 if len(born_host) > HOST_V4_SIZE else 0) | (
         STORE_HOST_V6 if len(store_host) > HOST_V4_SIZE else 0
     )

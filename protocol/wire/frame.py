@@ -36,7 +36,7 @@ class FrameDecoder:
 
     @property
     def header_missing(self) -> bool:
-        """Whether a frame has begun whose header is not complete yet."""
+        """Whether a frame has started whose header is not complete yet."""
         waiting = len(self._buffer)
         if not waiting:
             return False

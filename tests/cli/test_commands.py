@@ -324,4 +324,4 @@ async def test_help_names_every_command_and_the_exit_codes():
     text = (await aerobee("--help")).out
     for name in ("broker", "send", "consume", "doctor", "dlq", "offsets", "install-service"):
         assert re.search(rf"^  {name} ", text, re.M)
-    assert "4 nobody reached" in text
+    assert "4 unreachable" in text

@@ -8,14 +8,14 @@ from waiting import until
 
 from aerobee.client.why import by_admin
 from aerobee.client.why.judge import judge
-from aerobee.client.why.story import tell
+from aerobee.client.why.story import story_of
 
 
 async def verdict(mq, broker, message_id, group, topic=None) -> str:
     """By the admin requests alone."""
     name = broker.app.broker.settings.broker_name
     facts = await by_admin.facts(mq._core, name, broker.address, message_id, topic, group)
-    [row] = judge(tell([facts], [], topic), group)
+    [row] = judge(story_of([facts], [], topic), group)
     return row.verdict.value
 
 

@@ -131,7 +131,7 @@ def _only_back(broker: Broker, header: ResetOffset, table: dict[int, int]) -> di
 
 def _push(member: Member, header: ResetOffset, queues: dict[MessageQueue, int]) -> None:
     if member.version < _VERSION_OF_RESET:
-        log.warning("a consumer cannot be told of a reset", client_id=member.client_id)
+        log.warning("a consumer cannot be notified of a reset", client_id=member.client_id)
         return
     table: Any = queues
     if member.language == "CPP":

@@ -132,7 +132,9 @@ async def _ask_status(connection: Peer, ext: dict[str, str]) -> dict[Any, Any] |
         answer = await connection.request(command, STATUS_TIMEOUT_S)
         body = fastjson.loads(answer.body) if answer.body else None
     except (TimeoutError, ConnectionError, fastjson.JsonError) as error:
-        log.warning("a consumer did not tell its offsets", peer=connection.name, reason=str(error))
+        log.warning(
+            "a consumer did not report its offsets", peer=connection.name, reason=str(error)
+        )
         return None
     table = body.get("messageQueueTable") if isinstance(body, dict) else None
     return table if isinstance(table, dict) else None

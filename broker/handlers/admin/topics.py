@@ -166,7 +166,7 @@ def delete_topic(broker: Broker, request: Request) -> Command | None:
     broker.stats.delete_topic(name)
     broker.store.delete_topic(name)
     for queue_id in range(config.queue_nums if config else 0):
-        broker.long_polling.wake_queue(name, queue_id)  # those who wait there would wait in vain
+        broker.long_polling.wake_queue(name, queue_id)  # pulls held there would never be answered
     log.info("topic deleted by an operator", topic=name, peer=peer(request))
     return answer_when_saved(request, success(request), broker.topics.file, broker.offsets.file)
 

@@ -179,7 +179,7 @@ def unregister_broker(service: NameService, request: Request) -> None:
 
 
 def query_data_version(service: NameService, request: Request) -> Command:
-    """Whether a broker has to register anew; a sign of life at the same time."""
+    """Whether a broker has to register again; it counts as a heartbeat, too."""
     command = request.command
     header = decode_ext(command.ext, _BrokerRequest)
     theirs = _json_object(command.body)

@@ -22,7 +22,7 @@ def select(
     count_max: int,
     bytes_max: int,
 ) -> list[memoryview]:
-    """The records of `fetched` that match, one at least however large; `result` tells of them."""
+    """The records of `fetched` that match, one at least however large; `result` describes them."""
     taken: list[memoryview] = []
     size = 0
     try:

@@ -4,7 +4,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import bound
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.why.copies import copy_facts, decoded, find_copies
-from aerobee.broker.handlers.why.groups import group_facts, groups_to_tell
+from aerobee.broker.handlers.why.groups import group_facts, groups_to_report
 from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.store.results import QueryResult
 from aerobee.protocol.files.ids import is_offset_message_id, parse_offset_message_id, unique_id_time
@@ -56,7 +56,7 @@ def _facts(
     broker: Broker, header: _ExplainRequest, found: QueryResult, own_host: bytes
 ) -> message_facts.Broker:
     messages = decoded(found.views)
-    if header.topic:  # who may ask about one topic is told nothing of others
+    if header.topic:  # a user of one topic learns nothing of others
         messages = [each for each in messages if original_topic(each) == header.topic]
     topic = original_topic(messages[0]) if messages else header.topic or ""
     facts = message_facts.Broker(
@@ -70,7 +70,7 @@ def _facts(
     )
     if not messages:
         facts.removed = _removed(broker, header.msg_id, own_host)
-    names = [header.group] if header.group else groups_to_tell(broker, topic, messages)
+    names = [header.group] if header.group else groups_to_report(broker, topic, messages)
     facts.groups = [group_facts(broker, name, topic, messages) for name in names if messages]
     return facts
 

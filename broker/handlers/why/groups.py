@@ -16,7 +16,7 @@ from aerobee.protocol.wire.message_facts import Group, Member, Reset, Standing
 MEMBERS_MAX: Final = 64  # that are named
 
 
-def groups_to_tell(broker: Broker, topic: str, messages: Iterable[StoredMessage]) -> list[str]:
+def groups_to_report(broker: Broker, topic: str, messages: Iterable[StoredMessage]) -> list[str]:
     """Those that read the topic, have read it, or have given the message back."""
     found = {
         *broker.offsets.groups_of(topic),

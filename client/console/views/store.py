@@ -86,7 +86,7 @@ async def _segments(
 
 
 async def _time_at(view: View, address: str, offset: int) -> int | None:
-    """A record never changes, so its time is asked for once."""
+    """A record never changes, so its time is requested once."""
 
     async def ask() -> int | None:
         return await view.admin.details.stored_at_ms(address, offset)
