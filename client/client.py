@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import secrets
-import socket
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Self, overload
+from typing import TYPE_CHECKING, Self, overload
 
 from aerobee.client.admin import query
 from aerobee.client.admin.admin import Admin
-from aerobee.client.background import every
 from aerobee.client.consuming import positions
 from aerobee.client.consuming.consumer import Consumer
 from aerobee.client.consuming.options import ConsumerOptions, Start
 from aerobee.client.consuming.pulling import Pulled
 from aerobee.client.consuming.subscription import subscribe
 from aerobee.client.core import Core
-from aerobee.client.errors import Closed, ConnectFailed, Misuse
-from aerobee.client.from_broker import Members, answer_broker
+from aerobee.client.errors import Misuse
 from aerobee.client.message import Body, Message, Receipt, timestamp_ms
 from aerobee.client.producing.producer import BUFFER_BYTES, BufferedProducer, Producer
-from aerobee.client.producing.requests import Requests
-from aerobee.client.producing.sender import Sender
 from aerobee.client.producing.transactions import Check, TransactionProducer
 from aerobee.client.serializers import Serializer
-from aerobee.client.transport.presence import HEARTBEAT_SECONDS, Presence
-from aerobee.client.transport.remoting import ConnectionEvent, Remoting
-from aerobee.client.transport.routes import Routes
-from aerobee.client.transport.url import parse_tls, parse_url
+from aerobee.client.session import PRODUCER_GROUP, ClientSession
+from aerobee.client.transport.remoting import ConnectionEvent
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
 
 if TYPE_CHECKING:  # imported when first used
-    from aerobee.client.telemetry import Telemetry
     from aerobee.client.why.answer import Why
-
-log = logging.getLogger("aerobee.client")
-
-ROUTE_SECONDS: Final = 30.0
-PRODUCER_GROUP: Final = "aerobee-sdk"
 
 
 class connect:
@@ -102,137 +84,37 @@ class Client:
         serializer: Serializer | None = None,
         telemetry: bool | None = None,
     ) -> None:
-        if not timeout > 0:
-            raise Misuse("timeout is a positive number of seconds")
-        if not wait >= 0:
-            raise Misuse("wait is a number of seconds, 0 or more")
-        self._wait = wait
-        self._on_connection = on_connection
-        self._serializer = serializer
         wanted = self.telemetry_default if telemetry is None else telemetry
-        self._telemetry = _telemetry() if wanted else None
-        self._name_servers, self._credentials = parse_url(url)
-        self._tls = parse_tls(url)
+        self._session = ClientSession(
+            url,
+            timeout=timeout,
+            wait=wait,
+            on_connection=on_connection,
+            serializer=serializer,
+            telemetry=wanted,
+        )
         self._timeout = timeout
-        self._core_or_none: Core | None = None
-        self._members = Members()
-        self._tasks: list[asyncio.Task[None]] = []
 
     # -- life
 
     async def open(self) -> Self:
         """Connect to the first name server that answers; the error says why none did."""
-        remoting = Remoting(
-            lambda connection, command: answer_broker(self._members, connection, command),
-            credentials=self._credentials,
-            timeout=self._timeout,
-            on_event=self._on_connection,
-            tls=self._tls.context() if self._tls is not None else None,
-        )
-        routes = Routes(remoting, self._name_servers)
-        client_id = f"{_own_ip()}@{os.getpid()}#{secrets.token_hex(4)}"
-        presence = Presence(client_id, remoting, routes)
-        sender = self._make_sender(remoting, routes, client_id)
-        self._core_or_none = Core(
-            client_id, self._timeout, remoting, routes, presence, sender, self._telemetry
-        )
-        self._requests = self._members.requests = Requests(sender, routes, presence)
-        try:
-            await self._wait_for_a_name_server(remoting)
-        except BaseException:
-            await self.close()
-            raise
-        remoting.reports = True
-        self._tasks = [
-            asyncio.create_task(every(HEARTBEAT_SECONDS, presence.beat), name="heartbeats"),
-            asyncio.create_task(every(ROUTE_SECONDS, self._renew_routes), name="routes"),
-        ]
+        await self._session.open()
         return self
-
-    def _make_sender(self, remoting: Remoting, routes: Routes, client_id: str) -> Sender:
-        if self._telemetry is None:
-            return Sender(remoting, routes, group=PRODUCER_GROUP, serializer=self._serializer)
-        from aerobee.client.producing.traced import TracedSender
-
-        self._telemetry.client_id = client_id
-        return TracedSender(
-            remoting,
-            routes,
-            group=PRODUCER_GROUP,
-            serializer=self._serializer,
-            telemetry=self._telemetry,
-        )
-
-    async def _wait_for_a_name_server(self, remoting: Remoting) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._wait
-        while True:
-            try:
-                return await self._reach_a_name_server(remoting)
-            except ConnectFailed:
-                if loop.time() >= deadline:
-                    raise
-                await asyncio.sleep(0.1)
-
-    async def _reach_a_name_server(self, remoting: Remoting) -> None:
-        errors = []
-        for address in self._name_servers:
-            try:
-                await remoting.connection(address)
-            except Exception as error:
-                errors.append(error)
-            else:
-                return
-        raise errors[0]
-
-    async def _renew_routes(self) -> None:
-        routes = self._core.routes
-        before = {topic: routes.cached(topic) for topic in routes.topics}
-        await routes.refresh_all()
-        if any(routes.cached(topic) != route for topic, route in before.items()):
-            await self._core.presence.beat()
-            for consumer in self._members.consumers.values():
-                consumer._member.request_rebalance()
 
     async def close(self) -> None:
         """Close it and all that it opened: consumers drain and leave their groups."""
-        core = self._core_or_none
-        if core is None:
-            return
-        errors: list[Exception] = []
-        try:
-            for consumer in list(self._members.consumers.values()):
-                try:
-                    await consumer.close()
-                except Exception as error:  # the others still have to commit and leave
-                    errors.append(error)
-        finally:
-            tasks = [*self._tasks, *self._members.tasks]
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-            await core.remoting.close()
-            self._core_or_none = None
-            self._members = Members()
-        if errors:
-            raise errors[0]
+        await self._session.close()
 
     async def __aenter__(self) -> Self:
-        return self if self._core_or_none is not None else await self.open()
+        return self if self._session.is_open else await self.open()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_core_or_none", None) is not None:
-            warnings.warn(f"unclosed client {self!r}", ResourceWarning, source=self, stacklevel=2)
-
     @property
     def _core(self) -> Core:
-        if self._core_or_none is None:
-            raise Closed("this client is not connected", hint="use `async with connect(...)`")
-        return self._core_or_none
+        return self._session.core
 
     @property
     def client_id(self) -> str:
@@ -241,7 +123,7 @@ class Client:
 
     @property
     def name_servers(self) -> list[str]:
-        return list(self._name_servers)
+        return list(self._session.name_servers)
 
     # -- sending
 
@@ -340,7 +222,7 @@ class Client:
             core.sender,
             core.remoting,
             core.presence,
-            self._members.producers,
+            self._session.members.producers,
             topic=topic,
             group=group,
             check=check,
@@ -363,7 +245,7 @@ class Client:
         RequestTimeout when none comes within `timeout`.
         """
         message = self._core.sender.make(topic, body, tag, key, order_key, properties)
-        return await self._requests.ask(message, timeout or self._timeout)
+        return await self._session.requests.ask(message, timeout or self._timeout)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Cancel a delayed message before it is due; returns its id. (Receipts have the handle.)"""
@@ -408,7 +290,7 @@ class Client:
         wanted = tags if tags is None or isinstance(tags, str) else list(tags)
         return Consumer(
             self._core,
-            self._members.consumers,
+            self._session.members.consumers,
             [subscribe(name, wanted, sql, version) for name in topics],
             group=group,
             orderly=orderly,
@@ -506,19 +388,3 @@ class Client:
     def admin(self) -> Admin:
         """Topics, groups, lag, resets, brokers."""
         return Admin(self._core)
-
-
-def _telemetry() -> Telemetry:
-    from aerobee.client.telemetry import Telemetry
-
-    return Telemetry()
-
-
-def _own_ip() -> str:
-    """An address of this machine as others see it; no packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

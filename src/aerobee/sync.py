@@ -11,20 +11,16 @@ with connect("mq://localhost:9876") as mq:
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import functools
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from aerobee.client import client
 from aerobee.client.admin import admin
+from aerobee.client.blocking import LoopThread, Twin, blocking
 from aerobee.client.consuming import consumer
 from aerobee.client.consuming.options import ConsumerOptions, Start
-from aerobee.client.errors import Closed
 from aerobee.client.message import Body, Receipt, Received
 from aerobee.client.message import Message as AsyncMessage
 from aerobee.client.producing import accumulator, producer, transactions
@@ -34,114 +30,10 @@ from aerobee.client.serializers import Serializer
 from aerobee.client.transport.remoting import ConnectionEvent
 from aerobee.protocol.json.fastjson import MessageQueue
 
-A = TypeVar("A")
-P = ParamSpec("P")
 T = TypeVar("T")
-ENDING_SECONDS: Final = 1.0  # grace for calls of other threads on closing
 
 
-class _Loop:
-    """A loop in a daemon thread; `run` waits for a coroutine there."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()  # serialises calls and closing
-        self._closed = False
-        self._calls: set[concurrent.futures.Future[Any]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="aerobee", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("the synchronous client cannot be called from its own callbacks")
-        future = self._call(work)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise Closed("the client was closed during the call") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    @property
-    def is_alive(self) -> bool:
-        """Not closed, and not the copy that a fork makes, which has no thread."""
-        return self._thread.is_alive() and not self._closed
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self.is_alive:  # else, after a fork, the lock may be held for ever
-            with self._lock:
-                if not self._closed:
-                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
-                    self._calls.add(future)
-                    future.add_done_callback(self._calls.discard)
-                    return future
-        work.close()
-        raise Closed("this client is closed, or was made before a fork", hint="connect again")
-
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        async def following() -> tuple[bool, Any]:
-            try:
-                return True, await anext(items)
-            except StopAsyncIteration:
-                return False, None
-
-        while True:
-            more, item = self.run(following())
-            if not more:
-                return
-            yield item
-
-    def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        concurrent.futures.wait(list(self._calls), timeout=ENDING_SECONDS)
-        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end_all(self) -> None:
-        """Cancel what is pending: its callers would wait for ever."""
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-
-
-class _Twin(Generic[A]):
-    """A blocking facade of an SDK object that lives in the loop."""
-
-    def __init__(self, loop: _Loop, made: A) -> None:
-        self._loop = loop
-        self._made = made
-
-    def _there(self, work: Callable[[], T]) -> T:
-        """Run it in the loop's thread, which owns the state."""
-
-        async def there() -> T:
-            return work()
-
-        return self._loop.run(there())
-
-
-def _blocking(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Twin[A], P], T]:
-    """A coroutine method of the SDK, with its own parameters, as a blocking one."""
-
-    @functools.wraps(method)
-    def call(self: _Twin[A], /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self._loop.run(method(self._made, *arguments, **options))
-
-    return call
-
-
-class Client(_Twin[client.Client]):
+class Client(Twin[client.Client]):
     """The blocking twin of `aerobee.Client`."""
 
     def __init__(
@@ -163,7 +55,7 @@ class Client(_Twin[client.Client]):
             serializer=serializer,
             telemetry=telemetry,
         )
-        super().__init__(_Loop(), made)
+        super().__init__(LoopThread(), made)
         try:
             self._loop.run(made.open())
         except BaseException:
@@ -184,17 +76,17 @@ class Client(_Twin[client.Client]):
             finally:
                 self._loop.close()
 
-    send = _blocking(client.Client.send)
-    send_oneway = _blocking(client.Client.send_oneway)
-    request = _blocking(client.Client.request)
-    recall = _blocking(client.Client.recall)
-    queues = _blocking(client.Client.queues)
-    pull = _blocking(client.Client.pull)
-    min_offset = _blocking(client.Client.min_offset)
-    max_offset = _blocking(client.Client.max_offset)
-    offset_at = _blocking(client.Client.offset_at)
-    message = _blocking(client.Client.message)
-    why = _blocking(client.Client.why)
+    send = blocking(client.Client.send)
+    send_oneway = blocking(client.Client.send_oneway)
+    request = blocking(client.Client.request)
+    recall = blocking(client.Client.recall)
+    queues = blocking(client.Client.queues)
+    pull = blocking(client.Client.pull)
+    min_offset = blocking(client.Client.min_offset)
+    max_offset = blocking(client.Client.max_offset)
+    offset_at = blocking(client.Client.offset_at)
+    message = blocking(client.Client.message)
+    why = blocking(client.Client.why)
 
     def producer(
         self, topic: str, *, timeout: float | None = None, serializer: Serializer | None = None
@@ -292,7 +184,7 @@ class Client(_Twin[client.Client]):
 connect = Client
 
 
-class Producer(_Twin[producer.Producer]):
+class Producer(Twin[producer.Producer]):
     """The blocking twin of `aerobee.Producer`."""
 
     def __enter__(self) -> Self:
@@ -302,16 +194,16 @@ class Producer(_Twin[producer.Producer]):
     def __exit__(self, *_: object) -> None:
         self._loop.run(self._made.__aexit__())
 
-    send = _blocking(producer.Producer.send)
-    send_batch = _blocking(producer.Producer.send_batch)
-    send_oneway = _blocking(producer.Producer.send_oneway)
+    send = blocking(producer.Producer.send)
+    send_batch = blocking(producer.Producer.send_batch)
+    send_oneway = blocking(producer.Producer.send_oneway)
 
     @property
     def topic(self) -> str:
         return self._made.topic
 
 
-class BufferedProducer(_Twin[producer.BufferedProducer]):
+class BufferedProducer(Twin[producer.BufferedProducer]):
     """The blocking twin of `aerobee.BufferedProducer`."""
 
     def __enter__(self) -> Self:
@@ -321,8 +213,8 @@ class BufferedProducer(_Twin[producer.BufferedProducer]):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._loop.run(self._made.__aexit__(kind, error, trace))
 
-    send = _blocking(producer.BufferedProducer.send)
-    flush = _blocking(producer.BufferedProducer.flush)
+    send = blocking(producer.BufferedProducer.send)
+    flush = blocking(producer.BufferedProducer.flush)
 
     def receipt(self, delivery: accumulator.Delivery) -> Receipt:
         return self._loop.run(delivery.receipt())
@@ -333,7 +225,7 @@ class BufferedProducer(_Twin[producer.BufferedProducer]):
         return self._made.buffered
 
 
-class TransactionProducer(_Twin[transactions.TransactionProducer]):
+class TransactionProducer(Twin[transactions.TransactionProducer]):
     """The blocking twin of `aerobee.TransactionProducer`."""
 
     def __enter__(self) -> Self:
@@ -390,7 +282,7 @@ class Message(Received):
 
     __slots__ = ("_loop", "_message")
 
-    def __init__(self, loop: _Loop, received: AsyncMessage) -> None:
+    def __init__(self, loop: LoopThread, received: AsyncMessage) -> None:
         super().__init__(received.stored, received.broker, received._delivery)
         self.reconsume_times = received.reconsume_times
         self._loop = loop
@@ -418,7 +310,7 @@ class Message(Received):
         return result
 
 
-class Consumer(_Twin[consumer.Consumer]):
+class Consumer(Twin[consumer.Consumer]):
     """The blocking twin of `aerobee.Consumer`: iterate over it, or `run` a handler."""
 
     def __enter__(self) -> Self:
@@ -485,34 +377,34 @@ class Consumer(_Twin[consumer.Consumer]):
         """Continue from this offset; unfinished messages of the queue are dropped."""
         self._there(lambda: self._made.seek(queue, queue_offset))
 
-    seek_to = _blocking(consumer.Consumer.seek_to)
-    commit = _blocking(consumer.Consumer.commit)
+    seek_to = blocking(consumer.Consumer.seek_to)
+    commit = blocking(consumer.Consumer.commit)
 
 
-class Admin(_Twin[admin.Admin]):
+class Admin(Twin[admin.Admin]):
     """The blocking twin of `aerobee.Admin`."""
 
-    brokers = _blocking(admin.Admin.brokers)
-    runtime = _blocking(admin.Admin.runtime)
-    settings = _blocking(admin.Admin.settings)
-    change_settings = _blocking(admin.Admin.change_settings)
-    ping = _blocking(admin.Admin.ping)
-    replication = _blocking(admin.Admin.replication)
-    promote = _blocking(admin.Admin.promote)
-    topics = _blocking(admin.Admin.topics)
-    create_topic = _blocking(admin.Admin.create_topic)
-    update_topic = _blocking(admin.Admin.update_topic)
-    delete_topic = _blocking(admin.Admin.delete_topic)
-    topic_config = _blocking(admin.Admin.topic_config)
-    topic_stats = _blocking(admin.Admin.topic_stats)
-    groups = _blocking(admin.Admin.groups)
-    group_config = _blocking(admin.Admin.group_config)
-    create_group = _blocking(admin.Admin.create_group)
-    update_group = _blocking(admin.Admin.update_group)
-    delete_group = _blocking(admin.Admin.delete_group)
-    members = _blocking(admin.Admin.members)
-    conflicts = _blocking(admin.Admin.conflicts)
-    is_broadcasting = _blocking(admin.Admin.is_broadcasting)
-    timers = _blocking(admin.Admin.timers)
-    lag = _blocking(admin.Admin.lag)
-    reset = _blocking(admin.Admin.reset)
+    brokers = blocking(admin.Admin.brokers)
+    runtime = blocking(admin.Admin.runtime)
+    settings = blocking(admin.Admin.settings)
+    change_settings = blocking(admin.Admin.change_settings)
+    ping = blocking(admin.Admin.ping)
+    replication = blocking(admin.Admin.replication)
+    promote = blocking(admin.Admin.promote)
+    topics = blocking(admin.Admin.topics)
+    create_topic = blocking(admin.Admin.create_topic)
+    update_topic = blocking(admin.Admin.update_topic)
+    delete_topic = blocking(admin.Admin.delete_topic)
+    topic_config = blocking(admin.Admin.topic_config)
+    topic_stats = blocking(admin.Admin.topic_stats)
+    groups = blocking(admin.Admin.groups)
+    group_config = blocking(admin.Admin.group_config)
+    create_group = blocking(admin.Admin.create_group)
+    update_group = blocking(admin.Admin.update_group)
+    delete_group = blocking(admin.Admin.delete_group)
+    members = blocking(admin.Admin.members)
+    conflicts = blocking(admin.Admin.conflicts)
+    is_broadcasting = blocking(admin.Admin.is_broadcasting)
+    timers = blocking(admin.Admin.timers)
+    lag = blocking(admin.Admin.lag)
+    reset = blocking(admin.Admin.reset)

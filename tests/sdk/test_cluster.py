@@ -7,7 +7,7 @@ import pytest
 from waiting import until
 
 from aerobee import NotFound, RequestTimeout, connect
-from aerobee.client import client as clients
+from aerobee.client import session
 from aerobee.protocol.files.ids import encode_host, offset_message_id, parse_offset_message_id
 from aerobee.testing import EmbeddedBroker
 
@@ -136,7 +136,7 @@ def silence(mq, address):
 
 
 async def test_a_connection_that_answers_no_heartbeat_is_made_anew(aerobee_broker, monkeypatch):
-    monkeypatch.setattr(clients, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(session, "HEARTBEAT_SECONDS", 0.2)
     async with aerobee_broker.connect(timeout=0.3) as mq:
         await mq.send("orders", b"one")
         async with mq.consumer("orders", group="g") as inbox, asyncio.timeout(5):
@@ -159,7 +159,7 @@ async def test_a_silent_connection_to_a_name_server_is_made_anew(aerobee_broker)
 PROGRAM = """
 import asyncio, sys
 from aerobee import NotFound, RequestTimeout, connect
-from aerobee.client import client as clients
+from aerobee.client import session
 from aerobee.protocol.files.ids import encode_host, offset_message_id, parse_offset_message_id
 
 async def main():

@@ -267,7 +267,7 @@ async def test_a_client_closes_though_its_consumer_fails_to(aerobee_broker, tmp_
     with pytest.raises(AerobeeError, match="offsets file"):
         await mq.close()
     await until(lambda: not [t for t in asyncio.all_tasks() if t.get_name() == "heartbeats"])
-    assert mq._core_or_none is None
+    assert not mq._session.is_open
 
 
 async def test_a_broker_that_is_gone_for_good_is_forgotten(aerobee_broker):

@@ -1,0 +1,118 @@
+"""For programs without asyncio: a loop in a thread, and blocking twins of the objects in it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+
+from aerobee.client.errors import Closed
+
+A = TypeVar("A")
+P = ParamSpec("P")
+T = TypeVar("T")
+ENDING_SECONDS: Final = 1.0  # grace for calls of other threads on closing
+
+
+class LoopThread:
+    """A loop in a daemon thread; `run` waits for a coroutine there."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()  # serialises calls and closing
+        self._closed = False
+        self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="aerobee", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("the synchronous client cannot be called from its own callbacks")
+        future = self._call(work)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed("the client was closed during the call") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        """Not closed, and not the copy that a fork makes, which has no thread."""
+        return self._thread.is_alive() and not self._closed
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self.is_alive:  # else, after a fork, the lock may be held for ever
+            with self._lock:
+                if not self._closed:
+                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                    self._calls.add(future)
+                    future.add_done_callback(self._calls.discard)
+                    return future
+        work.close()
+        raise Closed("this client is closed, or was made before a fork", hint="connect again")
+
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> tuple[bool, Any]:
+            try:
+                return True, await anext(items)
+            except StopAsyncIteration:
+                return False, None
+
+        while True:
+            more, item = self.run(following())
+            if not more:
+                return
+            yield item
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        concurrent.futures.wait(list(self._calls), timeout=ENDING_SECONDS)
+        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end_all(self) -> None:
+        """Cancel what is pending: its callers would wait for ever."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+
+class Twin(Generic[A]):
+    """A blocking facade of an SDK object that lives in the loop."""
+
+    def __init__(self, loop: LoopThread, made: A) -> None:
+        self._loop = loop
+        self._made = made
+
+    def _there(self, work: Callable[[], T]) -> T:
+        """Run it in the loop's thread, which owns the state."""
+
+        async def there() -> T:
+            return work()
+
+        return self._loop.run(there())
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Twin[A], P], T]:
+    """A coroutine method of the SDK, with its own parameters, as a blocking one."""
+
+    @functools.wraps(method)
+    def call(self: Twin[A], /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._loop.run(method(self._made, *arguments, **options))
+
+    return call
