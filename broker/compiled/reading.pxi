@@ -12,6 +12,7 @@ cdef extern from "<sys/uio.h>" nogil:
 
 cdef enum:
     PIECES_MAX = 1024  # that one call of the system takes
+    COPIED_MAX = 64 << 10  # bytes of an answer up to which one buffer is cheaper than many pieces
     PIECE_MIN = 512  # bytes on average: smaller ones are copied faster than the system takes them
 
 
@@ -47,7 +48,7 @@ cdef class Records:
     def answer(self, bytes head):
         """`head` and all pieces, for one write."""
         cdef Gathered gathered
-        if self._count >= PIECES_MAX or self._size < self._count * PIECE_MIN:
+        if self._size < self._count * PIECE_MIN:
             return self.joined(head)
         gathered = Gathered.__new__(Gathered)
         gathered._head, gathered._records = head, self
@@ -95,26 +96,52 @@ cdef class Gathered:
 
     def write_to(self, int descriptor):
         """How many bytes the socket took; 0 also when it failed."""
-        cdef Py_ssize_t number, sent, count = self._records._count
+        cdef Py_ssize_t number = 0, used = 1, sent = 0, wanted, total = 0
+        cdef Py_ssize_t count = self._records._count
         cdef Piece* pieces = self._records._pieces
         cdef Py_buffer buffer
         cdef iovec vectors[PIECES_MAX]
-        if count >= PIECES_MAX:
-            raise AssertionError("more pieces than one call takes")
-        vectors[0].iov_base = PyBytes_AS_STRING(self._head)
-        vectors[0].iov_len = PyBytes_GET_SIZE(self._head)
+        wanted = PyBytes_GET_SIZE(self._head)
+        vectors[0].iov_base, vectors[0].iov_len = PyBytes_AS_STRING(self._head), wanted
         PyObject_GetBuffer(self._records._view, &buffer, PyBUF_SIMPLE)
         try:
-            for number in range(count):
-                if pieces[number].end > buffer.len:
-                    raise AssertionError("a record is not where it was")
-                vectors[number + 1].iov_base = <char*>buffer.buf + pieces[number].start
-                vectors[number + 1].iov_len = pieces[number].end - pieces[number].start
-            with nogil:
-                sent = writev(descriptor, vectors, <int>count + 1)
+            while sent == wanted or not total:
+                if total:
+                    used = wanted = 0
+                while number < count and used < PIECES_MAX:
+                    if pieces[number].end > buffer.len:
+                        raise AssertionError("a record is not where it was")
+                    vectors[used].iov_base = <char*>buffer.buf + pieces[number].start
+                    vectors[used].iov_len = pieces[number].end - pieces[number].start
+                    wanted += vectors[used].iov_len
+                    used += 1
+                    number += 1
+                if not used:
+                    break
+                with nogil:
+                    sent = writev(descriptor, vectors, <int>used)
+                if sent <= 0:
+                    break
+                total += sent
         finally:
             PyBuffer_Release(&buffer)
-        return max(sent, 0)
+        return total
+
+    def rest(self, Py_ssize_t sent):
+        """What is behind so many bytes: of a large answer where it is, else in one piece."""
+        cdef Py_ssize_t number, start, skipped = sent - PyBytes_GET_SIZE(self._head)
+        if len(self) <= COPIED_MAX:
+            return [memoryview(self)[sent:]]
+        left = [self._head[sent:]] if skipped < 0 else []
+        skipped = max(skipped, 0)
+        for number in range(self._records._count):
+            start = self._records._pieces[number].start + skipped
+            if start < self._records._pieces[number].end:
+                left.append(self._records._view[start : self._records._pieces[number].end])
+                skipped = 0
+            else:
+                skipped = start - self._records._pieces[number].end
+        return left
 
 
 cdef inline uint64_t load_int(const uint8_t* data, int width) noexcept nogil:

@@ -58,8 +58,12 @@ class Outbox:
             self.written += len(part)
             if isinstance(part, (bytes, memoryview)):
                 transport.write(part)
-            else:
-                self._write_gathered(transport, part)
+            elif self._descriptor < 0:
+                transport.write(memoryview(part))
+            else:  # the system takes the pieces from where they are, as far as it does now
+                sent = 0 if transport.get_write_buffer_size() else part.write_to(self._descriptor)
+                if sent < len(part):
+                    transport.writelines(part.rest(sent))
         else:
             self.written += sum(map(len, parts))
             if self._descriptor < 0:
@@ -71,14 +75,6 @@ class Outbox:
             self._releases_unwritten.clear()
             self.release_sent()
         return True
-
-    def _write_gathered(self, transport: asyncio.Transport, part: _hot.Gathered) -> None:
-        """Let the system take the pieces from where they are; the rest is copied."""
-        sent = 0
-        if self._descriptor >= 0 and not transport.get_write_buffer_size():
-            sent = part.write_to(self._descriptor)
-        if sent < len(part):
-            transport.write(memoryview(part)[sent:])
 
     def _write_now(self, transport: asyncio.Transport, parts: Sequence[Part]) -> Sequence[Part]:
         """Hand many pieces to the system in one call; what it did not take is returned. The

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import tempfile
 
 import pytest
 import uvloop
@@ -65,11 +66,53 @@ def test_a_socket_gets_head_and_records_also_when_it_takes_a_part(gap: int) -> N
     assert gathered == 20
 
 
-def test_small_records_and_very_many_are_copied() -> None:
-    view = memoryview(bytes(3 << 20))
-    for sizes in ([100] * 32, [600] * 2000):
+def test_small_records_are_copied() -> None:
+    records, body = taken(memoryview(bytes(3 << 20)), [100] * 2000, 1)
+    assert records.answer(b"head") == b"head" + body  # type: ignore[attr-defined]
+
+
+def test_more_pieces_than_a_call_takes_go_by_several() -> None:
+    draw = random.Random(2)
+    view = memoryview(draw.randbytes(6 << 20))
+    for count in (1022, 1023, 1024, 1025, 2046, 2047, 2048, 5000):
+        records, body = taken(view, [draw.randrange(600, 1000) for _ in range(count)], 1)
+        part = records.answer(b"head")  # type: ignore[attr-defined]
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            received, sent = b"", part.write_to(ours.fileno())
+            assert 0 < sent < len(part), "the buffer took all"
+            with pytest.raises(BlockingIOError):
+                while True:
+                    received += theirs.recv(1 << 20)
+            assert received == (b"head" + body)[:sent]
+        with tempfile.TemporaryFile() as file:
+            assert part.write_to(file.fileno()) == len(part)
+            file.seek(0)
+            assert file.read() == b"head" + body
+
+
+def test_the_rest_of_an_answer_begins_where_the_socket_stopped() -> None:
+    draw = random.Random(3)
+    view = memoryview(draw.randbytes(1 << 20))
+    for sizes in ([1000] * 4, [draw.randrange(600, 1000) for _ in range(200)]):
         records, body = taken(view, sizes, 1)
-        assert records.answer(b"head") == b"head" + body  # type: ignore[attr-defined]
+        part = records.answer(b"head")  # type: ignore[attr-defined]
+        whole = b"head" + body
+        ends = [4 + sum(sizes[:count]) for count in (0, 1, 2, len(sizes))]
+        for sent in {
+            0,
+            3,
+            4,
+            5,
+            *ends,
+            *(end - 1 for end in ends),
+            *draw.sample(range(4, 4000), 50),
+        }:
+            left = part.rest(sent)
+            assert b"".join(left) == whole[sent:]
+            assert all(map(len, left)) or sent == len(whole)
 
 
 def test_a_closed_socket_takes_nothing() -> None:

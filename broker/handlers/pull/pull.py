@@ -258,7 +258,7 @@ class Pulls:
             return (answer(head, records),)
         file.hold()
         pull.connection.outbox.release_when_sent(file.release)
-        return (head, *records)
+        return (head, *records) if isinstance(records, list) else (answer(head, records),)
 
     def _has_to_wait(self, pull: Pull) -> bool:
         """Whether a large answer is for a later turn of the loop."""

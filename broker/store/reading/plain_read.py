@@ -46,13 +46,12 @@ def take(entries: bytes, file: MappedFile, max_bytes: int) -> Taken | None:
 
 def take_compiled(entries: bytes, file: MappedFile, max_bytes: int) -> Taken | None:
     """The same in C."""
-    taken: Taken | None = _compiled.take_records(
-        entries, file.view, file.start, file.readable, max_bytes
-    )
+    readable = file.wrote if file.buffer is None else file.committed
+    taken: Taken | None = _take_records(entries, file.view, file.start, readable, max_bytes)
     return taken
 
 
-_compiled: Final[Any] = hot
+_take_records: Final[Any] = None if hot is None else hot.take_records
 FASTEST: Final[Take] = take if hot is None else take_compiled
 
 
