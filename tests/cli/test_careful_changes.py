@@ -1,18 +1,24 @@
 """Commands that change or remove something: they refuse what was hardly meant."""
 
+from collections.abc import Sequence
+
 import pytest
 from aerobee_command import aerobee
 from terminals import typed
 
+from aerobee import Client
 from aerobee.client.transport.routes import AUTO_CREATE_QUEUES
 from aerobee.protocol.files.java_hash import java_hash
+from aerobee.testing import EmbeddedBroker
 
 
-async def stored_bodies(mq, topic):
+async def stored_bodies(mq: Client, topic: str) -> list[bytes]:
     return sorted([row.body async for row in mq.find(topic)])
 
 
-async def test_creating_a_topic_that_is_there_is_refused_and_changes_nothing(aerobee_broker):
+async def test_creating_a_topic_that_is_there_is_refused_and_changes_nothing(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
     await aerobee("topic", "create", "orders", "--queues", "8", url=url)
     refused = await aerobee("topic", "create", "orders", "--queues", "2", url=url, code=1)
@@ -21,7 +27,7 @@ async def test_creating_a_topic_that_is_there_is_refused_and_changes_nothing(aer
         assert len(await mq.queues("orders")) == 8
 
 
-async def test_updating_a_topic_changes_only_what_is_named(aerobee_broker):
+async def test_updating_a_topic_changes_only_what_is_named(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("topic", "create", "orders", "--queues", "4", "--order", url=url)
     await aerobee("topic", "update", "orders", "--queues", "6", url=url)
@@ -42,7 +48,9 @@ async def test_updating_a_topic_changes_only_what_is_named(aerobee_broker):
     await aerobee("topic", "update", "nowhere", "--queues", "2", url=url, code=3)
 
 
-async def test_creating_a_group_that_is_there_is_refused_and_changes_nothing(aerobee_broker):
+async def test_creating_a_group_that_is_there_is_refused_and_changes_nothing(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
     await aerobee("group", "create", "billing", "--max-retries", "3", url=url)
     refused = await aerobee("group", "create", "billing", url=url, code=1)
@@ -52,7 +60,7 @@ async def test_creating_a_group_that_is_there_is_refused_and_changes_nothing(aer
     assert config["retryMaxTimes"] == 3
 
 
-async def test_updating_a_group_changes_only_what_is_named(aerobee_broker):
+async def test_updating_a_group_changes_only_what_is_named(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("group", "create", "billing", "--max-retries", "3", "--no-broadcast", url=url)
     await aerobee("group", "update", "billing", "--no-consume", url=url)
@@ -67,7 +75,9 @@ async def test_updating_a_group_changes_only_what_is_named(aerobee_broker):
     await aerobee("group", "update", "nobody", "--consume", url=url, code=3)
 
 
-async def test_hiding_messages_by_fewer_read_queues_needs_force(aerobee_broker):
+async def test_hiding_messages_by_fewer_read_queues_needs_force(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=4)
@@ -88,7 +98,7 @@ async def test_hiding_messages_by_fewer_read_queues_needs_force(aerobee_broker):
         assert len(await stored_bodies(mq, "orders")) == 1
 
 
-async def test_fewer_queues_without_messages_need_no_force(aerobee_broker):
+async def test_fewer_queues_without_messages_need_no_force(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("topic", "create", "orders", "--queues", "4", url=url)
     done = await aerobee("topic", "update", "orders", "--queues", "2", "--json", url=url)
@@ -109,7 +119,9 @@ def _key_of(queue_id: int) -> str:
         (),
     ],
 )
-async def test_a_reset_takes_exactly_one_target(aerobee_broker, targets):
+async def test_a_reset_takes_exactly_one_target(
+    aerobee_broker: EmbeddedBroker, targets: tuple[str, ...]
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         await mq.admin.create_group("g")
@@ -121,7 +133,9 @@ async def test_a_reset_takes_exactly_one_target(aerobee_broker, targets):
 
 
 @pytest.mark.parametrize("words", [("topic", "delete", "orders"), ("group", "delete", "billing")])
-async def test_deleting_without_a_terminal_asks_for_yes(aerobee_broker, words):
+async def test_deleting_without_a_terminal_asks_for_yes(
+    aerobee_broker: EmbeddedBroker, words: Sequence[str]
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         await mq.admin.create_group("billing")
@@ -133,7 +147,9 @@ async def test_deleting_without_a_terminal_asks_for_yes(aerobee_broker, words):
 
 
 @pytest.mark.parametrize("words", [("topic", "delete", "orders"), ("group", "delete", "billing")])
-async def test_deleting_at_a_terminal_asks_by_name(aerobee_broker, words):
+async def test_deleting_at_a_terminal_asks_by_name(
+    aerobee_broker: EmbeddedBroker, words: Sequence[str]
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         await mq.admin.create_group("billing")
@@ -144,7 +160,9 @@ async def test_deleting_at_a_terminal_asks_by_name(aerobee_broker, words):
     assert code == 0 and f"{words[0]} {words[2]} is deleted" in shown
 
 
-async def test_a_topic_made_by_command_has_as_many_queues_as_one_made_by_sending(aerobee_broker):
+async def test_a_topic_made_by_command_has_as_many_queues_as_one_made_by_sending(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("by-sending", b"x")
         await mq.admin.create_topic("by-program")

@@ -5,16 +5,18 @@ import json
 import re
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 from aerobee_command import AEROBEE, aerobee
 from peers.tools import heed_interrupts
 from waiting import until
 
-from aerobee import AerobeeError, ConsumerOptions
+from aerobee import AerobeeError, Client, ConsumerOptions
+from aerobee.testing import EmbeddedBroker
 
 
-async def test_send_consume_and_find(aerobee_broker):
+async def test_send_consume_and_find(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     sent = (
         await aerobee("send", "orders", "hello", "--tag", "t", "--key", "k", "--json", url=url)
@@ -42,7 +44,7 @@ async def test_send_consume_and_find(aerobee_broker):
     assert early.json == [] and "no message found" in early.err
 
 
-async def test_consuming_in_a_group_commits(aerobee_broker):
+async def test_consuming_in_a_group_commits(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("send", "orders", "--lines", url=url, stdin=b"1\n2\n3\n4\n")
     first = await aerobee("consume", "orders", "--group", "g", "-n", "3", "--json", url=url)
@@ -58,7 +60,7 @@ async def test_consuming_in_a_group_commits(aerobee_broker):
     assert "--to-first" in both.err
 
 
-async def test_follow_prints_what_comes_until_interrupted(aerobee_broker):
+async def test_follow_prints_what_comes_until_interrupted(aerobee_broker: EmbeddedBroker) -> None:
     await aerobee("topic", "create", "orders", url=aerobee_broker.url)
     process = await asyncio.create_subprocess_exec(
         *(AEROBEE, "consume", "orders", "--follow", "--json", "--url", aerobee_broker.url),
@@ -75,7 +77,7 @@ async def test_follow_prints_what_comes_until_interrupted(aerobee_broker):
     assert process.returncode == 130
 
 
-async def test_topics(aerobee_broker):
+async def test_topics(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("topic", "create", "orders", "--queues", "3", url=url)
     assert (await aerobee("topic", "list", "--json", url=url)).json == [{"topic": "orders"}]
@@ -88,7 +90,7 @@ async def test_topics(aerobee_broker):
     assert "orders" in gone.err
 
 
-async def test_groups(aerobee_broker):
+async def test_groups(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("group", "create", "g", "--max-retries", "3", url=url)
     assert (await aerobee("group", "list", "--json", url=url)).json == [
@@ -104,7 +106,7 @@ async def test_groups(aerobee_broker):
     await aerobee("group", "show", "g", url=url, code=3)
 
 
-async def test_dead_letters_are_listed_shown_and_replayed(aerobee_broker):
+async def test_dead_letters_are_listed_shown_and_replayed(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     assert "no group has dead letters" in (await aerobee("dlq", "list", url=url)).out
     async with aerobee_broker.connect() as mq:
@@ -130,7 +132,7 @@ async def test_dead_letters_are_listed_shown_and_replayed(aerobee_broker):
     await aerobee("dlq", "show", "g", "nothing", url=url, code=3)
 
 
-async def test_delayed_messages_are_listed_and_recalled(aerobee_broker):
+async def test_delayed_messages_are_listed_and_recalled(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     assert "no delayed message is pending" in (await aerobee("timer", "list", url=url)).out
     sent = (await aerobee("send", "orders", "later", "--delay", "3600", "--json", url=url)).json
@@ -142,7 +144,7 @@ async def test_delayed_messages_are_listed_and_recalled(aerobee_broker):
     assert recalled == {"recalled": sent["message_id"]}
 
 
-async def test_members_that_subscribe_differently_are_shown(aerobee_broker):
+async def test_members_that_subscribe_differently_are_shown(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.send("orders", b"x")
@@ -160,7 +162,9 @@ async def test_members_that_subscribe_differently_are_shown(aerobee_broker):
             assert any("subscribe differently" in row["finding"] for row in found)
 
 
-async def test_the_lag_of_a_broadcasting_group_is_shown_as_not_kept(aerobee_broker, tmp_path):
+async def test_the_lag_of_a_broadcasting_group_is_shown_as_not_kept(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     options = ConsumerOptions(state_path=tmp_path / "offsets.json")
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
@@ -169,7 +173,7 @@ async def test_the_lag_of_a_broadcasting_group_is_shown_as_not_kept(aerobee_brok
             assert "lag: not kept" in shown.out
 
 
-async def test_replay_keeps_to_its_rate(aerobee_broker):
+async def test_replay_keeps_to_its_rate(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         for number in range(10):
@@ -180,7 +184,9 @@ async def test_replay_keeps_to_its_rate(aerobee_broker):
         assert len([row async for row in mq.find("orders")]) == 10
 
 
-async def test_a_dead_letter_that_cannot_be_replayed_does_not_keep_the_others_back(aerobee_broker):
+async def test_a_dead_letter_that_cannot_be_replayed_does_not_keep_the_others_back(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         sender = mq._core.sender
         for keys in ("k0", "a\tb", "k2"):  # other clients allow more than this one sends
@@ -195,14 +201,16 @@ async def test_a_dead_letter_that_cannot_be_replayed_does_not_keep_the_others_ba
         assert {row.body async for row in mq.find("orders")} == {b"k0", b"k2"}
 
 
-async def test_a_replay_that_ends_half_way_tells_how_far_it_came(aerobee_broker):
+async def test_a_replay_that_ends_half_way_tells_how_far_it_came(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         for number in range(3):
             await mq.send("%DLQ%g", b"%d" % number, properties={"DLQ_ORIGIN_TOPIC": "orders"})
         words = ("dlq", "replay", "g", "--rate", "0.25", "--timeout", "1")
         replay = asyncio.create_task(aerobee(*words, url=aerobee_broker.url, code=4))
 
-        async def one_is_there():
+        async def one_is_there() -> bool:
             return bool(await replayed_bodies(mq))
 
         await until(one_is_there)  # and its answer is on the way: the broker has sent it before
@@ -210,14 +218,14 @@ async def test_a_replay_that_ends_half_way_tells_how_far_it_came(aerobee_broker)
     assert "1 of 3 dead letter(s) of g were sent again, then: " in (await replay).err
 
 
-async def replayed_bodies(mq):
+async def replayed_bodies(mq: Client) -> list[bytes]:
     try:
         return [row.body async for row in mq.find("orders")]
     except AerobeeError:
         return []
 
 
-async def test_cluster_ping_and_settings(aerobee_broker):
+async def test_cluster_ping_and_settings(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     [broker] = (await aerobee("cluster", "brokers", "--json", url=url)).json
     assert broker["address"] == aerobee_broker.address
@@ -231,7 +239,7 @@ async def test_cluster_ping_and_settings(aerobee_broker):
     assert "nobody" in none.err
 
 
-async def test_doctor_finds_a_healthy_cluster_healthy(aerobee_broker):
+async def test_doctor_finds_a_healthy_cluster_healthy(aerobee_broker: EmbeddedBroker) -> None:
     await aerobee("send", "orders", "x", url=aerobee_broker.url)
     found = (await aerobee("doctor", "--topic", "orders", "--json", url=aerobee_broker.url)).json
     assert {row["verdict"] for row in found} == {"ok"}
@@ -244,20 +252,22 @@ def dead_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-async def test_doctor_says_what_to_do_when_nothing_listens():
+async def test_doctor_says_what_to_do_when_nothing_listens() -> None:
     result = await aerobee("doctor", "--json", url=f"mq://{dead_address()}", code=1)
     [server, *_] = result.json
     assert server["verdict"] == "trouble"
     assert "aerobee broker" in server["remedy"] or "did you mean" in server["remedy"]
 
 
-async def test_doctor_names_a_topic_without_a_route(aerobee_broker):
+async def test_doctor_names_a_topic_without_a_route(aerobee_broker: EmbeddedBroker) -> None:
     result = await aerobee("doctor", "--topic", "nowhere", "--json", url=aerobee_broker.url, code=1)
     [topic] = [row for row in result.json if row["what"] == "topic nowhere"]
     assert topic["verdict"] == "trouble" and "topic create nowhere" in topic["remedy"]
 
 
-async def test_doctor_sees_a_broker_at_an_address_that_cannot_be_reached(aerobee_broker):
+async def test_doctor_sees_a_broker_at_an_address_that_cannot_be_reached(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     """The name server's route points elsewhere, as after a wrong brokerIP1."""
     async with aerobee_broker.connect() as mq:
         # The name service forgets who leaves: the ghost stays connected.
@@ -267,7 +277,7 @@ async def test_doctor_sees_a_broker_at_an_address_that_cannot_be_reached(aerobee
     assert ghost["verdict"] == "trouble" and "brokerIP1" in ghost["remedy"]
 
 
-async def register_ghost(mq, namesrv: str, address: str) -> None:
+async def register_ghost(mq: Client, namesrv: str, address: str) -> None:
     version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
     topics = {
         name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
@@ -287,7 +297,7 @@ async def register_ghost(mq, namesrv: str, address: str) -> None:
     await mq._core.remoting.ask(namesrv, 103, ext, json.dumps(body).encode(), what="registering")
 
 
-async def test_exit_codes_tell_scripts_what_happened(aerobee_broker):
+async def test_exit_codes_tell_scripts_what_happened(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("send", "orders", "x", url=url, code=0)
     refused = await aerobee("send", "bad*name", "x", "--timeout", "1", url=url, code=1)
@@ -298,7 +308,7 @@ async def test_exit_codes_tell_scripts_what_happened(aerobee_broker):
     assert "no connection" in unreached.err
 
 
-async def test_bench_measures(aerobee_broker):
+async def test_bench_measures(aerobee_broker: EmbeddedBroker) -> None:
     rows = (
         await aerobee("bench", "-n", "2000", "--size", "100", "--json", url=aerobee_broker.url)
     ).json
@@ -306,7 +316,7 @@ async def test_bench_measures(aerobee_broker):
     assert all(row["messages_per_second"] > 0 for row in rows)
 
 
-async def test_config_lists_settings_with_their_meaning():
+async def test_config_lists_settings_with_their_meaning() -> None:
     rows = (await aerobee("config", "flushDiskType", "--json")).json
     assert rows[0]["key"] == "flushDiskType" and rows[0]["default"] == "ASYNC_FLUSH"
     rows = (await aerobee("config", "listenPort", "--set", "listenPort=5", "--json")).json
@@ -316,11 +326,11 @@ async def test_config_lists_settings_with_their_meaning():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-async def test_completion_prints_a_script(shell):
+async def test_completion_prints_a_script(shell: str) -> None:
     assert "_AEROBEE_COMPLETE" in (await aerobee("completion", shell)).out
 
 
-async def test_help_names_every_command_and_the_exit_codes():
+async def test_help_names_every_command_and_the_exit_codes() -> None:
     text = (await aerobee("--help")).out
     for name in ("broker", "send", "consume", "doctor", "dlq", "offsets", "install-service"):
         assert re.search(rf"^  {name} ", text, re.M)

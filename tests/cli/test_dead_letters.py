@@ -1,19 +1,24 @@
 """`aerobee dlq`: what is dead, replayed once, never back among the dead, and gone when purged."""
 
+from collections.abc import Sequence
+
 import pytest
 from aerobee_command import aerobee
 
+from aerobee import Client
+from aerobee.testing import EmbeddedBroker
 
-async def put_letters(mq, *bodies: bytes, origin: str = "orders") -> None:
+
+async def put_letters(mq: Client, *bodies: bytes, origin: str = "orders") -> None:
     for body in bodies:
         await mq.send("%DLQ%g", body, key="k", properties={"DLQ_ORIGIN_TOPIC": origin})
 
 
-async def bodies_of(mq, topic):
+async def bodies_of(mq: Client, topic: str) -> list[bytes]:
     return sorted([row.body async for row in mq.find(topic)])
 
 
-async def test_a_letter_is_replayed_once_and_listed_as_such(aerobee_broker):
+async def test_a_letter_is_replayed_once_and_listed_as_such(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await put_letters(mq, b"one")
@@ -32,7 +37,7 @@ async def test_a_letter_is_replayed_once_and_listed_as_such(aerobee_broker):
         assert shown == ["orders"]  # where the marks are is the command's own business
 
 
-async def test_a_replay_never_goes_among_the_dead_letters(aerobee_broker):
+async def test_a_replay_never_goes_among_the_dead_letters(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await mq.send("%DLQ%g", b"by hand")  # nothing says where it came from
@@ -49,7 +54,7 @@ async def test_a_replay_never_goes_among_the_dead_letters(aerobee_broker):
         assert await bodies_of(mq, "repaired") == [b"by hand", b"of a letter"]
 
 
-async def test_purging_removes_the_letters_of_one_group(aerobee_broker):
+async def test_purging_removes_the_letters_of_one_group(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await put_letters(mq, b"one", b"two")
@@ -66,8 +71,8 @@ async def test_purging_removes_the_letters_of_one_group(aerobee_broker):
 
 @pytest.mark.parametrize("words", [("list",), ("replay",), ("purge", "--yes")])
 async def test_a_group_without_dead_letters_is_no_failure_and_an_unknown_one_is(
-    aerobee_broker, words
-):
+    aerobee_broker: EmbeddedBroker, words: Sequence[str]
+) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_group("clean")

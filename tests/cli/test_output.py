@@ -1,20 +1,22 @@
 """What the command prints: JSON for programs, tables for terminals, texts, completion."""
 
 import re
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import pytest
 from aerobee_command import aerobee, ended
 from terminals import typed
 
-from aerobee import ConsumerOptions
+from aerobee import Client, ConsumerOptions
+from aerobee.testing import EmbeddedBroker
 
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # What these hold is named by users and brokers: properties, attributes, topics, settings.
 NAMED_BY_OTHERS = {"properties", "attributes", "conflicts", "settings"}
 
 
-def keys_of(value):
+def keys_of(value: object) -> Iterator[str]:
     """Every key that the command itself has named."""
     if isinstance(value, list):
         for item in value:
@@ -27,7 +29,7 @@ def keys_of(value):
                 yield from keys_of(each)
 
 
-async def make_something_of_each(mq) -> None:
+async def make_something_of_each(mq: Client) -> None:
     await mq.admin.create_topic("orders", queues=1)
     await mq.send("orders", b"x", key="k", properties={"Camel Case": "1"})
     await mq.send("orders", b"later", delay=3600)
@@ -57,7 +59,7 @@ async def make_something_of_each(mq) -> None:
         "bench -n 10 --size 10",
     ],
 )
-async def test_keys_of_json_are_snake_case(aerobee_broker, line):
+async def test_keys_of_json_are_snake_case(aerobee_broker: EmbeddedBroker, line: str) -> None:
     async with aerobee_broker.connect() as mq:
         await make_something_of_each(mq)
     url = "" if line.startswith("config") else aerobee_broker.url
@@ -65,7 +67,9 @@ async def test_keys_of_json_are_snake_case(aerobee_broker, line):
     assert found and [key for key in keys_of(found) if not SNAKE.fullmatch(key)] == []
 
 
-async def test_settings_of_topics_and_groups_have_snake_case_too(aerobee_broker):
+async def test_settings_of_topics_and_groups_have_snake_case_too(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", attributes={"message.type": "NORMAL"})
         await mq.admin.create_group("g", max_retries=3)
@@ -92,26 +96,29 @@ async def test_settings_of_topics_and_groups_have_snake_case_too(aerobee_broker)
         (("offsets", "reset", "g", "t", "--to-first", "--to-last"), 2, "wrong_usage"),
     ],
 )
-async def test_with_json_failures_are_json_too(aerobee_broker, words, code, kind):
+async def test_with_json_failures_are_json_too(
+    aerobee_broker: EmbeddedBroker, words: Sequence[str], code: int, kind: str
+) -> None:
     told = await aerobee(*words, "--json", url=aerobee_broker.url, code=code)
     assert told.out == "" and told.err.count("\n") == 1
     assert set(told.error) == {"error", "kind", "exit_code"}
     assert (told.error["kind"], told.error["exit_code"]) == (kind, code)
 
 
-async def test_with_json_nobody_reached_is_json_too():
+async def test_with_json_nobody_reached_is_json_too() -> None:
     told = await aerobee("topic", "list", "--json", "--url", "mq://127.0.0.1:1", code=4)
     assert told.error["kind"] == "unreached" and "no connection" in told.error["error"]
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-async def test_no_table_splits_an_id(aerobee_broker, columns):
+async def test_no_table_splits_an_id(aerobee_broker: EmbeddedBroker, columns: int) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await make_something_of_each(mq)
         sent = await mq.send("orders", b"a body of several words " * 6, tag="paid", key="o-42")
         held = await mq.send("orders", b"later", delay=60)
         [dead] = [row async for row in mq.find("%DLQ%g")]
+    assert held.recall_handle is not None
     for line, words in (
         ("message time orders", [sent.message_id]),
         ("message key orders o-42", [sent.message_id]),
@@ -126,7 +133,7 @@ async def test_no_table_splits_an_id(aerobee_broker, columns):
             assert word in shown, f"{line}\n{shown}"
 
 
-async def test_progress_of_a_group_is_a_table_at_80_columns(aerobee_broker):
+async def test_progress_of_a_group_is_a_table_at_80_columns(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         async with mq.consumer("orders", group="billing") as inbox:
@@ -137,7 +144,7 @@ async def test_progress_of_a_group_is_a_table_at_80_columns(aerobee_broker):
     assert code == 0 and "consumed" in heading and "lag" in heading, shown
 
 
-async def test_a_table_that_fits_its_terminal_is_a_table(aerobee_broker):
+async def test_a_table_that_fits_its_terminal_is_a_table(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         sent = await mq.send("orders", b"words " * 30, key="o-42")
     words = ("message", "key", "orders", "o-42", "--url", aerobee_broker.url)
@@ -160,7 +167,7 @@ async def complete(url: str, *words: str) -> set[str]:
     return {line.partition(",")[2] for line in out.decode().split()}
 
 
-async def test_topics_groups_and_settings_are_completed(aerobee_broker):
+async def test_topics_groups_and_settings_are_completed(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         for topic in ("orders", "orders-eu", "bills"):
             await mq.admin.create_topic(topic)
@@ -180,7 +187,9 @@ async def test_topics_groups_and_settings_are_completed(aerobee_broker):
     assert await complete(nobody, "topic", "show", "b") == set()
 
 
-async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(aerobee_broker):
+async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
     told = (await aerobee("send", "orders", "x", "--delay", "3600", url=url)).out
     async with aerobee_broker.connect() as mq:
@@ -213,14 +222,18 @@ async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(aerobee_broker
         (("timer", "recall", "orders", "AAAA"), 2, "AAAA", "_"),
     ],
 )
-async def test_errors_speak_of_the_commands_own_options(aerobee_broker, words, code, said, unsaid):
+async def test_errors_speak_of_the_commands_own_options(
+    aerobee_broker: EmbeddedBroker, words: Sequence[str], code: int, said: str, unsaid: str
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
     told = (await aerobee(*words, url=aerobee_broker.url, code=code)).err
     assert said in told and unsaid not in told
 
 
-async def test_what_a_message_does_not_have_is_a_dash_in_a_table(aerobee_broker):
+async def test_what_a_message_does_not_have_is_a_dash_in_a_table(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"body")
     done = await aerobee("message", "time", "orders", url=aerobee_broker.url)

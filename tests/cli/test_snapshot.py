@@ -3,14 +3,16 @@
 import asyncio
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 from aerobee_command import aerobee
 from peers.daemon import Daemon
 from waiting import until
 
-from aerobee import connect
+from aerobee import Client, connect
 from aerobee.broker.store.inspect import snapshot as module
 from aerobee.testing import EmbeddedBroker
 
@@ -26,17 +28,17 @@ class Load:
     At full speed only while somebody waits for a number of them: all that is sent meanwhile is
     copied, verified and read by each check."""
 
-    def __init__(self, mq) -> None:
+    def __init__(self, mq: Client) -> None:
         self._mq = mq
         self.acknowledged: dict[bytes, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wanted = 0
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._send(number)) for number in range(8)]
         return self
 
-    async def __aexit__(self, *_) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -58,7 +60,7 @@ class Load:
 
 
 async def test_a_snapshot_under_load_holds_all_that_was_acknowledged_before(tmp_path: Path) -> None:
-    with Daemon(tmp_path / "a", **SMALL_LOG) as daemon:
+    with Daemon(tmp_path / "a", env=None, **SMALL_LOG) as daemon:
         names = daemon.ready()["namesrv"]
         async with connect(f"mq://{names}") as mq, Load(mq) as load:
             reminder = await mq.send("reminders", b"in an hour", delay=3600)
@@ -79,7 +81,7 @@ async def test_a_snapshot_under_load_holds_all_that_was_acknowledged_before(tmp_
 async def _check(folder: Path, copy: Path, acknowledged: dict[bytes, str], timer: str) -> None:
     await aerobee("store", "verify", str(copy))
     put_in(folder, copy)
-    with Daemon(folder, **SMALL_LOG) as daemon:
+    with Daemon(folder, env=None, **SMALL_LOG) as daemon:
         async with connect(f"mq://{daemon.ready()['namesrv']}") as mq:
             found: dict[bytes, str] = {}
             for topic in ("orders-0", "orders-1", "orders-2"):
@@ -176,10 +178,10 @@ async def test_a_log_file_that_retention_removes_meanwhile_is_not_in_the_copy(
         first, *others = [path.name for path in everything(tmp_path / "a/store/commitlog")]
         derived = module._Copying._derived
 
-        def with_retention(copying):
+        def with_retention(copying: module._Copying) -> Iterator[str]:
             """The oldest log file goes after it was linked."""
             os.unlink(tmp_path / "a/store/commitlog" / first)
-            yield tmp_path / "a/store/consumequeue/orders/0/gone"  # as of a deleted topic
+            yield str(tmp_path / "a/store/consumequeue/orders/0/gone")  # as of a deleted topic
             yield from derived(copying)
 
         monkeypatch.setattr(module._Copying, "_derived", with_retention)

@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from waiting import until
 
 from aerobee import AerobeeError
 from aerobee.protocol.files.record import COMPRESSED
+from aerobee.testing import EmbeddedBroker
 
 PIPE = asyncio.subprocess.PIPE
 
@@ -23,7 +26,7 @@ PIPE = asyncio.subprocess.PIPE
 BODIES = ["[bold]plain[/bold]", "[/] closes nothing", ":smile: [link=x]", "[red]"]
 
 
-async def test_tables_show_what_looks_like_markup_as_it_is(aerobee_broker):
+async def test_tables_show_what_looks_like_markup_as_it_is(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         for body in BODIES:
             await mq.send("orders", body.encode(), key="[k]")
@@ -33,7 +36,7 @@ async def test_tables_show_what_looks_like_markup_as_it_is(aerobee_broker):
     assert out.count("[k]") == len(BODIES)
 
 
-async def test_a_reader_that_goes_away_is_no_error(aerobee_broker):
+async def test_a_reader_that_goes_away_is_no_error(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq, mq.producer("orders", linger=0.005) as orders:
         for number in range(2000):  # their lines are more than a pipe holds
             await orders.send(b"%d" % number + b"x" * 100)
@@ -55,7 +58,9 @@ async def test_a_reader_that_goes_away_is_no_error(aerobee_broker):
         assert out.count(b"\n") == 1
 
 
-async def test_interrupting_a_send_that_reads_its_input_ends_it(aerobee_broker):
+async def test_interrupting_a_send_that_reads_its_input_ends_it(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     for words in (["send", "orders"], ["send", "orders", "--lines"]):
         process = await asyncio.create_subprocess_exec(
             *(AEROBEE, *words, "--url", aerobee_broker.url),
@@ -64,8 +69,7 @@ async def test_interrupting_a_send_that_reads_its_input_ends_it(aerobee_broker):
             stderr=PIPE,
             preexec_fn=heed_interrupts,
         )
-        threads = Path(f"/proc/{process.pid}/task")
-        await until(lambda threads=threads: len(list(threads.iterdir())) > 1)  # it reads
+        await until(partial(has_threads, process.pid))  # it reads
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(5):
             await process.wait()
@@ -74,7 +78,11 @@ async def test_interrupting_a_send_that_reads_its_input_ends_it(aerobee_broker):
         assert err == b"aerobee: interrupted\n"
 
 
-async def test_looking_leaves_no_group_behind(aerobee_broker):
+def has_threads(pid: int) -> bool:
+    return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+
+
+async def test_looking_leaves_no_group_behind(aerobee_broker: EmbeddedBroker) -> None:
     await aerobee("topic", "create", "orders", url=aerobee_broker.url)
     process = await asyncio.create_subprocess_exec(
         *(AEROBEE, "consume", "orders", "--follow", "--json", "--url", aerobee_broker.url),
@@ -84,6 +92,7 @@ async def test_looking_leaves_no_group_behind(aerobee_broker):
     )
     async with aerobee_broker.connect() as mq, asyncio.timeout(20):
         await mq.send("orders", b"x")
+        assert process.stdout is not None
         assert json.loads(await process.stdout.readline())["body"] == "x"
         process.send_signal(signal.SIGINT)
         await process.communicate()
@@ -92,7 +101,9 @@ async def test_looking_leaves_no_group_behind(aerobee_broker):
         assert [name for name in await mq.admin.topics(system=True) if "look" in name] == []
 
 
-async def test_bytes_of_arguments_and_input_arrive_as_they_are(aerobee_broker):
+async def test_bytes_of_arguments_and_input_arrive_as_they_are(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
     await aerobee("send", "orders", b"\xff\xfe argument", url=url)
     await aerobee("send", "orders", url=url, stdin=b"\xff\xfe input\r\n")
@@ -104,7 +115,7 @@ async def test_bytes_of_arguments_and_input_arrive_as_they_are(aerobee_broker):
     assert "UTF-8" in err
 
 
-async def test_a_large_binary_body_is_shown_as_hex(aerobee_broker):
+async def test_a_large_binary_body_is_shown_as_hex(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"\xff\x00\x80A" * 500, key="binary")
         await mq.send("orders", "é".encode() * 999 + b"!", key="text")
@@ -115,7 +126,7 @@ async def test_a_large_binary_body_is_shown_as_hex(aerobee_broker):
     assert "éééé" in text
 
 
-async def test_control_characters_do_not_reach_the_terminal(aerobee_broker):
+async def test_control_characters_do_not_reach_the_terminal(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         receipt = await mq.send(
             "orders", b"a\x1b[2Jb\nc", tag="t\x1b[1m\n", properties={"p": "\x1b]0;x\x07"}
@@ -151,7 +162,9 @@ async def test_control_characters_do_not_reach_the_terminal(aerobee_broker):
         (["topic", "list", "--timeout", "nan"], "timeout"),
     ],
 )
-async def test_wrong_usage_is_told_as_such(aerobee_broker, monkeypatch, words, text):
+async def test_wrong_usage_is_told_as_such(
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], text: str
+) -> None:
     monkeypatch.setenv("AEROBEE_URL", aerobee_broker.url)
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
@@ -160,21 +173,21 @@ async def test_wrong_usage_is_told_as_such(aerobee_broker, monkeypatch, words, t
 
 
 @pytest.mark.parametrize("url", ["mq://a..b:9876", "mq://" + "x" * 70 + ":9876"])
-async def test_a_host_name_that_cannot_be_is_not_reached(url):
+async def test_a_host_name_that_cannot_be_is_not_reached(url: str) -> None:
     _, err = await aerobee("topic", "list", url=url, code=4)
     assert "no connection" in err
     out, _ = await aerobee("doctor", "--json", url=url, code=1)
     assert json.loads(out)[0]["verdict"] == "trouble"
 
 
-async def test_settings_in_json_are_those_asked_for(aerobee_broker):
+async def test_settings_in_json_are_those_asked_for(aerobee_broker: EmbeddedBroker) -> None:
     words = ("cluster", "settings", "--grep", "flushDisk", "--json")
     out, _ = await aerobee(*words, url=aerobee_broker.url)
     [table] = json.loads(out).values()
     assert table and all("flushdisk" in key.lower() for key in table)
 
 
-async def test_bench_does_not_touch_a_topic_that_is_there(aerobee_broker):
+async def test_bench_does_not_touch_a_topic_that_is_there(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=8)
@@ -199,7 +212,9 @@ async def test_bench_does_not_touch_a_topic_that_is_there(aerobee_broker):
         ("topic list > /dev/full", b"No space left"),
     ],
 )
-async def test_input_and_output_that_cannot_be_used_are_told(aerobee_broker, line, text):
+async def test_input_and_output_that_cannot_be_used_are_told(
+    aerobee_broker: EmbeddedBroker, line: str, text: bytes
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
     process = await asyncio.create_subprocess_exec(
@@ -213,13 +228,13 @@ async def test_input_and_output_that_cannot_be_used_are_told(aerobee_broker, lin
     assert text in err and err.startswith(b"aerobee: ") and err.count(b"\n") == 1
 
 
-async def test_deleting_what_is_not_there_is_told(aerobee_broker):
+async def test_deleting_what_is_not_there_is_told(aerobee_broker: EmbeddedBroker) -> None:
     for words in (("topic", "delete", "nowhere", "--yes"), ("group", "delete", "nobody", "--yes")):
         _, err = await aerobee(*words, url=aerobee_broker.url, code=3)
         assert words[2] in err
 
 
-async def test_deliver_at_counts_from_now_on(aerobee_broker):
+async def test_deliver_at_counts_from_now_on(aerobee_broker: EmbeddedBroker) -> None:
     await aerobee("send", "orders", "later", "--deliver-at", "2h", url=aerobee_broker.url)
     async with aerobee_broker.connect() as mq:
         [timer] = await mq.admin.timers("orders")
@@ -236,14 +251,18 @@ async def test_deliver_at_counts_from_now_on(aerobee_broker):
         ("message", "key", "orders", b"\xff"),
     ],
 )
-async def test_names_that_are_no_text_are_refused(aerobee_broker, words):
+async def test_names_that_are_no_text_are_refused(
+    aerobee_broker: EmbeddedBroker, words: Sequence[str]
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
     _, err = await aerobee(*words, url=aerobee_broker.url, code=2)
     assert "UTF-8" in err
 
 
-async def test_a_body_that_cannot_be_inflated_does_not_end_the_looking(aerobee_broker):
+async def test_a_body_that_cannot_be_inflated_does_not_end_the_looking(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         sender = mq._core.sender
         broken = sender.make("orders", b"not deflated", key="broken")

@@ -1,6 +1,7 @@
 """Asking for what does not exist, or for what is damaged: told as such, and nothing is made."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,9 @@ from aerobee.testing import EmbeddedBroker
         ("offsets", "reset", "billing", "nowhere", "--to-first"),
     ],
 )
-async def test_what_is_not_there_is_not_found_and_not_made(aerobee_broker, words):
+async def test_what_is_not_there_is_not_found_and_not_made(
+    aerobee_broker: EmbeddedBroker, words: Sequence[str]
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         await mq.admin.create_group("billing")
@@ -56,7 +59,9 @@ async def damaged_store(folder: Path) -> Path:
     [(), ("--topic", "orders"), ("--topic", "orders", "--queue", "0"), ("--key", "k1"),
      ("--topic", "orders", "--key", "k1")],
 )  # fmt: skip
-async def test_a_damaged_record_is_not_dumped_as_a_good_one(tmp_path, chosen):
+async def test_a_damaged_record_is_not_dumped_as_a_good_one(
+    tmp_path: Path, chosen: tuple[str, ...]
+) -> None:
     store = await damaged_store(tmp_path / "b")
     told = await aerobee("store", "dump", str(store), *chosen, code=1)
     assert "ound message 1" not in told.out

@@ -1,26 +1,30 @@
 """`aerobee why` as scripts and people run it."""
 
-from cli.test_commands import run
+from aerobee_command import aerobee
+
+from aerobee.testing import EmbeddedBroker
 
 
-async def test_the_command_tells_the_life_and_a_verdict_for_each_group(aerobee_broker):
+async def test_the_command_tells_the_life_and_a_verdict_for_each_group(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
-    sent = (await run("send", "orders", "hello", "--json", url=url)).json
-    await run("consume", "orders", "--group", "billing", "-n", "1", url=url)
-    told = (await run("why", sent["message_id"], "--json", url=url)).json
+    sent = (await aerobee("send", "orders", "hello", "--json", url=url)).json
+    await aerobee("consume", "orders", "--group", "billing", "-n", "1", url=url)
+    told = (await aerobee("why", sent["message_id"], "--json", url=url)).json
     assert list(told) == ["id", "life", "groups"]
     assert [row["event"] for row in told["life"]] == ["stored"]
     assert {"at", "event", "topic"} <= told["life"][0].keys()
     [row] = told["groups"]
     assert list(row) == ["group", "verdict", "text", "facts", "remedy"]
     assert (row["group"], row["verdict"]) == ("billing", "consumed")
-    text = (await run("why", sent["message_id"], "--group", "billing", url=url)).out
+    text = (await aerobee("why", sent["message_id"], "--group", "billing", url=url)).out
     assert sent["message_id"] in text and "stored" in text and "billing  CONSUMED: " in text
 
 
-async def test_exit_code_3_says_that_it_is_nowhere(aerobee_broker):
+async def test_exit_code_3_says_that_it_is_nowhere(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
-    result = await run("why", "7F00000100002A9F0000000000099999", url=url, code=3)
+    result = await aerobee("why", "7F00000100002A9F0000000000099999", url=url, code=3)
     assert "every group  NOT FOUND: " in result.out
-    told = (await run("why", "0" * 32, "--json", "--topic", "orders", url=url, code=3)).json
+    told = (await aerobee("why", "0" * 32, "--json", "--topic", "orders", url=url, code=3)).json
     assert told["groups"][0]["group"] == "*" and told["life"] == []

@@ -4,13 +4,15 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from waiting import until
 
-from aerobee import Worker, connect
+from aerobee import Client, Message, Worker, connect
+from aerobee.testing import EmbeddedBroker
 
 APP = """
 import asyncio
@@ -29,11 +31,13 @@ async def work(message: Message) -> None:
 def plain(message: Message) -> None:
     open("plain.txt", "ab").write(message.body)
 """
-COMMAND = Path(sys.executable).with_name("aerobee")
+COMMAND = str(Path(sys.executable).with_name("aerobee"))
 
 
 @asynccontextmanager
-async def worker(folder, *words, url):
+async def worker(
+    folder: Path, *words: str, url: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, bytearray]]:
     process = await asyncio.create_subprocess_exec(
         *(COMMAND, "worker", *words),
         cwd=folder,
@@ -42,7 +46,8 @@ async def worker(folder, *words, url):
     )
     said = bytearray()
 
-    async def listen():
+    async def listen() -> None:
+        assert process.stderr is not None
         while data := await process.stderr.read(1000):
             said.extend(data)
 
@@ -57,16 +62,18 @@ async def worker(folder, *words, url):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(f"VERSION = b'1'\n{APP}")
     return tmp_path
 
 
-async def bodies(mq, topic):
+async def bodies(mq: Client, topic: str) -> list[bytes]:
     return [row.body async for row in mq.find(topic)] if topic in await mq.admin.topics() else []
 
 
-async def test_a_signal_lets_the_handlers_at_work_end(aerobee_broker, folder):
+async def test_a_signal_lets_the_handlers_at_work_end(
+    aerobee_broker: EmbeddedBroker, folder: Path
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("jobs", b"0")
         await mq.send("plain", b"plain")
@@ -83,7 +90,7 @@ async def test_a_signal_lets_the_handlers_at_work_end(aerobee_broker, folder):
         assert await mq.admin.members("workers") == []
 
 
-async def test_a_second_signal_ends_at_once(aerobee_broker, folder):
+async def test_a_second_signal_ends_at_once(aerobee_broker: EmbeddedBroker, folder: Path) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("jobs", b"0")
         async with worker(folder, "shop:app", url=aerobee_broker.url) as (process, said):
@@ -97,7 +104,9 @@ async def test_a_second_signal_ends_at_once(aerobee_broker, folder):
                 assert await process.wait() == -signal.SIGTERM
 
 
-async def test_a_change_of_a_file_starts_it_again(aerobee_broker, folder):
+async def test_a_change_of_a_file_starts_it_again(
+    aerobee_broker: EmbeddedBroker, folder: Path
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("jobs", b"0")
         words = ("shop:app", "--reload", "--concurrency", "1")
@@ -113,7 +122,7 @@ async def test_a_change_of_a_file_starts_it_again(aerobee_broker, folder):
         assert sorted(await bodies(mq, "done")) == [b"one of 1", b"one of 2"]
 
 
-async def has_two(mq):
+async def has_two(mq: Client) -> bool:
     return len(await bodies(mq, "done")) == 2
 
 
@@ -125,26 +134,26 @@ async def has_two(mq):
         ("shoe:app", 2, "no module 'shoe'"),
     ],
 )
-async def test_mistakes_are_told(folder, target, code, text):
+async def test_mistakes_are_told(folder: Path, target: str, code: int, text: str) -> None:
     async with worker(folder, target, url="mq://127.0.0.1:1") as (process, said):
         async with asyncio.timeout(20):
             assert await process.wait() == code
     assert text in said.decode()
 
 
-async def test_a_broker_that_is_not_there_is_told(folder):
+async def test_a_broker_that_is_not_there_is_told(folder: Path) -> None:
     async with worker(folder, "shop:app", url="mq://127.0.0.1:1") as (process, said):
         async with asyncio.timeout(20):
             assert await process.wait() == 4
     assert "no connection to 127.0.0.1:1" in said.decode()
 
 
-async def test_a_worker_runs_inside_a_program_too(aerobee_broker):
+async def test_a_worker_runs_inside_a_program_too(aerobee_broker: EmbeddedBroker) -> None:
     app = Worker(aerobee_broker.url)
     seen = []
 
     @app.handler("jobs", group="workers")
-    async def work(message):
+    async def work(message: Message) -> None:
         seen.append(message.body)
         app.stop()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from console.conftest import Seen
 
+Found = TypeVar("Found")
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
@@ -43,7 +45,7 @@ def find_by(page: Page, address: str, mode: str) -> None:
     page.get_by_label("Find by").select_option(mode)
 
 
-async def until(ask: Any, is_it: Any) -> Any:
+async def until(ask: Callable[[], Awaitable[Found]], is_it: Callable[[Found], bool]) -> Found:
     """What `ask` gives once it is as it should be."""
     async with asyncio.timeout(60):
         while True:

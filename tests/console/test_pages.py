@@ -113,7 +113,7 @@ def test_hostile_texts_stay_texts(page: Page, hostile: str) -> None:
 def test_axe_finds_nothing_on_any_page(browser: Browser, seen: Seen, axe: str, scheme: str) -> None:
     if seen.is_apache:
         pytest.skip("the pages are the same")
-    context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # type: ignore[arg-type]
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
     page = context.new_page()
     found: list[str] = []
     rules = "" if scheme == "light" else "{runOnly: ['color-contrast']}"  # all else is the same
@@ -203,7 +203,7 @@ def test_pictures_for_the_documents_are_small(
 
     context = browser.new_context(
         viewport={"width": 1280, "height": 800},
-        color_scheme=scheme,  # type: ignore[arg-type]
+        color_scheme=scheme,
     )
     page = context.new_page()
     page.goto(seen.writer + path.format(dead=seen.run(dead())))

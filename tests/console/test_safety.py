@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -42,11 +43,11 @@ class Browser:
         if body is not None:
             data = json.dumps(body).encode()
             given = {"Content-Type": "application/json", "X-Aerobee-Token": self.token} | given
-        connection.request(method, path, data, given)
-        answer = connection.getresponse()
-        raw = answer.read()
-        found = dict(answer.getheaders())
-        connection.close()
+        with contextlib.closing(connection):
+            connection.request(method, path, data, given)
+            answer = connection.getresponse()
+            raw = answer.read()
+            found = dict(answer.getheaders())
         is_json = found.get("Content-Type") == "application/json"
         return answer.status, found, json.loads(raw) if is_json and raw else raw
 

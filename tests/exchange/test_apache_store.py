@@ -11,6 +11,7 @@ import hashlib
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,10 @@ def read_queue(wire: Wire, queue_id: int, count: int) -> list[StoredMessage]:
     return found
 
 
+def _ends_at(wire: Wire, asked: dict[str, str], end: int) -> bool:
+    return int(wire.request(30, asked).ext["offset"]) == end
+
+
 def check(broker: AerobeeBroker | ApacheBroker, ledger: Ledger) -> None:
     """Everything that was ever acknowledged, by every way to it."""
     exact_time = not (isinstance(broker, ApacheBroker) and broker.version.startswith("4."))
@@ -142,9 +147,7 @@ def check(broker: AerobeeBroker | ApacheBroker, ledger: Ledger) -> None:
         for queue_id, sent in ledger.sent.items():
             asked = {"topic": TOPIC, "queueId": str(queue_id)}
             wait_for(
-                lambda asked=asked, sent=sent: (
-                    int(wire.request(30, asked).ext["offset"]) == len(sent)
-                ),
+                partial(_ends_at, wire, asked, len(sent)),
                 timeout=20,
                 what=f"queue {queue_id} ends at {len(sent)}",
             )

@@ -1,6 +1,8 @@
 """`aerobee install-service`: the unit starts the command that wrote it, wherever that lies."""
 
 import shlex
+import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -71,9 +73,9 @@ def test_an_editable_install_of_a_hidden_clone_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The environment is where it should be, its code is not."""
-    clone = Path(str(module.files("aerobee"))).resolve()
+    clone = Path(str(files("aerobee"))).resolve()
     monkeypatch.setattr(module, "_HIDDEN_FROM_SERVICES", (str(clone),))
-    monkeypatch.setattr(module.sys, "executable", "/usr/bin/env")  # any folder that is seen
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")  # any folder that is seen
     monkeypatch.setattr(Path, "exists", lambda _: True)
     with pytest.raises(InstallError, match="not -e"):
         install_service(tmp_path / "root")
