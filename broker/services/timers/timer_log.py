@@ -96,6 +96,11 @@ def _are_whole(units: Units) -> npt.NDArray[np.bool_]:
     return whole
 
 
+def _sound(each: npt.NDArray[np.bool_]) -> int:
+    """How many of them are true, before the first that is not."""
+    return len(each) if each.all() else int(np.argmin(each))
+
+
 class Unit(NamedTuple):
     """One timer, or one recall of a timer."""
 
@@ -363,9 +368,9 @@ class TimerLog:
             while True:
                 data = file.read(inside, min(_SCAN_UNITS * UNIT_SIZE, self._file_size - inside))
                 units = np.frombuffer(data, _DTYPE, count=len(data) // UNIT_SIZE)
-                sound = (units["size"] == UNIT_SIZE) & (units["magic"] & ~_MAGIC_MASK == 0)
-                sound &= _are_whole(units)
-                count = len(units) if sound.all() else int(np.argmin(sound))
+                shaped = (units["size"] == UNIT_SIZE) & (units["magic"] & ~_MAGIC_MASK == 0)
+                # Sums of units only: most of a file is zeros.
+                count = _sound(_are_whole(units[: _sound(shaped)]))
                 if count:
                     yield start + inside, units[:count]
                 inside += count * UNIT_SIZE

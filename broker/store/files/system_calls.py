@@ -19,6 +19,7 @@ from aerobee.broker.compiled import hot
 
 PAGE = 4096
 _CHECKED_STEP = 64 * 1024
+_ZEROS: Final = bytes(_CHECKED_STEP)
 _CHECKED_MAX = 16 * 1024 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -154,7 +155,7 @@ def is_empty_from(descriptor: int, position: int) -> bool:
             piece = os.pread(descriptor, _CHECKED_STEP, position)
             if not piece:
                 return True
-            if piece.count(0) < len(piece):
+            if piece != _ZEROS[: len(piece)]:
                 return False
             checked += len(piece)
             position += len(piece)
