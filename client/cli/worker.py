@@ -83,11 +83,14 @@ async def _run(app: Worker, concurrency: int | None) -> None:
 def _run_again_and_again(arguments: list[str]) -> int:
     """A child process runs the handlers; it is restarted after each change of a file."""
     stopped: list[int] = []
+    # Python tells bytecode from its source by second and size: a quick change would run as it was.
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     for number in SIGNALS:
         signal.signal(number, lambda number, _: stopped.append(number))
     while True:
         seen = _stamps()
-        child = subprocess.Popen([sys.executable, "-m", "aerobee.client.cli.worker", *arguments])
+        command = [sys.executable, "-m", "aerobee.client.cli.worker", *arguments]
+        child = subprocess.Popen(command, env=environment)
         while not stopped and _stamps() == seen:
             time.sleep(LOOK_SECONDS)  # a child that crashed is restarted at the next change
         if child.poll() is None:
