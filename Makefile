@@ -15,7 +15,7 @@ QUICK := not apache and not browser and not cpp and not etcd and not go and not 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage check check-tests changelog format clean
+.PHONY: help run test test-long coverage check check-tests changelog format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | \
@@ -38,6 +38,9 @@ run: $(OK) ## set up what is missing and start a broker with its name service (A
 
 test: $(OK) ## set up what is missing and run the tests that need Python only
 	$(V)/bin/pytest -q $(SPREAD) -m "$(QUICK)" $(ARGS)
+
+test-long: $(OK) ## tests of which `make test` tries a share of the cases, with all of them
+	AEROBEE_LONG=1 $(V)/bin/pytest -q -m "$(QUICK)" tests/two_ways/test_two_ways.py tests/access/test_both_ways_agree.py tests/tls/test_tls.py $(ARGS)
 
 coverage: $(OK) ## the same tests with the lines that they reach (Python 3.12+ counts them nearly for free)
 	COVERAGE_CORE=sysmon $(V)/bin/pytest -q $(SPREAD) -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)

@@ -4,6 +4,7 @@ environment, folder, standard streams and exit code of its own. It saves the tim
 A program, not a module: `python warm_command.py SOCKET`. The caller is `aerobee_command.py`.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -11,6 +12,8 @@ import select
 import signal
 import socket
 import sys
+import threading
+from contextlib import suppress
 from importlib import import_module
 
 
@@ -75,8 +78,23 @@ def become(call: dict[str, object], streams: list[int]) -> None:
     )
 
 
+def leave(code: object) -> None:
+    """What the interpreter does at its end, but to free every module, which is most of it. Returns
+    where something is out of the ordinary: then the interpreter does it itself."""
+    if isinstance(code, int) and threading.active_count() == 1:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            atexit._run_exitfuncs()
+            os._exit(code)
+
+
 if __name__ == "__main__":
     main()
     from aerobee.client.cli import main as command
 
-    command()
+    try:
+        command()
+    except SystemExit as end:
+        leave(end.code)
+        raise

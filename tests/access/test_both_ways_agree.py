@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,7 +95,7 @@ def admits_send(admits: SendCheck, command: Command, header: bytes) -> bool:
         return False
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400, share=100))
 @given(requests())
 def test_the_short_way_lets_nothing_pass_that_the_general_way_denies(
     tmp_path_factory: Any, made: tuple[str, Command, dict[str, Any]]

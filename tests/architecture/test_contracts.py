@@ -125,15 +125,19 @@ def test_a_breach_fails_and_names_both_modules(tree: Path, breach: tuple[str, ..
 
 
 def test_a_folder_in_no_layer_fails(tree: Path) -> None:
-    for folder in ("broker", "broker/store", "client", "pipeline", "protocol"):
-        stray = tree / folder / "stray.py"
+    folders = ("broker", "broker/store", "client", "pipeline", "protocol")
+    strays = [tree / folder / "stray.py" for folder in folders]
+    for stray in strays:
         stray.write_text("")
-        try:
-            result = lint(tree)
-        finally:
+    try:
+        result = lint(tree)
+    finally:
+        for stray in strays:
             stray.unlink()
-        assert result.returncode == 1, folder
-        assert "stray" in result.stdout
+    assert result.returncode == 1
+    for folder in folders:
+        assert f"{folder.rpartition('/')[2]} BROKEN" in result.stdout
+        assert f"aerobee.{folder.replace('/', '.')}.stray" in result.stdout, result.stdout
 
 
 def test_make_check_fails_with_a_breach(tree: Path) -> None:

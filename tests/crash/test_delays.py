@@ -58,7 +58,8 @@ def let_a_message_of_a_clock_ahead_block_the_others(patch: pytest.MonkeyPatch) -
     patch.setattr(LevelTimes, "due_ms", lambda _self, _offset, deliver_ms, _now_ms: deliver_ms)
 
 
-@pytest.mark.parametrize("start", range(0, 24, 8))
+# More seeds, and these: `make crashsim-quick`, which CI runs.
+@pytest.mark.parametrize("start", [0])
 def test_delayed_messages_come_once_and_not_early_whatever_ends_a_life(start: int) -> None:
     images = sum(run_delay_seed(seed).images for seed in range(start, start + 8))
     assert images >= 8 * 16

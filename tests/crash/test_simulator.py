@@ -39,7 +39,8 @@ SEEDS = {
 SEARCH = 1500
 
 
-@pytest.mark.parametrize("start", range(0, 40, 10))
+# More seeds, and these: `make crashsim-quick`, which CI runs.
+@pytest.mark.parametrize("start", range(0, 20, 10))
 def test_no_promise_is_broken_by_a_power_cut(start: int) -> None:
     images = sum(run_seed(seed).images for seed in range(start, start + 10))
     assert images >= 10 * 6

@@ -116,7 +116,8 @@ def store_into_no_block_of_the_wheel(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimerWheel, "_write", write)
 
 
-@pytest.mark.parametrize("start", range(0, 24, 8))
+# More seeds, and these: `make crashsim-quick`, which CI runs.
+@pytest.mark.parametrize("start", [0])
 def test_timers_come_once_and_not_early_whatever_ends_a_life(start: int) -> None:
     images = sum(run_timer_seed(seed).images for seed in range(start, start + 8))
     assert images >= 8 * 16

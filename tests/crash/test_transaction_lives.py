@@ -89,7 +89,8 @@ def answer_a_batch_before_its_rows_are_on_disk(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(BatchLedger, "_make_durable", make_durable)
 
 
-@pytest.mark.parametrize("start", range(0, 16, 8))
+# More seeds, and these: `make crashsim-quick`, which CI runs.
+@pytest.mark.parametrize("start", [0])
 def test_every_end_of_a_transaction_and_every_batch_counts_once(start: int) -> None:
     images = sum(run_transaction_seed(seed).images for seed in range(start, start + 8))
     assert images >= 8 * 16

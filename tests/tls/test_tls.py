@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from access.guarded import Asker, guarded_broker, make_topics, send_fields
+from effort import examples
 from peers.in_process import running_broker
 from waiting import until
 
@@ -23,7 +24,7 @@ from aerobee.broker.net.tls import TlsTransport
 from aerobee.pipeline.wire import Access, Link
 from tls.certificates import Authority, Pair
 
-RELOADS = int(os.environ.get("AEROBEE_RELOADS", "200"))
+RELOADS = int(os.environ.get("AEROBEE_RELOADS", examples(200, share=50)))
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,9 @@ def opened(folder: Path) -> MessageStore:
     settings = StoreSettings(
         store_path_root_dir=str(folder),
         mapped_file_size_commit_log=FILE,
+        mapped_file_size_consume_queue=20 * 1000,  # all are compared whole
+        max_hash_slot_num=1000,
+        max_index_num=4000,
         disk_guard_enable=False,
     )
     store = MessageStore(settings, clock=Clock(), ahead=False)

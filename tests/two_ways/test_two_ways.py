@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,10 @@ MODES = st.fixed_dictionaries(
 
 
 @pytest.mark.timeout(900)  # on a busy machine an example takes seconds
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(30, share=10),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(MODES, st.lists(bursts(), min_size=3, max_size=10))
 def test_all_ways_give_the_same_answers_and_store_the_same_bytes(
     modes: dict[str, object], script: list[list[Asked]]
@@ -61,7 +65,7 @@ def steps(modes: dict[str, object], script: list[list[Asked]]) -> Iterator[list[
             yield burst
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25, share=8), suppress_health_check=list(HealthCheck))
 @given(st.lists(bursts(), min_size=3, max_size=10))
 def test_signed_requests_are_admitted_and_refused_alike_on_both_ways(
     script: list[list[Asked]],
