@@ -20,10 +20,16 @@ cdef extern from "<pthread.h>" nogil:
 cdef extern from "sync.h" nogil:
     int data_sync(int descriptor)
     double monotonic_s()
+    bint is_set_within(const int* flag, double seconds, double lent_s)
 
 
 cdef extern from "<unistd.h>" nogil:
     Py_ssize_t write(int descriptor, const void* data, size_t size)
+
+
+cdef double STAY_AWAKE_S = 200e-6
+cdef double LENT_S = 150e-6  # more than a client needs for its next request
+cdef int SKIPS_MAX = 128
 
 
 @cython.final
@@ -35,7 +41,8 @@ cdef class Syncs:
     cdef pthread_cond_t _asked
     cdef int _told_by  # a pipe's end: a byte tells the loop that something is finished
     cdef bint _told
-    cdef bint _waits, _ends
+    cdef int _waits  # a sync is asked for
+    cdef bint _sleeps, _ends
     cdef int _descriptor
     cdef int64_t _ticket  # of the next one, which covers all before it
     cdef int64_t _done  # of the last one that succeeded
@@ -65,8 +72,9 @@ cdef class Syncs:
         taken = not self._waits or self._descriptor == descriptor
         if taken:
             self._descriptor, self._ticket = descriptor, ticket
-            if not self._waits:
-                self._waits = True
+            self._waits = True
+            if self._sleeps:
+                self._sleeps = False
                 pthread_cond_signal(&self._asked)
         pthread_mutex_unlock(&self._lock)
         return taken
@@ -99,14 +107,32 @@ cdef class Syncs:
         cdef int descriptor, error
         cdef int64_t ticket
         cdef double began
-        cdef bint tells
+        cdef bint tells, is_awake = False
+        cdef int skips = 0, in_vain = 0
         pthread_mutex_lock(&self._lock)
         while True:
             while not self._waits or self._error:
                 if self._ends:
                     pthread_mutex_unlock(&self._lock)
                     return
+                if is_awake:
+                    # The next one often follows at once, and waking a thread can take as long as
+                    # a sync. After each try in vain, twice as many as before are left out.
+                    is_awake = False
+                    if skips:
+                        skips -= 1
+                    else:
+                        pthread_mutex_unlock(&self._lock)
+                        if is_set_within(&self._waits, STAY_AWAKE_S, LENT_S):
+                            in_vain = 0
+                        else:
+                            in_vain = skips = min(2 * in_vain or 1, SKIPS_MAX)
+                        pthread_mutex_lock(&self._lock)
+                    continue
+                self._sleeps = True
                 pthread_cond_wait(&self._asked, &self._lock)
+                self._sleeps = False
+            is_awake = True
             descriptor, ticket = self._descriptor, self._ticket
             self._waits = False  # what is asked for from now on is for the next one
             pthread_mutex_unlock(&self._lock)
