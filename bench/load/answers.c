@@ -19,7 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { ROOM = 1 << 16, FILE_BYTES = 64 << 20 };
+enum { ROOM = 1 << 16, FILE_BYTES = 128 << 20, PARTS = 4 };
 
 static void put_int(char *at, uint32_t number) {
     number = htonl(number);
@@ -72,7 +72,9 @@ static size_t answer(int fd, char *data, size_t have, char *map, size_t bytes, l
                        "\"version\":435}", offset + messages, opaque);
     put_int(head, 4 + size + bytes);
     put_int(head + 4, size);
-    size_t start = offset / messages * bytes % (FILE_BYTES / bytes * bytes);
+    // Each connection reads a part of its own, as of a queue: what one has read is in no cache for another.
+    size_t part = FILE_BYTES / PARTS / bytes * bytes;
+    size_t start = offset / messages * bytes % part + part * (fd % PARTS);
     struct iovec pieces[] = {{head, size + 8}, {map + start, bytes}};
     write_all(fd, pieces, 2);
     return length;
@@ -82,6 +84,7 @@ int main(int count, char **words) {
     if (count != 4) return fprintf(stderr, "answers PORT BYTES MESSAGES\n"), 2;
     size_t bytes = atol(words[2]), each = bytes / atol(words[3]);
     bytes = each * atol(words[3]);
+    if (!bytes || bytes > FILE_BYTES / PARTS) return fprintf(stderr, "1 to %d BYTES\n", FILE_BYTES / PARTS), 2;
     int file = memfd_create("records", 0), poll = epoll_create1(0), door = listener(atoi(words[1]));
     if (file < 0 || ftruncate(file, FILE_BYTES)) return perror("file"), 2;
     char *map = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
