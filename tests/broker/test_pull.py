@@ -482,6 +482,33 @@ async def test_many_held_pulls_are_answered_by_one_message(app: AppBroker) -> No
         await client.close()
 
 
+async def test_pulls_that_are_woken_together_read_what_they_share_once(
+    app: AppBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await Client.connect(app)
+    await fill(writer, 1)
+    reader = await Client.connect(app)
+    asked = [pull_ext("Orders", offset=1, consumerGroup=f"g{number}") | WAIT for number in range(8)]
+    asked.append(pull_ext("Orders", offset=1) | WAIT | {"maxMsgNums": "1"})
+    waiting = [asyncio.create_task(reader.request(11, ext)) for ext in asked]
+    await until(lambda: len(app.broker.long_polling) == len(asked))
+    store, reads = app.broker.store, []
+    real = store.read_plain
+
+    def read_plain(queue: Any, offset: int, count: int, size: int) -> Any:
+        reads.append((offset, count))
+        return real(queue, offset, count, size)
+
+    monkeypatch.setattr(store, "read_plain", read_plain)
+    await writer.request(310, send_ext("Orders"), b"new")
+    answers = await asyncio.gather(*waiting)
+    assert [bodies(answer) for answer in answers] == [[b"new"]] * len(asked)
+    assert [offsets(answer) for answer in answers] == [(2, 0, 2)] * len(asked)
+    assert len(reads) == len(set(reads)) == 2  # 32 messages, and one
+    for client in (reader, writer):
+        await client.close()
+
+
 @pytest.mark.parametrize(
     ("expression", "kind"), [("B", "TAG"), ("letter = 'B'", "SQL92")], ids=["TAG", "SQL92"]
 )

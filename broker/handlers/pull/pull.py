@@ -33,7 +33,7 @@ from aerobee.broker.services.filters.selection import ALL, Selection
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
-from aerobee.broker.store.reading.plain_read import answer
+from aerobee.broker.store.reading.plain_read import PlainRead, answer
 from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
 from aerobee.protocol.files.queue_entry import ENTRY_SIZE
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -67,6 +67,9 @@ CODES: Final = {
 EMPTY: Final = frozenset({ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE})
 # The reader has seen all there is before its next offset.
 SEEN: Final = EMPTY | {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_OVERFLOW_ONE}
+
+
+ReadKey = tuple[ConsumeQueue, int, int, int]  # a queue, from where, how many, bytes at most
 
 
 class PutOff(Exception):
@@ -112,6 +115,8 @@ class Pulls:
         self._residence = Residence()
         self._old_entries = OldEntries(broker)
         self._reports = broker.store.reports
+        # What pulls that are woken together have read: many groups wait for the same messages.
+        self._read_together: dict[ReadKey, PlainRead | None] | None = None
 
     def handle(self, request: Request) -> Command | None:
         """A pull in a header that is decoded the general way."""
@@ -159,13 +164,17 @@ class Pulls:
         return self._run(pull, first=True)
 
     def _rerun(self, holds: list[Hold]) -> None:
-        for pull in holds:
-            assert isinstance(pull, Pull)
-            if not pull.connection.is_closed:
-                full = pull.connection.is_full
-                parts = self._ask_again(pull) if full else self._run(pull, first=False)
-                if parts:
-                    pull.connection.write(parts)
+        self._read_together = {}
+        try:
+            for pull in holds:
+                assert isinstance(pull, Pull)
+                if not pull.connection.is_closed:
+                    full = pull.connection.is_full
+                    parts = self._ask_again(pull) if full else self._run(pull, first=False)
+                    if parts:
+                        pull.connection.write(parts)
+        finally:
+            self._read_together = None
 
     def _ask_again(self, pull: Pull) -> Sequence[Part]:
         """An answer without messages, for a client that has not taken those before: it may have
@@ -227,7 +236,10 @@ class Pulls:
         if count > MANY and left > MANY and self._has_to_wait(pull):
             raise PutOff
         topic, queue_id, group = pull.topic, pull.queue_id, fields.consumer_group
-        found = broker.store.read_plain(queue, pull.queue_offset, count, bytes_max)
+        if self._read_together is None:
+            found = broker.store.read_plain(queue, pull.queue_offset, count, bytes_max)
+        else:
+            found = self._read_once(queue, pull.queue_offset, count, bytes_max)
         if found is None or pull.flag & ONEWAY_FLAG:
             return ()
         file, position, end, records, size, count, behind = found
@@ -259,6 +271,17 @@ class Pulls:
         file.hold()
         pull.connection.outbox.release_when_sent(file.release)
         return (head, *records) if isinstance(records, list) else (answer(head, records),)
+
+    def _read_once(
+        self, queue: ConsumeQueue, queue_offset: int, count: int, bytes_max: int
+    ) -> PlainRead | None:
+        """The same for all that were woken together and ask for the same."""
+        together = self._read_together
+        assert together is not None
+        key = (queue, queue_offset, count, bytes_max)
+        if key not in together:
+            together[key] = self.broker.store.read_plain(*key)
+        return together[key]
 
     def _has_to_wait(self, pull: Pull) -> bool:
         """Whether a large answer is for a later turn of the loop."""
