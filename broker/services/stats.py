@@ -7,7 +7,7 @@ are the difference between now and the oldest note inside it.
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from aerobee.broker.base.clock import Clock
 
@@ -98,6 +98,16 @@ STATS_NAMES: Final = {
 }
 
 
+class _RateNote(NamedTuple):
+    """The broker's counters at one moment."""
+
+    at: float
+    put: int
+    got: int
+    found: int
+    missed: int
+
+
 class Stats:
     """All counters of the broker. Keys: topic, or topic@group."""
 
@@ -119,9 +129,7 @@ class Stats:
         self._puts = self._tables["put"]
         self._gets = self._tables["get"]
         self._notes = 0
-        self._rates: deque[tuple[float, int, int, int, int]] = deque(
-            [(clock.monotonic(), 0, 0, 0, 0)], 62
-        )
+        self._rates: deque[_RateNote] = deque([_RateNote(clock.monotonic(), 0, 0, 0, 0)], 62)
         self._watched: dict[str, tuple[Callable[[], int], deque[tuple[float, int]]]] = {}
         self._day = _local_day(now_ms)
         self.put_yesterday = self.put_today = 0  # totals at those mornings
@@ -217,14 +225,16 @@ class Stats:
         now = self._rate_note()
         first = self._rates[0]
         for note in self._rates:
-            if now[0] - note[0] < seconds:
+            if now.at - note.at < seconds:
                 break
             first = note
-        elapsed = max(now[0] - first[0], 0.001)
-        put, got, found, missed = (
-            (last - before) / elapsed for last, before in zip(now[1:], first[1:], strict=True)
+        elapsed = max(now.at - first.at, 0.001)
+        return (
+            (now.put - first.put) / elapsed,
+            (now.got - first.got) / elapsed,
+            (now.found - first.found) / elapsed,
+            (now.missed - first.missed) / elapsed,
         )
-        return put, got, found, missed
 
     def watch(self, name: str, read: Callable[[], int]) -> None:
         """Have a number of another service noted, for its rate."""
@@ -236,8 +246,8 @@ class Stats:
         first, before = notes[0]
         return (read() - before) / max(self._clock.monotonic() - first, 0.001)
 
-    def _rate_note(self) -> tuple[float, int, int, int, int]:
-        return (
+    def _rate_note(self) -> _RateNote:
+        return _RateNote(
             self._clock.monotonic(),
             self.broker_put.nums,
             self.broker_get.nums,

@@ -205,7 +205,8 @@ class TimerLog:
             start, file = next(iter(self._files.items()))
             units = (self._file_size - _BLANK.size) // UNIT_SIZE
             last = file.read((units - 1) * UNIT_SIZE, UNIT_SIZE)
-            if UNIT.unpack(last)[5] >= min_physical_offset:
+            *_, physical_offset, _size, _topic, _deliver_ms = UNIT.unpack(last)
+            if physical_offset >= min_physical_offset:
                 break
             if self._needed_until(start, min_physical_offset, read_second) >= read_second:
                 break  # units of it point to records that were stored again
