@@ -150,7 +150,7 @@ class AppBroker:
             self._open_sockets()
             self._start_metrics()
             self.life.make_folder()
-            # In a thread: a recovery may take long, and systemd must hear that it goes on.
+            # In a thread: a recovery may take long, and systemd's timeout must be extended.
             opened = partial(self._opened, cut_to)
             promoted = self.roles.begins_epoch
             await asyncio.to_thread(self.life.load, self._recovering, opened, cut_to, promoted)
@@ -178,7 +178,7 @@ class AppBroker:
         )
 
     def _opened(self, cut_to: int | None) -> None:
-        """In the thread: the log is in order, and nobody writes it yet."""
+        """In the thread: the log is in order, and not written to yet."""
         self.roles.opened(self.broker.store, cut_to)
         if self._replica is not None:
             self._replica.opened(self.broker)
@@ -282,7 +282,8 @@ class AppBroker:
         self._sockets = []
 
     def _start_replication(self) -> Registrar:
-        """Follow our master, or let slaves follow us; and what tells name servers of us."""
+        """Follow our master, or let slaves follow us; returns the registration with name
+        servers."""
         broker, settings, spawn = self.broker, self.settings, self.life.spawn
         ours = (self.broker_port, self.broker_port - 2, self.namesrv_port)
         broker.replication.epochs = lambda: self.roles.epochs.ends(broker.store.max_physical_offset)
@@ -293,13 +294,13 @@ class AppBroker:
         if settings.is_slave:
             following = Following(broker, spawn, self.roles.epoch_file, self._role_change.cut_log)
             self._role_change.following = following
-            if self._replica is not None:  # an arbiter tells who is the master, not name servers
+            if self._replica is not None:  # the arbiter names the master, not name servers
                 return Registrar(*identity)
             return Registrar(
                 *identity,
-                following.master_told,
+                following.on_master,
                 following.lacks_master,
-                epoch_told=self.roles.hear,
+                on_epoch=self.roles.hear,
             )
         copies: Copies | InSync
         if self._replica is not None:
@@ -377,7 +378,7 @@ class AppBroker:
         async with self._lives:
             if self._stopping:
                 return False
-            if cut_to is not None and self.roles.is_told_to_lead:
+            if cut_to is not None and self.roles.must_lead:
                 return True  # elected since: its log is the one that counts
             settings = self.settings
             ports = (self.broker_port, self.namesrv_port, self.broker.addresses.ha_port)
@@ -396,7 +397,7 @@ class AppBroker:
             except (StartError, StoreError) as error:
                 self._not_started_again = str(error)
                 log.error("the broker did not start again: restart it", reason=str(error))
-            except Exception as error:  # nobody waits for this task: it would be silent
+            except Exception as error:  # this task is not awaited: it would be silent
                 self._not_started_again = f"{type(error).__name__}: {error}"
                 log.error("the broker did not start again: restart it", exc_info=error)
             if self._replica is not None:

@@ -1,7 +1,7 @@
-"""The console's process: started when somebody looks, handed the connections of those who do.
+"""The console's process: started at the first request, and handed the connections of viewers.
 
-Pages are made there, so that looking never costs the broker's loop its time; a broker that nobody
-looks at neither starts nor imports anything of it. It ends by itself, or when the channel closes.
+Pages are made there, so that they cost the broker's loop no time; a broker without
+viewers neither starts nor imports anything of it. It ends when idle, or when the channel closes.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ class ConsoleChild:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         settings = self._settings
-        told = {
+        options = {
             "url": self._url(),
             "write": settings.console_write,
             "token": settings.console_token,
@@ -97,14 +97,14 @@ class ConsoleChild:
             "channel": theirs.fileno(),
             "idle": settings.console_idle_seconds,
         }
-        # Whoever looks is nobody until logged in, also where the SDK here would sign by itself.
+        # A viewer is anonymous until logged in, also where the SDK here would sign its requests.
         env = {name: value for name, value in os.environ.items() if name != _OURS}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MODULE],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=env | {VARIABLE: json.dumps(told)},
+                env=env | {VARIABLE: json.dumps(options)},
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C is for the broker, which then closes the channel. In a session of its own
                 # it would be a rival: Linux shares cores out between sessions, then within them.

@@ -1,4 +1,4 @@
-"""Failover without a person: what an arbiter's view means for this broker, done.
+"""Automatic failover: carries out what an arbiter's view means for this broker.
 
 Who leads is decided by `ha/election`, who is in sync by `ha/in_sync`. This keeps our announcement
 alive, reads the view when it has changed, and does the next step. An arbiter that does not answer
@@ -29,7 +29,7 @@ log = structlog.get_logger("aerobee.ha")
 
 LOOK_S: Final = 0.25  # between two looks at the in-sync set
 LAST_WORD_S: Final = 2.0
-ASKED_S: Final = 10.0  # what a person asked for is done by then, or not at all
+ASKED_S: Final = 10.0  # an operator's request is done by then, or not at all
 START_AGAIN_S: Final = 1.0
 BEAT_S: Final = 1.0  # between two words to the arbiter, or less
 
@@ -55,7 +55,7 @@ class Failover:
         self._announcing = asyncio.Lock()
         self._stands = -1
         self._deadline = 0.0  # of our lease, counted from before it was asked for
-        self._asked_until = 0.0  # a person wants us to be the master
+        self._asked_until = 0.0  # an operator wants us to be the master
         self._accept_loss = False  # whatever we lack
         self._failing_since: float | None = None
         self._reason = ""  # why the arbiter does not answer
@@ -90,7 +90,7 @@ class Failover:
         }
 
     def promote(self, *, accept_loss: bool) -> int:
-        """A person wants us to be the master; our epoch then. Refused says why not."""
+        """An operator wants us to be the master; returns our epoch. Refused says why not."""
         record = self._view.record if self._view is not None else None
         if self.is_away or self._view is None:
             raise Refused(
@@ -215,7 +215,7 @@ class Failover:
             self._away(error)
         except OSError as error:  # of our disk, when it is noted that we are electable
             log.error("a step of the failover has failed", reason=str(error), then="tried again")
-        except NotStartedAgain as error:  # nobody else may be electable: no reason to give up
+        except NotStartedAgain as error:  # no other replica may be electable: no reason to give up
             log.error("this broker does not run", reason=str(error), then="tried again")
             self._is_due = True
             await self._clock.sleep(START_AGAIN_S)
@@ -262,7 +262,7 @@ class Failover:
             self._away(error)
 
     async def _announce_if_new(self, alive: Alive) -> None:
-        """The log's end is told when it counts, in elections."""
+        """The log's end is announced when it counts, in elections."""
         known = self._announced
         if known is None or alive != replace(known, log_end=alive.log_end):
             await self._announce(alive)

@@ -128,10 +128,10 @@ class ReplicaHere:
         self.leads = 0
         self.in_sync: InSync | None = None
 
-    # -- what the broker tells
+    # -- called by the broker
 
     def opened(self, broker: Broker) -> None:
-        """Its store is open, and nobody uses it yet; OSError when the disk refuses."""
+        """Its store is open, and not in use yet; OSError when the disk refuses."""
         store = broker.store
         self._electability.opened(was_stopped=store.was_stopped, sync_flush=store.sync_flush)
         if not self._settings.is_slave:
@@ -190,7 +190,7 @@ class ReplicaHere:
             await self._role_change.following.stand()
 
     async def vouch(self) -> None:
-        """Be electable: nobody has acknowledged more, or a person accepts that it is lost."""
+        """Be electable: no replica has acknowledged more, or an operator accepts the loss."""
         await asyncio.to_thread(self._electability.caught_up)
 
     async def become_master(self, epoch: int) -> None:

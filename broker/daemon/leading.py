@@ -73,7 +73,7 @@ class Leading:
 
     def fence(self, deadline: float, reason: str) -> None:
         """Past our lease another one may be elected. It cannot be while all of our set follow us,
-        and what we acknowledge needs all of them anyway: this only tells clients sooner."""
+        and what we acknowledge needs all of them anyway: this only lets clients know sooner."""
         us = self._us
         if not us.leads or us.in_sync is None:
             return

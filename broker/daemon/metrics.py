@@ -262,22 +262,22 @@ class Collector(Families):
                 self._add(family, (kind,), count)
             yield family
 
-    def _failover(self, told: dict[str, Any]) -> Iterator[Metric]:
+    def _failover(self, status: dict[str, Any]) -> Iterator[Metric]:
         """With an arbiter: whether it answers, and who could take over."""
-        away_s = told["awaySeconds"] or 0
+        away_s = status["awaySeconds"] or 0
         for name, text, value in (
             ("aerobee_failover_leads", "1: this broker is the master by the record", "leads"),
             ("aerobee_failover_epoch", "The epoch of the record", "epoch"),
         ):
-            yield self._single(name, text, told[value])
+            yield self._single(name, text, status[value])
         yield self._single(
             "aerobee_arbiter_unreachable_seconds",
             "Time since etcd or the controller last answered; 0 while it does",
             away_s,
         )
-        members = len(told["inSync"])
+        members = len(status["inSync"])
         yield self._single("aerobee_failover_in_sync", "Replicas in sync by the record", members)
-        elections = told["electionsWon"]
+        elections = status["electionsWon"]
         yield self._single("aerobee_failover_elections_won", "Elections won by us", elections)
 
     def _replication(self) -> Iterator[Metric]:

@@ -29,7 +29,7 @@ class MetricsServer(ThreadingHTTPServer):
     """Answers who connects to a port that is open."""
 
     daemon_threads = True
-    timeout = 0  # `handle_request` is called when somebody is there
+    timeout = 0  # `handle_request` is called when a connection is there
 
     def __init__(
         self,

@@ -144,7 +144,7 @@ async def _report_status(notifier: Notifier, daemon: Daemon, garbage: Garbage) -
 async def _with_more_time(
     notifier: Notifier, describe: Callable[[], str], work: Coroutine[Any, Any, None]
 ) -> None:
-    """Do the work; while it lasts, tell systemd that it goes on."""
+    """Do the work; while it lasts, extend systemd's timeout."""
 
     async def extend() -> None:
         while True:

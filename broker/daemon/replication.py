@@ -45,7 +45,7 @@ def copies_of(broker: Broker, spawn: Spawn) -> Copies:
 
 def in_sync_of(broker: Broker, spawn: Spawn, own_id: int) -> InSync:
     """The same for a master that an arbiter has chosen: it knows who is in sync. Consumers see what
-    is confirmed, and no more; sends wait for that, unless they shall be answered before."""
+    is confirmed, and no more; sends wait for that, unless failoverAck=MASTER."""
     settings, store = broker.settings, broker.store
     in_sync = InSync(
         broker.clock,
@@ -103,7 +103,7 @@ class Following:
         self._found: MasterAddress | None = None
         if settings.ha_master_address and not settings.has_arbiter:
             host, _, port = settings.ha_master_address.rpartition(":")
-            main = join(host.strip("[]"), int(port) - 1)  # unless a name server tells another
+            main = join(host.strip("[]"), int(port) - 1)  # unless a name server has another
             self._found = MasterAddress(main, settings.ha_master_address)
         self._fixed_ha = settings.ha_master_address if self._found else ""
         if settings.has_arbiter:
@@ -154,7 +154,7 @@ class Following:
         return self.follows and 0 <= self._link.first_confirmed <= store.safe_limit()
 
     async def stand(self) -> None:
-        """Follow nobody: once this returns, nothing more is taken or acknowledged."""
+        """Stop following: once this returns, nothing more is taken or acknowledged."""
         task, self._following = self._following, None
         self._found = None
         if task is not None:
@@ -166,11 +166,11 @@ class Following:
         replaced: nothing more of it is taken or acknowledged."""
         if self._link.master not in (None, MasterAddress(main, ha)):
             await self.stand()
-        self.master_told(main, ha)
+        self.on_master(main, ha)
         self.resume()
 
     def resume(self) -> None:
-        """Follow whoever is the master."""
+        """Follow the current master."""
         if self._following is None:
             self._following = self._spawn("master's log", self._link.run())
 
@@ -184,7 +184,7 @@ class Following:
         tell of one that we refuse, as it was a master before."""
         return self._link.master if self._link.is_following else None
 
-    def master_told(self, main: str, ha: str) -> None:
+    def on_master(self, main: str, ha: str) -> None:
         """What a name server says; a configured replication port is kept."""
         found = MasterAddress(main, self._fixed_ha or ha)
         if found != self._found:

@@ -29,7 +29,7 @@ class RoleChange:
         roles: Roles,
         restart: Callable[[int | None], Awaitable[bool]],
     ) -> None:
-        """`restart` is given the offset that the log shall end at, None: as it is."""
+        """`restart` is given the offset to cut the log at, None: unchanged."""
         self._settings = settings
         self._roles = roles
         self._restart = restart
@@ -84,5 +84,5 @@ class RoleChange:
             self._task = asyncio.create_task(self._change(cut_to), name="change of role")
 
     async def _change(self, cut_to: int | None) -> None:
-        await asyncio.sleep(ANSWERED_S)  # whoever asked for it hears of it
+        await asyncio.sleep(ANSWERED_S)  # for the answer to the request
         await self._restart(cut_to)

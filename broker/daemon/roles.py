@@ -32,7 +32,7 @@ class Roles:
         # With an arbiter: what it says. A starting broker is no master from memory.
         self._arbiter_says = Decision(SLAVE) if settings.has_arbiter else None
         self._epoch_to_begin = 0
-        self._told = 0
+        self._reported = 0
         self._role_file = RoleFile(config_path(os.path.join(root, "config"), FILE_NAME), disk)
         self.epoch_file = EpochFile(os.path.join(root, epoch_file.FILE_NAME), disk)
 
@@ -72,7 +72,7 @@ class Roles:
             log.info("this broker is the master from here on", epoch=epochs.last, offset=end)
         if epochs != file.epochs:
             file.save(epochs)
-        if self._arbiter_says is not None:  # without it, later, a person decides
+        if self._arbiter_says is not None:  # without it, later, an operator decides
             self._role_file.save(Role(self._configured, SLAVE, max(self._heard, epochs.last)))
         elif self._settings.is_slave or self._role_file.saved is not None:
             known = epochs.last if not self._settings.is_slave else max(self._heard, epochs.last)
@@ -82,10 +82,10 @@ class Roles:
         """The arbiter has decided: what we are after the next start, and the epoch that we begin
         as a master."""
         self._arbiter_says = Decision(role, epoch)
-        self._told = max(self._told, epoch)
+        self._reported = max(self._reported, epoch)
 
     @property
-    def is_told_to_lead(self) -> bool:
+    def must_lead(self) -> bool:
         """Whether an arbiter wants us to be the master, now or after the next start."""
         return self._arbiter_says is not None and self._arbiter_says.role != SLAVE
 
@@ -120,14 +120,14 @@ class Roles:
 
     def hear(self, epoch: int) -> None:
         """Somebody was master in this epoch, whether or not we have a byte of it."""
-        self._told = max(self._told, epoch)
+        self._reported = max(self._reported, epoch)
 
     @property
     def _heard(self) -> int:
         """The greatest epoch that we know of. A power cut may have taken it from our log: its
         number was used all the same."""
         saved = self._role_file.saved
-        return max(self._told, saved.epoch if saved is not None else 0)
+        return max(self._reported, saved.epoch if saved is not None else 0)
 
     @property
     def epoch(self) -> int:

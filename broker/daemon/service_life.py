@@ -136,7 +136,7 @@ class ServiceLife:
             )
 
     async def start(self) -> None:
-        """Run everything that goes on by itself."""
+        """Run all background work."""
         broker = self._broker
         await broker.store.start()
         if self._settings.is_slave:
@@ -154,7 +154,7 @@ class ServiceLife:
             self.spawn("users", broker.guard.book.watch())
 
     async def _start_deliveries(self) -> None:
-        """What puts messages by itself: a master's work."""
+        """Services that put messages: a master's work."""
         broker = self._broker
         await broker.schedule.start()
         if self._settings.timer_wheel_enable:

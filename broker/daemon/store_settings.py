@@ -21,5 +21,5 @@ def store_settings(settings: Settings) -> StoreSettings:
         if hasattr(settings, name):
             values[name] = getattr(settings, name)
     if "diskReservedBytes" not in settings.given and settings.given.keys() & set(_DISK_RATIOS):
-        values["disk_reserved_bytes"] = 0  # a ratio that somebody has set acts alone
+        values["disk_reserved_bytes"] = 0  # a ratio that was set acts alone
     return StoreSettings(**values)

@@ -19,7 +19,7 @@ class Notifier:
         pid = env.get("WATCHDOG_PID", "")
         ours = not pid or pid == str(os.getpid())
         microseconds = env.get("WATCHDOG_USEC", "") if ours else ""
-        self._is_ready = False  # a reload is told of between READY and STOPPING only
+        self._is_ready = False  # a reload is reported between READY and STOPPING only
         self.watchdog_seconds = int(microseconds) / 1e6 if microseconds.isdigit() else 0.0
 
     def ready(self, status: str) -> None:

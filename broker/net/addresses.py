@@ -56,7 +56,7 @@ class Surroundings:
 
 
 class Addresses:
-    """Says by which address each client shall know this broker."""
+    """Decides by which address each client reaches this broker."""
 
     def __init__(
         self, settings: Settings, clock: Clock, surroundings: Surroundings | None = None
@@ -145,7 +145,7 @@ class Addresses:
 
 
 def detect_networks(internal_networks: str = "") -> Surroundings:
-    """The networks of this machine; where the system does not tell, all private ones."""
+    """The networks of this machine; where the system does not list them, all private ones."""
     networks, gateways = _from_proc()
     if internal_networks:
         parts = internal_networks.replace(";", ",").split(",")

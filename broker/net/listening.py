@@ -102,7 +102,7 @@ def open_name_service_socket(settings: Settings) -> socket.socket | None:
 
 def open_replication_socket(settings: Settings, main_port: int) -> socket.socket | None:
     """Bound to haListenPort, which is listenPort + 1 unless it was set; None when that is -1. A
-    broker that nobody has asked for copies does without when another has taken the port."""
+    broker without slaves does without the port when another process has it."""
     port = settings.ha_listen_port
     if port < 0:
         return None

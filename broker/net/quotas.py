@@ -77,7 +77,7 @@ class Share:
         return self._counted
 
     def admit(self, count: int) -> None:
-        """So many more are in flight; a count of all connections finds them by itself."""
+        """More requests are in flight; a count of all connections includes them."""
         self._counted += count
 
 

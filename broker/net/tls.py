@@ -1,4 +1,4 @@
-"""TLS on the ports of plain connections: the first byte of a client tells which one it speaks.
+"""TLS on the ports of plain connections: the first byte of a client decides which one it speaks.
 
 The ssl module works on bytes in memory here (`wrap_bio`). asyncio's and uvloop's own way to TLS
 loses bytes that were read before the switch and costs twice as much. A plain connection pays for

@@ -46,26 +46,26 @@ class Registrar:
         topics: Topics,
         addresses: Addresses,
         own_ports: Collection[int] = (),
-        master_told: Callable[[str, str], None] | None = None,
+        on_master: Callable[[str, str], None] | None = None,
         lacks_master: Callable[[], bool] | None = None,
         superseded: Callable[[int, str], None] | None = None,
-        epoch_told: Callable[[int], None] | None = None,
+        on_epoch: Callable[[int], None] | None = None,
     ) -> None:
         """`own_ports`: where this process is a name server itself, which needs no registration.
 
-        A slave: `master_told` is called with the addresses of its master, for requests and for
-        replication; while it `lacks_master` it asks more often; `epoch_told` hears of the greatest
-        epoch that a name server knows of. A master: `superseded` is called
-        with the epoch of a later master that a name server knows, and the reason it gives."""
+        A slave: `on_master` is called with the addresses of its master, for requests and for
+        replication; while it `lacks_master` it asks more often; `on_epoch` is called with the
+        greatest epoch that a name server knows of. A master: `superseded` is called with the epoch
+        of a later master that a name server knows, and the reason it gives."""
         self._superseded = superseded
-        self._epoch_told = epoch_told
+        self._on_epoch = on_epoch
         self._epoch_max = 0  # of the newest master that a name server has reported
         self._settings = settings
         self._clock = clock
         self._topics = topics
         self._addresses = addresses
         self._own_ports = own_ports
-        self._master_told = master_told
+        self._on_master = on_master
         self._lacks_master = lacks_master
         self._wake = asyncio.Event()
         self._failing: set[str] = set()
@@ -176,13 +176,13 @@ class Registrar:
         """A slave: what a name server says of our master. One beside an older master tells of that
         one for as long as it lives."""
         epoch = int(answer.ext.get("masterEpoch") or 0)
-        if epoch and self._epoch_told is not None:
-            self._epoch_told(epoch)
+        if epoch and self._on_epoch is not None:
+            self._on_epoch(epoch)
         self._epoch_max = max(self._epoch_max, epoch)
         master = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
         is_older = 0 < epoch < self._epoch_max
-        if self._master_told is not None and all(master) and not is_older:
-            self._master_told(str(master[0]), str(master[1]))
+        if self._on_master is not None and all(master) and not is_older:
+            self._on_master(str(master[0]), str(master[1]))
 
     async def _is_changed(self, link: RequestLink, seconds: float) -> bool:
         query = Command(

@@ -23,8 +23,8 @@ def _failed(node: Node, properties: Properties) -> str:
         f"{name} = {properties[name]}" if name in properties else f"{name} is absent"
         for name in names
     ]
-    told = f" ({', '.join(values)})" if values else ""
-    return f"{show(node)} is {'false' if is_false else 'not true'}{told}"
+    shown = f" ({', '.join(values)})" if values else ""
+    return f"{show(node)} is {'false' if is_false else 'not true'}{shown}"
 
 
 def _names(node: Node) -> set[str]:

@@ -181,7 +181,7 @@ async def test_a_slave_hears_of_no_older_master(tmp_path: Path) -> None:
             clock,
             topics,
             Addresses(settings, clock),
-            master_told=lambda *master: told.append(master),
+            on_master=lambda *master: told.append(master),
         )
         await registrar.register()
         await until(lambda: ("new:1", "new:2") in told)

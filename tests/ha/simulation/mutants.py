@@ -61,7 +61,7 @@ def epochs_are_compared_by_number_alone_kip_279(patch: pytest.MonkeyPatch) -> No
         return None
 
     def use_again(self: Roles, role: str) -> int:
-        self._told = 0
+        self._reported = 0
         return promote(self, role)
 
     promote = Roles.promote
