@@ -55,16 +55,22 @@ class Follower:
         with the last bytes of the one before: a short one would be missed."""
         epochs, epoch = self._epoch_file.epochs, head.epoch
         assert epoch is not None
+        entries = epochs.entries
+        if not entries or epoch != entries[-1]:
+            self._other_epoch(epochs, epoch)
+        self._on_confirm(head.confirmed)
+
+    def _other_epoch(self, epochs: Epochs, epoch: Epoch) -> None:
+        """The master sends bytes of an epoch that is not our last one."""
         if epoch.number > epochs.last:
             for passed in self._theirs:
                 if epochs.last < passed.number < epoch.number:
                     epochs = epochs.begun(*passed)
             self._epoch_file.save(epochs.begun(*epoch))
-        elif epochs and epoch != epochs.entries[-1]:
+        elif epochs:
             raise StreamError(
                 f"the master sends epoch {epoch.number} from {epoch.start}, we are in {epochs!r}"
             )
-        self._on_confirm(head.confirmed)
 
 
 def held(store: MessageStore, receiver: Receiver, first: int) -> int:

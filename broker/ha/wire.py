@@ -75,11 +75,11 @@ class FrameHead(NamedTuple):
     confirmed: int = 0
 
 
-def plain_head(data: bytes) -> FrameHead:
+def plain_head(data: memoryview) -> FrameHead:
     return FrameHead(*HEAD.unpack(data))
 
 
-def epoch_head(data: bytes) -> FrameHead:
+def epoch_head(data: memoryview) -> FrameHead:
     kind, size, offset, number, start, confirmed = EPOCH_HEAD.unpack(data)
     if kind != TRANSFER:
         raise StreamError(f"a frame of the kind {kind}")
@@ -126,10 +126,12 @@ class FrameReader:
                 yield offset, piece
                 continue
             part = data[position : position + self._head_size - len(self._head)]
-            self._head += part
             position += len(part)
-            if len(self._head) == self._head_size:
-                head = self._decode(self._head)
+            if self._head or len(part) < self._head_size:
+                self._head += part
+                part = memoryview(self._head)
+            if len(part) == self._head_size:
+                head = self._decode(part)
                 self._head = b""
                 self._offset, self._left = head.offset, head.size
                 if not 0 <= self._left <= self._size_max:
