@@ -277,9 +277,9 @@ class AppBroker:
         self._registrar = self._start_replication()
         self._registering = self.life.spawn("registration", self._registrar.run())
         settings.listeners.append(self._settings_changed)
-        for sock in self._sockets:
+        while self._sockets:  # the server closes those that it has
+            sock = self._sockets.pop(0)
             await self._server.listen(sock, backlog=settings.server_socket_backlog)
-        self._sockets = []
 
     def _start_replication(self) -> Registrar:
         """Follow our master, or let slaves follow us; returns the registration with name

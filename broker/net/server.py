@@ -60,13 +60,16 @@ class Server:
         self._stopping = False
 
     async def listen(self, sock: socket.socket, *, backlog: int = 1024) -> None:
-        """Accept connections on a bound socket."""
+        """Accept connections on a bound socket, which is ours from now on."""
         loop = asyncio.get_running_loop()
-        self._listeners.append(
-            await loop.create_server(
-                protocol_factory(lambda: Connection(self), self.tls), sock=sock, backlog=backlog
-            )
+        listener = await loop.create_server(
+            protocol_factory(lambda: Connection(self), self.tls),
+            sock=sock,
+            backlog=backlog,
+            start_serving=False,
         )
+        self._listeners.append(listener)  # before it can be cancelled: `stop` closes it
+        await listener.start_serving()
         if self._sweep_timer is None:
             self._sweep_timer = loop.call_later(SWEEP_SECONDS, self._sweep)
 

@@ -194,12 +194,12 @@ for _codec, _header, _body in FrameDecoder().feed(encode_frame(PULL)):
 
 
 def pull(data: bytes) -> None:
-    found = PULLS.match(data)
+    found = PULLS.find(data)
     if found is not None:
         [(codec, header, body)] = FrameDecoder().feed(data)
         command = decode_command(codec, header, body)
         fields = decode_ext(command.ext, PullRequest)
-        assert found == (command.opaque, command.flag, command.code, fields)
+        assert PULLS.pull_of(found) == (command.opaque, command.flag, command.code, fields)
 
 
 def records(data: bytes) -> None:
