@@ -99,7 +99,8 @@ def queues(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
     for count in (1, 100, 10_000):
         topic = f"Queues{count}"
         make_topic(broker, topic, count)
-        load("send", broker.port, topic=topic, n=max(n // 4, 10 * count), queues=count)
+        # As many in each queue as a pull takes.
+        load("send", broker.port, topic=topic, n=max(n // 4, 32 * count), queues=count)
         yield "sends", (count, *sends(broker, topic, n, queues=count))
         pulls = {"topic": topic, "n": n, "max": 32, "queues": min(count, 4)}
         yield "pulls", (count, *costs(broker, n, lambda o=pulls: load("pull", broker.port, **o)))
@@ -158,7 +159,7 @@ def log_bytes(broker: BrokerProcess, n: int, sizes_gb: list[float]) -> Iterator[
         more = int((size_gb * (1 << 30) - written) / 10_600)
         load("send", broker.port, topic="Filler", n=more, size=10_240)
         written += more * 10_600
-        topic = f"Newest{size_gb:g}"
+        topic = f"Newest{size_gb * 1000:.0f}"
         yield "sends", (size_gb, *sends(broker, topic, n))
         for name, pulled in (("pulls of the newest", topic), ("pulls of the oldest", "Oldest")):
             pulls = {"topic": pulled, "n": n, "max": 32}
