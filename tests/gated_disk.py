@@ -64,8 +64,8 @@ class GatedDisk(RealDisk):
         file = super().open(path)
         return GatedFile(file, self) if "/config/" in path else file
 
-    def write_small(self, path: str, data: bytes) -> None:
+    def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
         self.pass_gate(path)
         if "/config/" in path:
             self.written[os.path.basename(path)] += len(data)
-        super().write_small(path, data)
+        super().write_small(path, data, mode)

@@ -60,7 +60,7 @@ class Ledger:
             for queue_id in queue_ids:
                 for message in read_all(store, topic, queue_id):
                     self._check_message(message)
-                    found[message.body[:16].decode()] = message
+                    found[bytes(message.body[:16]).decode()] = message
         if store.dispatched_offset != store.max_physical_offset:
             raise Broken(
                 f"the queues end at {store.dispatched_offset}, the log at "
@@ -69,7 +69,7 @@ class Ledger:
         return found
 
     def _check_message(self, message: StoredMessage) -> None:
-        key = message.body[:16].decode(errors="replace")
+        key = bytes(message.body[:16]).decode(errors="replace")
         attempt, sent = self.attempted.get(key), self.sent.get(key)
         if attempt is None:
             raise Broken(f"{message.topic}/{message.queue_id}: {key!r} was never sent")

@@ -108,6 +108,9 @@ class SimFile:
         self._inode.resize(size, self._disk.next_number())
         self.size = size
 
+    def send_to(self, socket: int, position: int, length: int) -> int:
+        return os.write(socket, self.read(position, length))
+
     def is_empty_from(self, position: int) -> bool:
         return not any(self._inode.current[position : self._inode.length])
 

@@ -28,7 +28,7 @@ from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import make_folder
 from aerobee.broker.store.log.prewrite import Prewriter
 from aerobee.broker.store.message_store import MessageStore
-from aerobee.broker.store.results import PutStatus
+from aerobee.broker.store.results import Arrival, PutStatus
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files.record import Message
 
@@ -103,10 +103,10 @@ class Life:
         self.store.add_arrival_listener(self._on_arrival)
         self._numbers = 0
 
-    def _on_arrival(self, arrivals: list[object]) -> None:
+    def _on_arrival(self, arrivals: list[Arrival]) -> None:
         if self.store.sync_flush:  # what a consumer has seen must stay
             for arrival in arrivals:
-                offset = arrival.physical_offset  # type: ignore[attr-defined]
+                offset = arrival.physical_offset
                 for sent in self.ledger.sent.values():
                     if sent.physical_offset == offset:
                         self.ledger.promised.add(sent.key)
@@ -163,6 +163,7 @@ class Life:
             messages.append(other)
         result = self.store.put_batch(messages)
         if result.ok:
+            assert result.physical_offsets is not None
             ends = [*result.physical_offsets[1:], result.end_offset]
             for number, message in enumerate(messages):
                 start = result.physical_offsets[number]

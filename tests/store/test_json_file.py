@@ -74,9 +74,9 @@ def test_every_moment_of_a_save_leaves_a_whole_file(tmp_path: Path) -> None:
             if self.left < 0:
                 raise Stop
 
-        def write_small(self, path: str, data: bytes) -> None:
+        def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
             self._step()
-            super().write_small(path, data)
+            super().write_small(path, data, mode)
 
         def rename(self, old: str, new: str) -> None:
             self._step()

@@ -93,7 +93,7 @@ class Replica:
     def start(self, needed: int) -> None:
         """As the daemon does; `needed` copies beside its own acknowledge a put."""
         self.settings = self._settings()
-        self.roles = Roles(self.settings, self.disk)  # type: ignore[arg-type]
+        self.roles = Roles(self.settings, self.disk)
         self.roles.choose()
         wanted = store_settings(self.settings)
         if self.cut_to is not None:
@@ -101,10 +101,10 @@ class Replica:
                 wanted,
                 self.settings,
                 self.clock,
-                self.disk,  # type: ignore[arg-type]
+                self.disk,
                 self.cut_to,
             )
-        store = MessageStore(wanted, clock=self.clock, disk=self.disk)  # type: ignore[arg-type]
+        store = MessageStore(wanted, clock=self.clock, disk=self.disk)
         store.load(cut_to=self.cut_to)
         self.roles.opened(store, self.cut_to)
         self.store, self.cut_to, self.refused = store, None, ""
