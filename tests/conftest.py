@@ -15,21 +15,23 @@ settings.load_profile("no deadline")
 # Begun first, so that no worker is left alone with one of them at the end (`make test`).
 LONGEST = (
     "tests/two_ways/test_two_ways.py",
-    "tests/cli/test_terminal.py",
-    "tests/cli/test_commands.py",
-    "tests/cli/test_output.py",
-    "tests/access/test_administration.py",
+    "tests/ha/test_killed.py",
     "tests/broker/test_daemon.py",
-    "tests/cli/test_careful_changes.py",
+    "tests/sdk/test_order_app.py",
+    "tests/cli/test_terminal.py",
+    "tests/services/test_clock_set.py",
     "tests/docs/test_commands.py",
-    "tests/crash/test_simulator.py",
+    "tests/two_ways/test_compiled.py",
+    "tests/ha/test_simulation.py",
     "tests/sdk/test_examples.py",
     "tests/architecture/test_contracts.py",
+    "tests/crash/test_simulator.py",
     "tests/console/test_child.py",
-    "tests/broker/test_config_saves.py",
-    "tests/access/test_planted_secrets.py",
-    "tests/services/test_delivered_once.py",
+    "tests/cli/test_snapshot.py",
+    "tests/services/test_killed_process.py",
     "tests/services/test_retention_crashes.py",
+    "tests/broker/test_config_saves.py",
+    "tests/ha/test_replica_commands.py",
 )
 
 
