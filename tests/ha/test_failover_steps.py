@@ -125,9 +125,9 @@ def test_an_epoch_that_a_failed_start_has_begun_is_not_begun_twice(follower: Wor
     node = follower.node
     run(node.become_master(2))
     run(node.become_master(2))
-    assert node.roles.epochs.last == 2 and node.roles.is_told_to_lead
+    assert node.roles.epochs.last == 2 and node.roles.must_lead
     run(node.become_slave())
-    assert not node.roles.is_told_to_lead
+    assert not node.roles.must_lead
 
 
 def test_without_a_record_each_tells_how_long_its_log_is(monkeypatch: pytest.MonkeyPatch) -> None:
