@@ -16,7 +16,7 @@ from prometheus_client.core import (
 
 from aerobee.broker.base.histogram import buckets
 from aerobee.broker.daemon.metric_families import GROUP_TOPIC, Families, text_of
-from aerobee.broker.daemon.service_metrics import ServiceMetrics, Waiting
+from aerobee.broker.daemon.service_metrics import First, ServiceMetrics, Waiting
 from aerobee.protocol import names
 from aerobee.protocol.wire.codes import RequestCode
 
@@ -52,28 +52,29 @@ class Collector(Families):
             *self._more.quick(),
         ]
 
-    def waiting(self) -> tuple[list[tuple[str, str, int, int]], Waiting]:
-        """(group, topic, queue, offset) of the first message that each group has not had, and what
-        else `slow` wants to know of the event loop's tables."""
+    def waiting(self) -> tuple[list[First], Waiting]:
+        """The first message that each group has not had, and what else `slow` wants to know of the
+        event loop's tables."""
+        store = self._broker.store
         behind = [
-            (group, topic, queue_id, queue_offset)
+            (group, topic, store.store_time_later(topic, queue_id, queue_offset))
             for group, topic, queue_id, queue_offset, end in self.progress()
             if queue_offset < end
         ]
         return behind, self._more.waiting()
 
-    def slow(self, waiting: tuple[list[tuple[str, str, int, int]], Waiting]) -> Iterator[Metric]:
+    def slow(self, waiting: tuple[list[First], Waiting]) -> Iterator[Metric]:
         """What reads the log; not to be called in the event loop."""
         behind, more = waiting
         yield self._latencies(behind)
         yield from self._more.slow(more)
 
-    def _latencies(self, waiting: Iterable[tuple[str, str, int, int]]) -> Metric:
+    def _latencies(self, waiting: Iterable[First]) -> Metric:
         """How old the oldest message is that waits for each group."""
         now_ms = self._broker.clock.now_ms()
         oldest: dict[tuple[str, str], int] = {}
-        for group, topic, queue_id, queue_offset in waiting:
-            stored_ms = self._broker.store.store_time(topic, queue_id, queue_offset)
+        for group, topic, store_time in waiting:
+            stored_ms = store_time()
             if stored_ms > 0:
                 age_ms = max(0, now_ms - stored_ms)
                 key = (group, topic)

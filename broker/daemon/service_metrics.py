@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -24,7 +24,9 @@ _END_BITS: Final = range(10, 40, 3)  # from a millisecond to six days
 _DELAY_BITS: Final = range(20, 42, 2)  # from a second to twelve days
 
 
-Waiting = tuple[list[tuple[str, str, int, int]], int | None]
+StoreTime = Callable[[], int]  # -1: unknown; reads the disk
+First = tuple[str, str, StoreTime]  # group, topic and its first message that waits
+Waiting = tuple[list[First], StoreTime | None]
 
 
 class ServiceMetrics(Families):
@@ -136,22 +138,25 @@ class ServiceMetrics(Families):
     # --- what reads the log
 
     def waiting(self) -> Waiting:
-        """(group, topic, queue, offset) of the first message that each group has not fetched, and
-        where the first timer stands that is not noted; to be called in the event loop."""
-        found = []
+        """The first message that each group has not fetched, and the first timer that is not noted;
+        to be called in the event loop."""
+        found: list[First] = []
+        store = self._broker.store
         for group, topic, queue_id, _committed, end in self.progress():
             pulled = max(0, self._broker.offsets.query_pull(group, topic, queue_id))
             if pulled < end:
-                found.append((group, topic, queue_id, pulled))
+                found.append((group, topic, store.store_time_later(topic, queue_id, pulled)))
         timers = self._broker.timers
-        return found, timers.enqueue_offset if timers.offset_behind else None
+        if not timers.offset_behind:
+            return found, None
+        return found, store.store_time_later(TIMER_TOPIC, 0, timers.enqueue_offset)
 
     def slow(self, waiting: Waiting) -> Iterator[Metric]:
         """Not to be called in the event loop."""
-        unfetched, timer_offset = waiting
+        unfetched, first_timer = waiting
         oldest: dict[tuple[str, str], int] = {}
-        for group, topic, queue_id, queue_offset in unfetched:
-            age_ms = self._age_ms(topic, queue_id, queue_offset)
+        for group, topic, store_time in unfetched:
+            age_ms = self._age_ms(store_time)
             oldest[group, topic] = max(age_ms, oldest.get((group, topic), 0))
         family = self._gauge(
             "rocketmq_consumer_queueing_latency",
@@ -165,7 +170,7 @@ class ServiceMetrics(Families):
         yield self._stored(
             "rocketmq_timer_enqueue_latency",
             "Age of the oldest timer that is not noted yet, in milliseconds",
-            0 if timer_offset is None else self._age_ms(TIMER_TOPIC, 0, timer_offset),
+            0 if first_timer is None else self._age_ms(first_timer),
         )
 
     def _snapshot(self) -> Metric:
@@ -182,8 +187,8 @@ class ServiceMetrics(Families):
                 self._add(family, (*_LOCAL, str(bound)), count)
         return family
 
-    def _age_ms(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        stored_ms = self._broker.store.store_time(topic, queue_id, queue_offset)
+    def _age_ms(self, store_time: StoreTime) -> int:
+        stored_ms = store_time()
         return max(0, self._broker.clock.now_ms() - stored_ms) if stored_ms > 0 else 0
 
     # --- helpers

@@ -297,6 +297,14 @@ class MessageStore:
         queue = self._caught_up(topic, queue_id)
         return self._reader.store_time(queue, queue_offset) if queue is not None else -1
 
+    def store_time_later(self, topic: str, queue_id: int, queue_offset: int) -> Callable[[], int]:
+        """What finds `store_time`, in any thread, as it may have to read the disk. To be asked for
+        in the loop: it alone dispatches, and knows which entries are in memory."""
+        queue = self._caught_up(topic, queue_id)
+        if queue is None:
+            return lambda: -1
+        return self._reader.store_time_later(queue, queue_offset)
+
     def earliest_time(self, topic: str, queue_id: int) -> int:
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
@@ -331,7 +339,7 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove the topic's queues; its records stay in the log until they expire."""
-        self.reput.drain()
+        self.reput.drain(kept=False)  # thousands of queues in one turn of the loop
         self.reput.forget(topic)
         self.queue_table.remove_topic(topic)
 

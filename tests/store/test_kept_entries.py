@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_entries_of_many_queues_are_kept_and_read_all_the_same(store: MessageSto
     for queue_id in (0, 7, QUEUES - 1):
         bodies = [each.body for each in read_all(store, queue_id=queue_id)]
         assert bodies == [b"0", b"0", b"1", b"2"]
-    assert len(keeping(store)) == QUEUES - 3  # whoever reads them has them written
+    assert len(keeping(store)) == QUEUES
 
 
 def test_entries_of_few_queues_are_written_at_once(store: MessageStore) -> None:
@@ -160,18 +161,25 @@ def test_a_stop_is_not_clean_if_they_cannot_be_written(open_store: OpenStore) ->
         assert len(read_all(again, queue_id=queue_id)) == 3
 
 
-def test_one_that_cannot_be_written_stays(store: MessageStore) -> None:
-    send_to_all(store)
+def test_a_disk_that_takes_no_writes_is_read_and_keeps_what_was_not_written(
+    store: MessageStore,
+) -> None:
+    send_to_all(store, 3)
     queue = keeping(store)[0]
     kept, file = queue.kept, queue.writing
     assert file is not None
     real = file.file
+    written = real.read(0, 20)
     file.file = FailingFile(real)  # type: ignore[assignment]
+    for first in range(4):
+        assert queue.entries(first, 10) == (written + kept)[first * 20 :]
+        assert queue.entries(first, 1) == (written + kept)[first * 20 : first * 20 + 20]
     with pytest.raises(OSError, match="worn out"):
-        queue.entries(1, 1)
+        queue.write_kept()
     assert queue.kept == kept
     file.file = real
-    assert queue.entries(1, 1) == kept
+    queue.write_kept()
+    assert real.read(20, 60) == kept
 
 
 class FailingFile:
@@ -185,3 +193,35 @@ class FailingFile:
 
     def write(self, position: int, data: bytes) -> None:
         raise OSError("worn out")
+
+
+def test_times_that_a_thread_asks_for_touch_nothing_that_the_loop_writes(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a scrape of the metrics does. A thread that wrote kept entries, or dispatched, beside the
+    loop lost entries."""
+    send_to_all(store, 3)
+    store.put([message(queue_id=5)])  # not dispatched: that is the loop's
+    asked = [store.store_time_later("T", 5, number) for number in range(6)]
+    expected = [store.store_time("T", 5, number) for number in range(6)]
+    assert expected[4] > 0 and expected[5] == -1
+
+    def from_a_thread(*_: object, **__: object) -> None:
+        raise AssertionError("a thread has changed the queues")
+
+    for owner, name in (
+        (ConsumeQueue, "write_kept"),
+        (ConsumeQueue, "put_run"),
+        (type(store.reput), "catch_up"),
+    ):
+        monkeypatch.setattr(owner, name, from_a_thread)
+    with ThreadPoolExecutor(1) as thread:
+        assert [thread.submit(each).result() for each in asked] == expected
+
+
+def test_a_gap_beyond_the_file_drops_kept_entries_with_it(store: MessageStore) -> None:
+    send_to_all(store, 2)
+    queue = keeping(store)[0]
+    beyond = queue.files.file_size // 20 * 3
+    assert queue.put(beyond, 1 << 20, 100, 0)
+    assert queue.min_offset == beyond and queue.entry(beyond) == (1 << 20, 100, 0)

@@ -86,8 +86,9 @@ def _put_runs(lanes: list[tuple[ConsumeQueue, bytes]]) -> None:
                 queue.keep(entries)
             else:
                 queue.put_run(entries)
-            if queue.assigned < queue.max_offset:
-                queue.assigned = queue.max_offset
+        # Also of those that an earlier try has added before the disk refused them.
+        if queue.assigned < queue.max_offset:
+            queue.assigned = queue.max_offset
 
 
 def number_block(queues: QueueTable, view: memoryview, block: Block) -> None:

@@ -86,15 +86,15 @@ class Reput:
             except (OSError, StoreError, CorruptRecord):
                 self.wake.set()  # the coroutine meets the error again, and counts it
 
-    def drain(self) -> bool:
-        """Dispatch everything up to the limit and write its entries and keys; False if that
-        failed."""
+    def drain(self, *, kept: bool = True) -> bool:
+        """Dispatch everything up to the limit and write its keys, and the entries that queues have
+        `kept`; False if that failed."""
         try:
             while self.step():
                 pass
             if self._index is not None:
                 self._index.write_pending()
-            for queue in self._log.queues:
+            for queue in self._log.queues if kept else ():
                 queue.write_kept()
         except Exception as error:
             event = "not all messages were dispatched"

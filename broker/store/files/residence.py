@@ -58,24 +58,27 @@ class Residence:
         is_wide = end - position > _WIDE
         if is_wide and self._is_in_wide(key, position, end, now):
             return True
-        for block in range(position - position % _BLOCK, end, _BLOCK):
+        blocks = range(position - position % _BLOCK, end, _BLOCK)
+        for block in blocks:
             if until.get((key, block), 0.0) < now and not self._has_block(file, block, now):
                 return False
         if is_wide:
-            self._note_wide(key, position, end, now)
+            holds = min(until.get((key, block), 0.0) for block in blocks)
+            self._note_wide(key, position, end, now, holds)
         return True
 
     def _is_in_wide(self, key: int, position: int, end: int, now: float) -> bool:
         file, low, high, until = self._wide
         return file == key and low <= position and end <= high and now < until
 
-    def _note_wide(self, key: int, position: int, end: int, now: float) -> None:
-        """The queues of a topic are spread over about the same range: one covers the next."""
+    def _note_wide(self, key: int, position: int, end: int, now: float, holds: float) -> None:
+        """The queues of a topic are spread over about the same range: one covers the next. It holds
+        as long as the answer for its oldest block."""
         file, low, high, until = self._wide
         if file == key and now < until and position <= high and low <= end:
-            self._wide = (key, min(low, position), max(high, end), until)
+            self._wide = (key, min(low, position), max(high, end), min(until, holds))
         else:
-            self._wide = (key, position, end, now + _FRESH_S)
+            self._wide = (key, position, end, holds)
 
     def bring_in(self, file: MappedFile, position: int, end: int) -> None:
         """Read what `holds_range` looks at, for a thread beside the loop: it is then there."""

@@ -1,8 +1,8 @@
 """A consume queue: entries that point into the commitlog, one stream per topic and queue.
 
 `assigned` is the next queue offset that an append hands out; `max_offset` the end of what is
-dispatched and thus readable. The last entries may still be in memory (`kept`): whoever reads them
-has them written first, and so has a flush that is checkpointed.
+dispatched and thus readable. The last entries may still be in memory (`kept`), where they are read;
+a flush that is checkpointed writes them first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from aerobee.broker.store.queues.consume_queue_ext import ConsumeQueueExt, is_ad
 from aerobee.broker.store.queues.first_files import FirstFiles
 from aerobee.broker.store.settings import TIMED_TOPICS
 from aerobee.protocol.files.java_hash import java_hash
-from aerobee.protocol.files.queue_entry import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_SIZE
+from aerobee.protocol.files.queue_entry import (
+    BLANK_ENTRY,
+    BLANK_ENTRY_SIZE,
+    ENTRY,
+    ENTRY_OFFSET,
+    ENTRY_SIZE,
+)
 from aerobee.protocol.files.record_layout import TOPIC_SIZE_MAX_V1
 
 log = structlog.get_logger("aerobee.store")
@@ -215,6 +221,7 @@ class ConsumeQueue:
             self.min_offset = queue_offset
             self.flushed_bytes = file_start
             self.writing = None
+            self.kept = b""
         elif self.max_offset != self.min_offset:
             log.error(
                 "a queue has a gap: filled with blanks",
@@ -275,10 +282,35 @@ class ConsumeQueue:
             return b""
         position = byte - file.start
         length = (count if count < left else left) * ENTRY_SIZE
+        if length > file.size - position:
+            length = file.size - position
         if self.kept and byte + length > self.written_bytes:
-            self.write_kept()
-        room = file.size - position
-        return file.file.read(position, length if length < room else room)
+            return self._with_kept(file, byte, length)
+        return file.file.read(position, length)
+
+    def _with_kept(self, file: MappedFile, byte: int, length: int) -> bytes:
+        """Entries of which the last are in memory. They are not written for that: a disk that
+        refuses writes is still read."""
+        written = self.written_bytes
+        read = file.file.read(byte - file.start, written - byte) if byte < written else b""
+        return read + self.kept[max(0, byte - written) : byte + length - written]
+
+    def kept_place(self, queue_offset: int) -> int | None:
+        """Where the record of an entry stands that is in memory; None: it is in the file."""
+        at = queue_offset * ENTRY_SIZE - self.written_bytes
+        if not 0 <= at < len(self.kept):
+            return None
+        return int(ENTRY_OFFSET.unpack_from(self.kept, at)[0])
+
+    def written_place(self, queue_offset: int) -> int | None:
+        """Where the record of an entry stands that is in the file. From any thread."""
+        byte = queue_offset * ENTRY_SIZE
+        file = self.files.find(byte)
+        found = file.file.read(byte - file.start, ENTRY_SIZE) if file is not None else b""
+        if len(found) < ENTRY_SIZE:
+            return None
+        physical_offset, size, _ = ENTRY.unpack(found)
+        return physical_offset if size not in (0, BLANK_ENTRY_SIZE) else None
 
     def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code); None outside the queue or for a blank slot."""

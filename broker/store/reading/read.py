@@ -204,6 +204,16 @@ class Reader:
         entry = queue.entry(queue_offset)
         return self.store_time_at(entry[0]) if entry is not None else -1
 
+    def store_time_later(self, queue: ConsumeQueue, queue_offset: int) -> Callable[[], int]:
+        """The same by a thread, of what is now in the queue."""
+        place = queue.kept_place(queue_offset)
+
+        def store_time() -> int:
+            found = queue.written_place(queue_offset) if place is None else place
+            return -1 if found is None else self.store_time_at(found)
+
+        return store_time
+
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
         """LOWER: the first message not before the time (the end if none); UPPER: the last not
         after it (the beginning if none)."""
