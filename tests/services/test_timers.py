@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services.timers.timer_log import UNIT_SIZE, Unit
-from aerobee.broker.services.timers.wheel import Slot
+from aerobee.broker.services.timers.wheel import SLOT, SLOTS, Slot
 from aerobee.broker.store.files.disk import DiskFile
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol.files import properties as props
@@ -461,6 +462,32 @@ def test_slots_of_the_wheel_that_a_disk_has_refused_are_as_before(
     wheel.sync()
     assert not wheel._unwritten
     assert [wheel.get(now_s + number) for number in range(1, 5)] == before
+
+
+def test_a_sync_does_not_write_an_older_slot_over_a_newer_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync is a thread's, and timers come meanwhile."""
+    wheel, now_s = world.timers.wheel, START_MS // 1000
+    real = wheel._write
+    old, new = Slot(0, 0, 1), Slot(0, 52, 2)
+    seconds = (now_s + 1, now_s + 2)
+    for second in seconds:
+        wheel._unwritten[second % SLOTS] = SLOT.pack(second, *old, 0)
+        wheel._marks[second % SLOTS] = 1
+    putting: list[threading.Thread] = []
+
+    def write(index: int, content: bytes) -> None:
+        if not putting:
+            putting.append(threading.Thread(target=wheel.put, args=(seconds[1], new)))
+            putting[0].start()
+            putting[0].join(0.2)  # it waits for this write, or does its own at once
+        real(index, content)
+
+    monkeypatch.setattr(wheel, "_write", write)
+    wheel.sync()
+    putting[0].join()
+    assert [wheel.get(second) for second in seconds] == [old, new]
 
 
 def test_a_timer_is_noted_once_when_the_disk_refuses_a_part_of_the_wheel(

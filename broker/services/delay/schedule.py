@@ -33,6 +33,7 @@ log = structlog.get_logger("aerobee.schedule")
 BATCH_MAX: Final = 256  # messages of one level put at once, before the next level
 RETRY_MS: Final = 100
 _FAILURE: Final = "delivering delayed messages failed"
+_RETRY_FAILED_MS: Final = round(FAILED_RETRY_S * 1000)
 _PLACE: Final = head_part("queue_id", "queue_offset")
 _MARK: Final = "logOffset"  # of the saved file; Java brokers pass over it
 
@@ -65,6 +66,7 @@ class Schedule:
         self._unflushed: deque[tuple[int, int, int, int]] = deque()
         self._mark = 0  # copies before this place of the log are counted in the saved file
         self._mark_max = -1  # a slave: the same at its master; -1: unknown
+        self._retries_ms: dict[int, int] = {}  # level -> when to try a disk again that failed
         self._rounds = Rounds(store, clock, SCHEDULE_TOPIC, self.step, failure=_FAILURE)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -144,18 +146,23 @@ class Schedule:
         """Deliver what is due; returns when to look again, None when nothing is pending."""
         due_ms: int | None = None
         for level in self._levels:
-            try:
-                next_ms = self._step_level(level, now_ms)
-            except OSError as error:  # the other levels do not wait for this one's disk
-                next_ms = self._retry_at(now_ms, error)
+            retry_ms = self._retries_ms.get(level, 0)
+            if now_ms < retry_ms <= now_ms + _RETRY_FAILED_MS:
+                next_ms: int | None = retry_ms  # a disk that fails is slow: not in every round
+            else:
+                try:
+                    next_ms = self._step_level(level, now_ms)
+                except OSError as error:  # the other levels do not wait for this one's disk
+                    next_ms = self._retry_at(level, now_ms, error)
             if next_ms is not None:
                 due_ms = next_ms if due_ms is None else min(due_ms, next_ms)
         self._note_flushed()
         return due_ms
 
-    def _retry_at(self, now_ms: int, error: OSError) -> int:
+    def _retry_at(self, level: int, now_ms: int, error: OSError) -> int:
         put_again.log_failure(self._store.reports, _FAILURE, error)
-        return now_ms + round(FAILED_RETRY_S * 1000)
+        self._retries_ms[level] = retry_ms = now_ms + _RETRY_FAILED_MS
+        return retry_ms
 
     def _delay_ms(self, level: int) -> int | None:
         return self._delays_ms[level - 1] if level <= len(self._delays_ms) else None
@@ -182,7 +189,7 @@ class Schedule:
                     break
                 message = put_again.message_at(self._store, physical_offset, size)
             except OSError as error:  # a bad sector: messages before it are delivered
-                due_ms = self._retry_at(now_ms, error)
+                due_ms = self._retry_at(level, now_ms, error)
                 break
             if message is None:
                 put_again.log_damaged(SCHEDULE_TOPIC, level - 1, queue_offset)

@@ -8,6 +8,7 @@ allocated before they are written; a slot that the disk refuses stays in memory 
 write it.
 """
 
+import threading
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -52,6 +53,7 @@ class TimerWheel:
         self._marks = bytearray(SLOTS)
         self._allocated: set[int] = set()  # numbers of blocks
         self._unwritten: dict[int, bytes] = {}  # by index, what the disk has refused
+        self._writing = threading.Lock()  # `sync` writes those by a thread
         self._far: dict[int, Slot] = {}
         self.far_seconds: list[int] = []  # in order
         self.far_from = SECOND_MAX  # the first second that the wheel does not reach
@@ -85,13 +87,15 @@ class TimerWheel:
             return
         index = second % SLOTS
         content = SLOT.pack(second, *slot, 0)
-        self._unwritten.pop(index, None)
         try:
-            self._write(index, content)
+            with self._writing:
+                self._unwritten.pop(index, None)
+                self._write(index, content)
         except OSError as error:
             if not is_no_space(error):
                 raise
-            self._unwritten[index] = content
+            with self._writing:
+                self._unwritten[index] = content
             if self._reports is not None:
                 self._reports.disk_error(
                     "a slot of the timer wheel could not be written",
@@ -128,7 +132,8 @@ class TimerWheel:
                 elif second in self._far:
                     self._far[second] = slot
                 else:  # in memory: this disk has just refused a write
-                    self._unwritten[second % SLOTS] = SLOT.pack(second, *slot, 0)
+                    with self._writing:
+                        self._unwritten[second % SLOTS] = SLOT.pack(second, *slot, 0)
             raise
 
     def forget(self, second: int) -> None:
@@ -189,10 +194,12 @@ class TimerWheel:
 
     def sync(self) -> None:
         """Put all on disk; OSError while it has no room. From any thread."""
-        for index, content in list(self._unwritten.items()):
-            self._write(index, content)
-            if self._unwritten.get(index) is content:
-                del self._unwritten[index]
+        for index in list(self._unwritten):
+            with self._writing:
+                content = self._unwritten.get(index)
+                if content is not None:  # else a newer slot was written meanwhile
+                    self._write(index, content)
+                    del self._unwritten[index]
         self._file.sync()
 
     def close(self) -> None:
