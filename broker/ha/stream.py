@@ -115,12 +115,17 @@ class Stream:
         whole = self._receiver.whole
         if self._store.sync_flush:  # an ack says that it is on disk
             self._store.when_durable(whole, self._durable)
-        elif whole > self._reported and (
+        elif self._has_unreported and (
             self._receiver.is_between_frames or self._heard_at - self._reported_at > ACK_S
         ):
             self._report()
         if self._undispatched() > UNDISPATCHED_MAX:
             self._pause()
+
+    @property
+    def _has_unreported(self) -> bool:
+        """There is more to acknowledge, or the rest of its frame is late."""
+        return not self._store.sync_flush and self._receiver.whole > self._reported
 
     def _durable(self, status: PutStatus) -> None:
         if status is PutStatus.PUT_OK:
@@ -177,5 +182,7 @@ class Stream:
             silent_s = now - self._heard_at
             if silent_s * 1000 > settings.ha_housekeeping_interval:
                 self._end(StreamError(f"the master was silent for {silent_s:.0f} s"))
-            elif (now - self._reported_at) * 1000 >= settings.ha_send_heartbeat_interval:
+            elif (now - self._reported_at) * 1000 >= settings.ha_send_heartbeat_interval or (
+                self._has_unreported and now - self._reported_at > ACK_S
+            ):
                 self._report()

@@ -1,4 +1,4 @@
-"""When a replica stops reading what its master sends."""
+"""When a replica stops reading what its master sends, and when it acknowledges."""
 
 from __future__ import annotations
 
@@ -48,6 +48,33 @@ async def test_what_is_not_confirmed_yet_stops_no_replica_from_reading_on(
             await until(lambda: store.max_physical_offset == len(log), 20)
         else:
             await until(lambda: replica._paused, 20)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        theirs.close()
+        store.close()
+
+
+async def test_records_of_a_frame_whose_rest_is_late_are_acknowledged(tmp_path: Path) -> None:
+    """Nothing else comes that the replica could acknowledge them with."""
+    settings = StoreSettings(
+        store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=FILE, disk_guard_enable=False
+    )
+    store = MessageStore(settings, clock=Clock(), ahead=False)
+    store.load()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    rare = Settings(ha_send_heartbeat_interval=600_000)
+    replica = Stream(rare, store, Clock(), ours, Receiver(0, FILE))
+    following = asyncio.create_task(replica.run())
+    loop = asyncio.get_running_loop()
+    try:
+        assert int.from_bytes(await loop.sock_recv(theirs, 8), "big") == 0
+        await loop.sock_sendall(theirs, frame(0, log_of(1))[:-10])
+        await until(lambda: store.max_physical_offset > 0)
+        acknowledged = await asyncio.wait_for(loop.sock_recv(theirs, 8), 100)
+        assert int.from_bytes(acknowledged, "big") == store.max_physical_offset
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
