@@ -19,6 +19,7 @@ from importlib import import_module
 
 def main() -> None:
     """Serves calls; returns in the process of each call, and there only."""
+    sys.path.pop(0)  # the folder of this program
     control = socket.socket(fileno=int(sys.argv[1]))
     from aerobee.client.cli.commands import COMMANDS
 
@@ -71,8 +72,10 @@ def become(call: dict[str, object], streams: list[int]) -> None:
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv[:] = ["aerobee", *words]
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = open(0, errors=sys.stdin.errors, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(  # noqa: SIM115
+        1, "w", errors=sys.stdout.errors, closefd=False
+    )
     sys.stderr = sys.__stderr__ = open(  # noqa: SIM115
         2, "w", buffering=1, errors="backslashreplace", closefd=False
     )
@@ -86,6 +89,7 @@ def leave(code: object) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             atexit._run_exitfuncs()
+            sys.stdout.flush()
             os._exit(code)
 
 

@@ -13,7 +13,7 @@ from peers.apache import STORE_SIZES
 from peers.tools import free_port
 
 _READY = re.compile(r"ready broker=(?P<broker>\S+) namesrv=(?P<namesrv>\S+) store=(?P<store>.+)")
-_START_SECONDS = 120
+_START_SECONDS = 90
 
 
 class AerobeeBroker:

@@ -25,6 +25,7 @@ def main() -> None:
     config = session_config() | settings["config"]
     spark = open_session("kills", settings["master"], config=config, retries=True)
     run_tasks(spark, 2, lambda at: [at])  # its workers are there, too
+    await_turn(settings)  # the tables are opened after the kill
     upkeep = Upkeep(small_files=3, keep=timedelta(0), clean_every=0.5)
     keepers = [
         Keeper(
@@ -41,7 +42,6 @@ def main() -> None:
         )
         for table_format in FORMATS
     ]
-    await_turn(settings)
     while True:
         finishing = Path(settings["done"]).exists()
         added = 0
