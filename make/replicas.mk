@@ -7,7 +7,7 @@ hasim: $(OK) ## two and three replicas through crashes, cuts, promotions and fai
 	$(V)/bin/pytest -q tests/ha/test_simulation.py $(ARGS)
 
 .PHONY: test-failover
-test-failover: $(OK) ## failover without a person: brokers and a real etcd (Debian's etcd-server), kills and freezes
+test-failover: $(OK) ## automatic failover: brokers and a real etcd (Debian's etcd-server), kills and freezes
 	$(V)/bin/pytest -q -m etcd tests/ha $(ARGS)
 
 .PHONY: bench-replicas

@@ -1,4 +1,4 @@
-"""Settings of failover without a person: etcd or RocketMQ's controller, the in-sync set."""
+"""Settings of automatic failover: etcd or RocketMQ's controller, the in-sync set."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit

@@ -86,7 +86,8 @@ class StorageSettings:
         True,
         "Write the log by calls; off: store to its mapped files, which are made ready ahead.",
         upstream="false",
-        why="as fast or faster, written to disk once, and a device that goes away ends no process",
+        why="as fast or faster, written to disk once, and no store can end the process when a "
+        "device goes away",
     )
     flush_interval_commit_log: int = setting(500, "How often the log is flushed.", unit="ms", low=1)
     flush_commit_log_least_pages: int = setting(

@@ -1,4 +1,4 @@
-"""Failover without a person: two and three brokers, a real etcd, kills, freezes and cuts."""
+"""Automatic failover: two and three brokers, a real etcd, kills, freezes and cuts."""
 
 from __future__ import annotations
 
