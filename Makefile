@@ -4,7 +4,7 @@ PY ?= python3
 V  := .venv
 OK := $(V)/.installed
 # Most tests wait for something most of the time, so more run at once than there are cores.
-WORKERS ?= 4
+WORKERS ?= 6
 # In the order of tests/conftest.py, which begins with the longest files.
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests that need more than Python have targets of their own.
