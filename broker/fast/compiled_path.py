@@ -123,6 +123,7 @@ class CompiledPath(CompiledBatches):
         self._cursor: type[_hot.Cursor] = self._hot.Cursor
         self._decoder = CutDecoder(frame_size_max)
         self._takes_sends = self._is_plain_host and self._admission is None
+        self._sent_last = False  # the last read had plain sends: look for them first
         self._sends_of = self._hot.sends_of
         self._length_max = frame_size_max - 4
         self._repeated = RepeatedPulls(frame_size_max) if self._admission is None else None
@@ -146,7 +147,7 @@ class CompiledPath(CompiledBatches):
         if found is None:
             sends = self._sends
             run = None
-            if self._takes_sends:
+            if self._sent_last and self._takes_sends:
                 run = self._sends_of(
                     data,
                     self._length_max,
@@ -157,6 +158,7 @@ class CompiledPath(CompiledBatches):
                     self._store.puts_wait,
                 )
             if run is None:
+                self._sent_last = False
                 return super().feed(data)
             self.completed += len(run)
             out: list[Part] = []
@@ -211,6 +213,7 @@ class CompiledPath(CompiledBatches):
 
     def _put_run(self, run: _hot.Run, started: float, out: list[Part]) -> None:
         """As `_put`, with few steps where the store takes all of them and no answer waits."""
+        self._sent_last = True
         if run.waits:
             self._put((run.codec, run.code, started), run, _Marks(run), out)
             return
