@@ -32,15 +32,20 @@ def load() -> list[bytes]:
     return [b64decode(line) for line in lines]
 
 
-def save(inputs: Iterable[bytes]) -> None:
+def lines_of(inputs: Iterable[bytes], size_max: int) -> list[str]:
+    """The shortest first, as many as a file of that size takes."""
     lines, size = [], 0
     for data in sorted(inputs, key=lambda data: (len(data), data)):
         line = b64encode(data).decode() + "\n"
         size += len(line)
-        if size > SIZE_MAX:
+        if size > size_max:
             break
         lines.append(line)
-    CORPUS.write_text("".join(lines))
+    return lines
+
+
+def save(inputs: Iterable[bytes]) -> None:
+    CORPUS.write_text("".join(lines_of(inputs, SIZE_MAX)))
 
 
 class Steps:

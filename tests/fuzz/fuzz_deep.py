@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -74,15 +74,9 @@ def load() -> tuple[list[bytes], int]:
 
 
 def save(inputs: Iterable[bytes], runs: int) -> int:
-    lines, size = [f"# runs: {runs}\n"], 0
-    for data in sorted(inputs, key=lambda data: (len(data), data)):
-        line = b64encode(data).decode() + "\n"
-        size += len(line)
-        if size > SIZE_MAX:
-            break
-        lines.append(line)
-    KEPT.write_text("".join(lines))
-    return len(lines) - 1
+    lines = corpus.lines_of(inputs, SIZE_MAX)
+    KEPT.write_text("".join([f"# runs: {runs}\n", *lines]))
+    return len(lines)
 
 
 def first_inputs() -> list[bytes]:

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from peers.aerobee_broker import AerobeeBroker
-from spark.helpers import numbers, produce, session_config
+from spark.helpers import numbers, produce, session_config, start_script
 from spark.kills import kill_group, kill_worker, wait_until
 
 CHUNK = 10
@@ -130,3 +130,12 @@ class KillRounds:
             self.broker.kill()
             time.sleep(chance.random())
             self.broker.start()
+
+
+def complete(driver: Path, settings: dict[str, Any]) -> None:
+    """A driver that does all that is there and ends by itself."""
+    done = Path(settings["done"])
+    done.touch()
+    output, _ = start_script(driver, settings).communicate(timeout=1200)
+    assert "complete" in output, output[-3000:]
+    done.unlink()

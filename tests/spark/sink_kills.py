@@ -13,11 +13,10 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import create_topic, numbers, start_script, topic_values
-from spark.kill_rounds import Killed, KillRounds, Load, warm_start
+from spark.kill_rounds import Killed, KillRounds, Load, complete, warm_start
 
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.source.queues import discover, latest
@@ -58,7 +57,7 @@ def run(
             "done": str(folder / "done"),
             "config": warm_start(folder / "classes"),
         }
-        complete(settings | {"config": warm_start(folder / "classes", make=True)})
+        complete(DRIVER, settings | {"config": warm_start(folder / "classes", make=True)})
 
         def start(turn: Path) -> subprocess.Popen[str]:
             return start_script(DRIVER, settings | {"turn": str(turn)})
@@ -75,18 +74,9 @@ def run(
                 120,
                 minutes,
             )
-        complete(settings | {"limit": 5000, "pause_ms": 0})
+        complete(DRIVER, settings | {"limit": 5000, "pause_ms": 0})
         assert topic_values(namesrv, "eo") == Counter(numbers(load.sent))
     return killed, load.sent
-
-
-def complete(settings: dict[str, Any]) -> None:
-    """A driver that copies all that is there and ends by itself."""
-    done = Path(settings["done"])
-    done.touch()
-    output, _ = start_script(DRIVER, settings).communicate(timeout=1200)
-    assert "complete" in output, output[-3000:]
-    done.unlink()
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from peers.aerobee_broker import AerobeeBroker
 from spark.helpers import create_topic, numbers, start_script
-from spark.kill_rounds import Killed, KillRounds, Load, warm_start
+from spark.kill_rounds import Killed, KillRounds, Load, complete, warm_start
 from spark.lake_readers import FORMATS, open_with_others, with_spark
 
 from aerobee.pipeline.lake.opening import format_of, open_table
@@ -64,7 +63,7 @@ def run(
             "rows_per_commit": 60,
             "config": warm_start(folder / "classes"),
         }
-        complete(settings | {"config": warm_start(folder / "classes", make=True)})
+        complete(DRIVER, settings | {"config": warm_start(folder / "classes", make=True)})
 
         def start(turn: Path) -> subprocess.Popen[str]:
             return start_script(DRIVER, settings | {"turn": str(turn)})
@@ -74,21 +73,12 @@ def run(
             killed = rounds.run(
                 kills, others, load, lambda: _commits(root), lambda: check(root), 5, minutes
             )
-        complete(settings | {"rows_per_commit": 20_000})
+        complete(DRIVER, settings | {"rows_per_commit": 20_000})
         rows = check(root)
         for table_format in FORMATS:
             for reader, values in open_with_others(root / table_format, table_format).items():
                 assert sorted(values) == numbers(load.sent), f"{reader} of {table_format}"
     return killed, rows
-
-
-def complete(settings: dict[str, Any]) -> None:
-    """A driver that keeps all that is there and ends by itself."""
-    done = Path(settings["done"])
-    done.touch()
-    output, _ = start_script(DRIVER, settings).communicate(timeout=1200)
-    assert "complete" in output, output[-3000:]
-    done.unlink()
 
 
 def _commits(root: Path) -> int:
