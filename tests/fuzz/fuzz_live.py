@@ -111,6 +111,8 @@ def make_request(rng: random.Random, values: Values, opaque: int) -> Command:
     if code in PULLS:  # those that wait are not late
         ext["sysFlag"] = str(rng.randrange(64) & ~SUSPEND)
         ext["suspendTimeoutMillis"] = "0"
+    if code == RequestCode.END_TRANSACTION and ext.get("commitOrRollback", "").strip("+-0 ") == "":
+        ext["commitOrRollback"] = "8"  # 0 is "not known yet": no answer, as RocketMQ's broker
     batch = encode_batch([(0, b"a", ""), (0, b"b", "KEYS\x01k1\x02")])
     body = rng.choice((HEARTBEAT, b"hello", batch, b"", rng.choice(NASTY_BODIES)))
     codec = rng.choice((JSON, JSON, ROCKETMQ, MSGPACK))
