@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import sys
 import tempfile
 import time
@@ -48,6 +49,7 @@ KEPT = "Kept"  # no request names it
 SUSPEND = 2
 SIGNS_OF_A_CRASH = ("Traceback", "most recent call", "Error: ", "Exception(")
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+ZERO = re.compile(r"\s*[+-]?0+\s*")
 
 
 class Peer(Client):
@@ -111,7 +113,7 @@ def make_request(rng: random.Random, values: Values, opaque: int) -> Command:
     if code in PULLS:  # those that wait are not late
         ext["sysFlag"] = str(rng.randrange(64) & ~SUSPEND)
         ext["suspendTimeoutMillis"] = "0"
-    if code == RequestCode.END_TRANSACTION and ext.get("commitOrRollback", "").strip("+-0 ") == "":
+    if code == RequestCode.END_TRANSACTION and ZERO.fullmatch(ext.get("commitOrRollback", "")):
         ext["commitOrRollback"] = "8"  # 0 is "not known yet": no answer, as RocketMQ's broker
     batch = encode_batch([(0, b"a", ""), (0, b"b", "KEYS\x01k1\x02")])
     body = rng.choice((HEARTBEAT, b"hello", batch, b"", rng.choice(NASTY_BODIES)))
