@@ -7,11 +7,12 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from aerobee.client.errors import Closed
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 ENDING_SECONDS: Final = 1.0  # grace for calls of other threads on closing
@@ -90,10 +91,10 @@ class LoopThread:
         await self._loop.shutdown_asyncgens()
 
 
-class Twin(Generic[A]):
+class Twin(Generic[A_co]):
     """A blocking facade of an SDK object that lives in the loop."""
 
-    def __init__(self, loop: LoopThread, made: A) -> None:
+    def __init__(self, loop: LoopThread, made: A_co) -> None:
         self._loop = loop
         self._made = made
 
@@ -104,6 +105,26 @@ class Twin(Generic[A]):
             return work()
 
         return self._loop.run(there())
+
+
+class _AsyncBlock(Protocol):
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
+
+
+B_co = TypeVar("B_co", bound=_AsyncBlock, covariant=True)
+
+
+class Block(Twin[B_co]):
+    """The twin of an object for `async with`."""
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._made.__aenter__())
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._loop.run(self._made.__aexit__(kind, error, trace))
 
 
 def blocking(

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar, overload
 
 from aerobee.client import client
 from aerobee.client.admin import admin
-from aerobee.client.blocking import LoopThread, Twin, blocking
+from aerobee.client.blocking import Block, LoopThread, Twin, blocking
 from aerobee.client.consuming import consumer
 from aerobee.client.consuming.options import ConsumerOptions, Start
 from aerobee.client.message import Body, Receipt, Received
@@ -184,15 +184,8 @@ class Client(Twin[client.Client]):
 connect = Client
 
 
-class Producer(Twin[producer.Producer]):
+class Producer(Block[producer.Producer]):
     """The blocking twin of `aerobee.Producer`."""
-
-    def __enter__(self) -> Self:
-        self._loop.run(self._made.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.run(self._made.__aexit__())
 
     send = blocking(producer.Producer.send)
     send_batch = blocking(producer.Producer.send_batch)
@@ -203,15 +196,8 @@ class Producer(Twin[producer.Producer]):
         return self._made.topic
 
 
-class BufferedProducer(Twin[producer.BufferedProducer]):
+class BufferedProducer(Block[producer.BufferedProducer]):
     """The blocking twin of `aerobee.BufferedProducer`."""
-
-    def __enter__(self) -> Self:
-        self._loop.run(self._made.__aenter__())
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._loop.run(self._made.__aexit__(kind, error, trace))
 
     send = blocking(producer.BufferedProducer.send)
     flush = blocking(producer.BufferedProducer.flush)
@@ -225,15 +211,8 @@ class BufferedProducer(Twin[producer.BufferedProducer]):
         return self._made.buffered
 
 
-class TransactionProducer(Twin[transactions.TransactionProducer]):
+class TransactionProducer(Block[transactions.TransactionProducer]):
     """The blocking twin of `aerobee.TransactionProducer`."""
-
-    def __enter__(self) -> Self:
-        self._loop.run(self._made.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.run(self._made.__aexit__())
 
     @contextmanager
     def begin(
