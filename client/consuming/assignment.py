@@ -11,6 +11,7 @@ from typing import Any, Final
 from aerobee.client.background import every
 from aerobee.client.consuming import order_locks, positions
 from aerobee.client.consuming.group_member import GroupMember
+from aerobee.client.consuming.group_queries import check_sql, members_of, probe
 from aerobee.client.consuming.offsets import (
     BrokerOffsets,
     LocalOffsets,
@@ -20,31 +21,19 @@ from aerobee.client.consuming.offsets import (
 from aerobee.client.consuming.options import Start
 from aerobee.client.consuming.process_queue import ProcessQueue
 from aerobee.client.consuming.pull_loop import read_queue
-from aerobee.client.consuming.pulling import pull
 from aerobee.client.consuming.rebalance import strategy_of
-from aerobee.client.consuming.subscription import SQL92, Subscription, subscribe
+from aerobee.client.consuming.subscription import Subscription, subscribe
 from aerobee.client.core import Core
-from aerobee.client.errors import (
-    AerobeeError,
-    BrokerError,
-    ConnectFailed,
-    ConnectionLost,
-    Misuse,
-    NoRoute,
-    RequestTimeout,
-)
+from aerobee.client.errors import AerobeeError, Misuse, NoRoute
 from aerobee.client.message import timestamp_ms
 from aerobee.client.transport.remoting import loudness
 from aerobee.client.transport.routes import Route
-from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.names import RETRY_PREFIX, TEMPLATE_TOPIC
-from aerobee.protocol.wire.codes import RequestCode
 
 log = logging.getLogger("aerobee.consumer")
 
 REBALANCE_SECONDS: Final = 20.0
-NO_ANSWER: Final = (ConnectFailed, ConnectionLost, RequestTimeout)
 INCOMPLETE_SECONDS: Final = 1.0  # to the next try while a topic has no route or a lock is missing
 
 
@@ -92,7 +81,7 @@ class Assignment:
                 self._old_queues.update(route.read_queues())
         if not self._core.routes.broker_addresses:
             await self._core.routes.refresh(TEMPLATE_TOPIC)  # to know the brokers at least
-        await self._check_sql()
+        await check_sql(self._core, self._consumer.group, self.subscriptions.values())
         await self._core.presence.join_consumer(self._consumer.group, self.describe)
         await self._rebalance(first=True)
         self._tasks = [
@@ -106,29 +95,6 @@ class Assignment:
             renewing = every(order_locks.RENEW_SECONDS, self._renew_locks)
             name = f"locks {self._consumer.group}"
             self._tasks.append(asyncio.create_task(renewing, name=name))
-
-    async def _check_sql(self) -> None:
-        """Let brokers check SQL filters now: else an invalid one would silently match nothing."""
-        for row in self.subscriptions.values():
-            if row.kind != SQL92:
-                continue
-            body = fastjson.dumps(
-                {
-                    "clientId": self._core.client_id,
-                    "group": self._consumer.group,
-                    "subscriptionData": row.describe(),
-                }
-            )
-            for address in sorted(self._core.routes.broker_addresses):
-                try:
-                    await self._core.remoting.ask(
-                        address,
-                        RequestCode.CHECK_CLIENT_CONFIG,
-                        body=body,
-                        what=f"the filter {row.expression!r}",
-                    )
-                except NO_ANSWER as error:
-                    log.warning("group %s: %s", self._consumer.group, error)
 
     def stop_reading(self) -> None:
         self._reading = False
@@ -255,11 +221,12 @@ class Assignment:
             return
         queues = sorted(route.read_queues())
         if not self._consumer.broadcast:
-            members = await self._members(route)
+            members = await members_of(self._core, self._consumer.group, route)
             if self._core.client_id not in members:
                 self._incomplete = True
                 if first:
-                    await self._probe(queues[0])
+                    subscription = self.subscriptions[topic]
+                    await probe(self._core, self._consumer.group, queues[0], subscription)
                 await self._core.presence.beat()
                 return
             queues = self._strategy(self._core.client_id, queues, members)
@@ -277,39 +244,6 @@ class Assignment:
         for error in taken:
             if error is not None:
                 raise error
-
-    async def _probe(self, queue: MessageQueue) -> None:
-        """The broker has refused our heartbeat: its answer to a pull says why."""
-        await pull(
-            self._core.remoting,
-            self._core.routes.address(queue.broker_name),
-            queue,
-            0,
-            group=self._consumer.group,
-            subscription=self.subscriptions[queue.topic],
-            count=1,
-        )
-
-    async def _members(self, route: Route) -> list[str]:
-        """The group's client ids, from the first broker that answers: every one knows them."""
-        unreached: AerobeeError = NoRoute(f"no broker of topic {route.topic!r} is known")
-        for part in route.parts:
-            try:
-                answer = await self._core.remoting.ask(
-                    self._core.routes.address(part.broker),
-                    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-                    {"consumerGroup": self._consumer.group, "bname": part.broker},
-                    what=f"the members of group {self._consumer.group!r}",
-                )
-            except NO_ANSWER as error:
-                unreached = error
-            except BrokerError as error:
-                if error.code == 1:  # the broker knows no member of the group yet
-                    return []
-                raise
-            else:
-                return sorted(fastjson.loads(answer.body).get("consumerIdList") or ())
-        raise unreached
 
     # -- queues are taken and given up
 
