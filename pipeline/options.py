@@ -5,152 +5,31 @@ tables below. Names are those of Spark's Kafka source and sink where the meaning
 """
 
 import difflib
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aerobee.pipeline.columns import DEFAULT_COLUMNS, UnknownColumn, check_columns
+from aerobee.pipeline.columns import DEFAULT_COLUMNS
 from aerobee.pipeline.errors import OptionError
+from aerobee.pipeline.option_values import (
+    one_of,
+    parse_address_list,
+    parse_assigned,
+    parse_boolean,
+    parse_columns,
+    parse_count,
+    parse_duration_ms,
+    parse_names,
+    parse_offsets,
+    parse_pattern,
+    parse_positive,
+    parse_query_id,
+    parse_queue_numbers,
+    parse_text,
+    parse_time_ms,
+)
 
 __all__ = ["OptionError", "Options", "sink_options", "source_options"]
-
-
-def _boolean(text: str) -> bool:
-    words = {"true": True, "false": False}
-    if text.lower() not in words:
-        raise ValueError("true or false")
-    return words[text.lower()]
-
-
-EARLIEST: Final = -2  # as an offset
-LATEST: Final = -1
-LONG_MAX: Final = 2**63 - 1  # what a broker takes
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) <= LONG_MAX
-
-
-def _positive(text: str) -> int:
-    if not _is_number(text) or int(text) < 1:
-        raise ValueError("a whole number of at least 1")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not _is_number(text):
-        raise ValueError("a whole number of at least 0")
-    return int(text)
-
-
-def _time_ms(text: str) -> int:
-    if not _is_number(text):
-        raise ValueError("milliseconds since 1970, e.g. 1767225600000")
-    return int(text)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not names:
-        raise ValueError("one or more names, separated by commas")
-    return names
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"a regular expression ({error})") from None
-    return text
-
-
-def _address_list(text: str) -> tuple[str, ...]:
-    addresses = tuple(word.strip() for word in re.split("[;,]", text) if word.strip())
-    for address in addresses:
-        host, colon, port = address.rpartition(":")
-        if not host or not colon or not _is_number(port) or int(port) > 65535:
-            raise ValueError("host:port, several separated by ;")
-    if not addresses:
-        raise ValueError("host:port, several separated by ;")
-    return addresses
-
-
-def _queue_numbers(text: str, least: int = 0) -> dict[str, dict[str, int]]:
-    """{"topic": {"queue": number}}; a queue is "0" or, with several brokers, "broker-a:0"."""
-    wanted = 'JSON like {"orders":{"0":123}}, or {"orders":{"broker-a:0":123}} with several brokers'
-
-    def checked(number: Any) -> int:
-        if type(number) is not int or not least <= number <= LONG_MAX:
-            raise ValueError(wanted)
-        return number
-
-    try:
-        table = json.loads(text)
-        return {
-            str(topic): {str(queue): checked(number) for queue, number in queues.items()}
-            for topic, queues in table.items()
-        }
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError(wanted) from None
-
-
-def _offsets(text: str) -> str | dict[str, dict[str, int]]:
-    if text.lower() in ("earliest", "latest"):
-        return text.lower()
-    try:
-        return _queue_numbers(text, EARLIEST)
-    except ValueError as error:
-        raise ValueError(f"earliest, latest or {error} (-2 earliest, -1 latest)") from None
-
-
-def _assigned(text: str) -> dict[str, list[str]]:
-    try:
-        table = json.loads(text)
-        if not all(isinstance(queues, list) for queues in table.values()):
-            raise TypeError("a list is missing")
-        return {str(topic): [str(queue) for queue in queues] for topic, queues in table.items()}
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError('JSON like {"orders":[0,1]}') from None
-
-
-def _columns(text: str) -> tuple[str, ...]:
-    try:
-        return check_columns(_names(text))
-    except UnknownColumn as error:
-        raise ValueError(f"a list of columns: {error}") from None
-
-
-_DURATION: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-
-
-def _duration_ms(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", text.strip())
-    if match is None:
-        raise ValueError("a time like 500ms, 30s, 15m or 1h")
-    return int(match.group(1)) * _DURATION[match.group(2)]
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(" or ".join(words))
-        return text.lower()
-
-    return parse
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("a text that is not empty")
-    return text.strip()
-
-
-def _query_id(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9-]{1,128}", text):
-        raise ValueError("letters, digits and dashes, at most 128")
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,58 +41,58 @@ class Option:
 
 
 CONNECTION: Final[dict[str, Option]] = {
-    "namesrv": Option(_address_list),
-    "accessKey": Option(_text),
-    "secretKey": Option(_text),
-    "securityToken": Option(_text),
-    "useTLS": Option(_boolean, False),
-    "tlsCaFile": Option(_text),
-    "timeoutMs": Option(_positive, 10_000),
-    "timeout.broker": Option(_duration_ms, 5 * 60_000),
-    "fetchOffset.numRetries": Option(_count, 5),
-    "fetchOffset.retryIntervalMs": Option(_count, 300),
+    "namesrv": Option(parse_address_list),
+    "accessKey": Option(parse_text),
+    "secretKey": Option(parse_text),
+    "securityToken": Option(parse_text),
+    "useTLS": Option(parse_boolean, False),
+    "tlsCaFile": Option(parse_text),
+    "timeoutMs": Option(parse_positive, 10_000),
+    "timeout.broker": Option(parse_duration_ms, 5 * 60_000),
+    "fetchOffset.numRetries": Option(parse_count, 5),
+    "fetchOffset.retryIntervalMs": Option(parse_count, 300),
 }
 SOURCE: Final[dict[str, Option]] = CONNECTION | {
-    "path": Option(_text),
-    "subscribe": Option(_names),
-    "subscribePattern": Option(_pattern),
-    "assign": Option(_assigned),
-    "startingOffsets": Option(_offsets),
-    "endingOffsets": Option(_offsets),
-    "startingTimestamp": Option(_time_ms),
-    "endingTimestamp": Option(_time_ms),
-    "startingOffsetsByTimestamp": Option(_queue_numbers),
-    "endingOffsetsByTimestamp": Option(_queue_numbers),
-    "startingOffsetsByTimestampStrategy": Option(_one_of("error", "latest"), "error"),
-    "failOnDataLoss": Option(_boolean, True),
-    "failOnNoMatch": Option(_boolean, False),
-    "maxOffsetsPerTrigger": Option(_positive),
-    "minOffsetsPerTrigger": Option(_positive),
-    "maxTriggerDelay": Option(_duration_ms, 15 * 60_000),
-    "availableNow": Option(_boolean),
-    "minPartitions": Option(_positive),
-    "maxRecordsPerPartition": Option(_positive),
-    "includeHeaders": Option(_boolean, False),
-    "groupId": Option(_text),
-    "commitOffsets": Option(_boolean, True),
-    "tags": Option(_text),
-    "sql": Option(_text),
-    "columns": Option(_columns, DEFAULT_COLUMNS),
-    "pushdown": Option(_boolean),  # by default where Spark hands filters over
-    "catalog": Option(_one_of("topics", "table")),  # used by TopicCatalog.java, not by people
-    "splitBytes": Option(_positive, 128 * 1024 * 1024),
-    "sealedOnly": Option(_boolean, False),
-    "history": Option(_text),
+    "path": Option(parse_text),
+    "subscribe": Option(parse_names),
+    "subscribePattern": Option(parse_pattern),
+    "assign": Option(parse_assigned),
+    "startingOffsets": Option(parse_offsets),
+    "endingOffsets": Option(parse_offsets),
+    "startingTimestamp": Option(parse_time_ms),
+    "endingTimestamp": Option(parse_time_ms),
+    "startingOffsetsByTimestamp": Option(parse_queue_numbers),
+    "endingOffsetsByTimestamp": Option(parse_queue_numbers),
+    "startingOffsetsByTimestampStrategy": Option(one_of("error", "latest"), "error"),
+    "failOnDataLoss": Option(parse_boolean, True),
+    "failOnNoMatch": Option(parse_boolean, False),
+    "maxOffsetsPerTrigger": Option(parse_positive),
+    "minOffsetsPerTrigger": Option(parse_positive),
+    "maxTriggerDelay": Option(parse_duration_ms, 15 * 60_000),
+    "availableNow": Option(parse_boolean),
+    "minPartitions": Option(parse_positive),
+    "maxRecordsPerPartition": Option(parse_positive),
+    "includeHeaders": Option(parse_boolean, False),
+    "groupId": Option(parse_text),
+    "commitOffsets": Option(parse_boolean, True),
+    "tags": Option(parse_text),
+    "sql": Option(parse_text),
+    "columns": Option(parse_columns, DEFAULT_COLUMNS),
+    "pushdown": Option(parse_boolean),  # by default where Spark hands filters over
+    "catalog": Option(one_of("topics", "table")),  # used by TopicCatalog.java, not by people
+    "splitBytes": Option(parse_positive, 128 * 1024 * 1024),
+    "sealedOnly": Option(parse_boolean, False),
+    "history": Option(parse_text),
 }
 SINK: Final[dict[str, Option]] = CONNECTION | {
-    "topic": Option(_text),
-    "deliveryGuarantee": Option(_one_of("at-least-once", "exactly-once"), "at-least-once"),
-    "producerGroup": Option(_text, "spark-aerobee"),
-    "maxBatchBytes": Option(_positive, 1024 * 1024),
-    "rowsPerSecond": Option(_positive),
-    "preparedTimeout": Option(_duration_ms, 24 * 3_600_000),
-    "txnAppId": Option(_query_id),
-    "txnVersion": Option(_count),
+    "topic": Option(parse_text),
+    "deliveryGuarantee": Option(one_of("at-least-once", "exactly-once"), "at-least-once"),
+    "producerGroup": Option(parse_text, "spark-aerobee"),
+    "maxBatchBytes": Option(parse_positive, 1024 * 1024),
+    "rowsPerSecond": Option(parse_positive),
+    "preparedTimeout": Option(parse_duration_ms, 24 * 3_600_000),
+    "txnAppId": Option(parse_query_id),
+    "txnVersion": Option(parse_count),
 }
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname", "__query_id__"))

@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from aerobee.pipeline.options import EARLIEST, LATEST, OptionError, Options, no_match
+from aerobee.pipeline.option_values import EARLIEST, LATEST
+from aerobee.pipeline.options import OptionError, Options, no_match
 from aerobee.pipeline.wire import Cluster, Link, Unreachable, checked
 from aerobee.protocol.files.record_layout import HEAD_V4_SIZE, store_timestamp
 from aerobee.protocol.names import is_system_topic
