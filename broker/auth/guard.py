@@ -19,16 +19,8 @@ from aerobee.broker.auth.model import (
     AccessError,
     Verdict,
 )
-from aerobee.broker.auth.permissions import (
-    ADMINISTRATIVE,
-    ROWS,
-    Ask,
-    Asked,
-    Level,
-    Row,
-    TopicOfRecord,
-    missing_rows,
-)
+from aerobee.broker.auth.needs import Ask, Asked, TopicOfRecord
+from aerobee.broker.auth.permissions import ADMINISTRATIVE, ROWS, Level, Row, missing_rows
 from aerobee.broker.auth.signature import is_signed_by
 from aerobee.broker.auth.verdicts import (
     BAD_SIGNATURE,

@@ -1,63 +1,30 @@
 """What each request needs: one table, and a handler without a row in it stops the start.
 
-A row is OPEN (anybody), SIGNED (any user), SUPER, or what the user must be allowed to do: each need
-names resources of the request by an ext field, by its body, or by the stored record that it points
-to. Names of retry and dead-letter topics stand for their group. docs/security.md shows the table.
+A row is OPEN (anybody), SIGNED (any user), SUPER, or needs (see `needs`), all of which must be met.
+docs/security.md shows the table.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-from aerobee.broker.auth.model import (
-    CLUSTER,
-    CREATE,
-    DELETE,
-    GET,
-    GROUP,
-    PUB,
-    SUB,
-    TOPIC,
-    UPDATE,
-    Resource,
-)
-from aerobee.broker.base.resource_names import may_be_sent_to
-from aerobee.broker.services.clients.heartbeats import parse_heartbeat
-from aerobee.broker.services.redelivery.put_again import message_at
-from aerobee.broker.store.message_store import MessageStore
-from aerobee.protocol.files.ids import parse_offset_message_id
-from aerobee.protocol.files.properties import REAL_TOPIC
-from aerobee.protocol.json import fastjson
-from aerobee.protocol.names import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    TEMPLATE_TOPIC,
-    TRACE_DATA_PREFIX,
-    TRACE_TOPIC,
+from aerobee.broker.auth.model import CREATE, DELETE, GET, PUB, SUB, UPDATE
+from aerobee.broker.auth.needs import (
+    Need,
+    body_names,
+    chunks_of_commit,
+    cluster,
+    group,
+    group_if_named,
+    heartbeat,
+    record_at_offset,
+    record_by_id,
+    record_of_transaction,
+    topic,
+    topic_if_named,
+    topic_or_cluster,
 )
 from aerobee.protocol.wire.codes import RequestCode
-from aerobee.protocol.wire.command import Command
-from aerobee.protocol.wire.headers import Header, Int64, decode_ext
-
-TopicOfRecord = Callable[[int], str | None]  # the topic of the record at a physical offset
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request, and what is needed to see which resources it names."""
-
-    command: Command
-    cluster: str
-    topic_of_record: TopicOfRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One resource, and the actions of which the user must have one."""
-
-    resource: Resource
-    actions: frozenset[str]
 
 
 class Level(Enum):
@@ -68,142 +35,7 @@ class Level(Enum):
     SUPER = "super"
 
 
-Need = Callable[[Asked], Iterator[Ask]]
 Row = Level | tuple[Need, ...]
-
-
-def of_topic(name: str, *actions: str) -> Ask:
-    """A topic; those of retries and dead letters are their group's, and only to be consumed."""
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-        if name.startswith(prefix):
-            wanted = {SUB if action == PUB else action for action in actions}
-            return Ask(Resource(GROUP, name.removeprefix(prefix)), frozenset(wanted))
-    return Ask(Resource(TOPIC, name), frozenset(actions))
-
-
-def of_group(name: str, *actions: str) -> Ask:
-    return Ask(Resource(GROUP, name), frozenset(actions))
-
-
-def is_trace(topic: str) -> bool:
-    return topic == TRACE_TOPIC or topic.startswith(TRACE_DATA_PREFIX)
-
-
-def is_kept_by_broker(topic: str) -> bool:
-    """Whether messages of all topics pass through it: super users only."""
-    return topic == TEMPLATE_TOPIC or not may_be_sent_to(topic)
-
-
-# --- needs
-
-
-def topic(field: str, *actions: str) -> Need:
-    """The topic that an ext field names; without the field a topic that has no name."""
-    return lambda asked: iter((of_topic(asked.command.ext.get(field, ""), *actions),))
-
-
-def group(field: str, *actions: str) -> Need:
-    return lambda asked: iter((of_group(asked.command.ext.get(field, ""), *actions),))
-
-
-def topic_if_named(field: str, *actions: str) -> Need:
-    return lambda asked: topic(field, *actions)(asked) if asked.command.ext.get(field) else iter(())
-
-
-def group_if_named(field: str, *actions: str) -> Need:
-    return lambda asked: group(field, *actions)(asked) if asked.command.ext.get(field) else iter(())
-
-
-def cluster(*actions: str) -> Need:
-    return lambda asked: iter((Ask(Resource(CLUSTER, asked.cluster), frozenset(actions)),))
-
-
-def topic_or_cluster(field: str, *actions: str) -> Need:
-    """A topic, or the whole cluster where none is named."""
-    return lambda asked: (
-        topic(field, *actions)(asked) if asked.command.ext.get(field) else cluster(*actions)(asked)
-    )
-
-
-class _AtOffset(Header):
-    offset: Int64
-
-
-class _AtCommitLogOffset(Header):
-    commit_log_offset: Int64
-
-
-def record_at_offset(*actions: str) -> Need:
-    """The topic of the record that `offset` points to, whatever the request says of it."""
-    return lambda asked: _record(asked, decode_ext(asked.command.ext, _AtOffset).offset, actions)
-
-
-def record_of_transaction(asked: Asked) -> Iterator[Ask]:
-    fields = decode_ext(asked.command.ext, _AtCommitLogOffset)
-    return _record(asked, fields.commit_log_offset, (PUB,))
-
-
-def record_by_id(*actions: str) -> Need:
-    def asks(asked: Asked) -> Iterator[Ask]:
-        try:
-            _, offset = parse_offset_message_id(asked.command.ext.get("msgId", ""))
-        except ValueError:
-            return iter(())  # the handler says what is wrong
-        return _record(asked, offset, actions)
-
-    return asks
-
-
-def _record(asked: Asked, offset: int, actions: tuple[str, ...]) -> Iterator[Ask]:
-    """Where there is no record nothing can be read: the handler says so."""
-    name = asked.topic_of_record(offset)
-    if name is not None:
-        yield of_topic(name, *actions)
-
-
-def heartbeat(asked: Asked) -> Iterator[Ask]:
-    """Every group and topic that the client wants to consume."""
-    for consumer in parse_heartbeat(asked.command.body).consumers:
-        yield of_group(consumer.group, SUB)
-        for subscription in consumer.subscriptions:
-            yield of_topic(subscription.topic, SUB)
-
-
-def body_names(
-    topic_key: str = "", group_key: str = "", list_key: str = "", *, actions: tuple[str, ...]
-) -> Need:
-    """Names in a JSON body, or in each object of a list in it."""
-
-    def asks(asked: Asked) -> Iterator[Ask]:
-        body = _body(asked)
-        entries = body.get(list_key) if list_key else [body]
-        for entry in entries if isinstance(entries, list) else ():
-            if isinstance(entry, dict):
-                if topic_key:
-                    yield of_topic(str(entry.get(topic_key) or ""), *actions)
-                if group_key:
-                    yield of_group(str(entry.get(group_key) or ""), *actions)
-
-    return asks
-
-
-def chunks_of_commit(asked: Asked) -> Iterator[Ask]:
-    """The topics of the prepared rows that SINK_COMMIT publishes."""
-    rows = _body(asked).get("chunks")
-    for row in rows if isinstance(rows, list) else ():
-        try:
-            offset = int(row[3])
-        except (TypeError, ValueError, LookupError):
-            continue  # the handler refuses it
-        yield from _record(asked, offset, (PUB,))
-
-
-def _body(asked: Asked) -> Mapping[Any, Any]:
-    value = fastjson.loads(asked.command.body) if asked.command.body else {}
-    return value if isinstance(value, dict) else {}
-
-
-# --- the table
 
 _OPEN, _SIGNED, _SUPER = Level.OPEN, Level.SIGNED, Level.SUPER
 _PULL: Final = (topic("topic", SUB), group("consumerGroup", SUB))
@@ -384,17 +216,3 @@ ADMINISTRATIVE: Final = frozenset(
 def missing_rows(codes: Iterable[int]) -> list[int]:
     """Request codes without a row."""
     return sorted(int(code) for code in codes if code not in ROWS)
-
-
-def topics_of_records(store: MessageStore) -> TopicOfRecord:
-    """The topic of a stored record; of one that the broker keeps for later, where it goes to."""
-
-    def topic_at(physical_offset: int) -> str | None:
-        message = message_at(store, physical_offset) if physical_offset >= 0 else None
-        if message is None:
-            return None
-        if may_be_sent_to(message.topic):
-            return message.topic
-        return message.property(REAL_TOPIC) or message.topic
-
-    return topic_at

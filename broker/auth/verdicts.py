@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from aerobee.broker.auth.model import PUB, SUB, TOPIC, Resource, User, Verdict, decide
-from aerobee.broker.auth.permissions import Ask, is_kept_by_broker, is_trace, of_group, of_topic
+from aerobee.broker.auth.needs import Ask, is_kept_by_broker, is_trace, of_group, of_topic
 from aerobee.broker.base.refused import Refused
 from aerobee.protocol.wire.codes import ResponseCode
 

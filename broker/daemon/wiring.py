@@ -6,7 +6,7 @@ from functools import partial
 
 from aerobee.broker.auth.book import FILE_NAME, AccessBook
 from aerobee.broker.auth.guard import Guard
-from aerobee.broker.auth.permissions import topics_of_records
+from aerobee.broker.auth.needs import topics_of_records
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.daemon.keepers import add_keepers
