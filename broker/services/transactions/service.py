@@ -8,11 +8,10 @@ transaction is open as long as its root is in `_open`, whichever copy a producer
 end finds it closed: it is delivered once.
 """
 
-from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -22,17 +21,16 @@ from aerobee.broker.services.put_hooks import PutHooks
 from aerobee.broker.services.redelivery import put_again
 from aerobee.broker.services.topics.table import Topics
 from aerobee.broker.services.transactions.counts import EndCounts
+from aerobee.broker.services.transactions.log_reads import half_of_last_commit, queue_messages
 from aerobee.broker.services.transactions.ops import QUEUE_ID, op_message, op_offsets, root_of
-from aerobee.broker.store.results import PutResult, ReadStatus
+from aerobee.broker.store.results import PutResult
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     Message,
     StoredMessage,
-    decode_records,
 )
-from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.names import (
     TRANSACTION_GIVEN_UP_TOPIC,
     TRANSACTION_GROUP,
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("aerobee.transactions")
 
-_READ_COUNT: Final = 512
-_READ_BYTES: Final = 4 << 20
 Put = Callable[[Sequence[Message]], list[PutResult]]
 
 
@@ -226,7 +222,7 @@ class Transactions:
             return False
         self._read = self._start_offset(TRANSACTION_HALF_TOPIC)
         op_start = self._start_offset(TRANSACTION_OP_TOPIC)
-        for op in self._records(TRANSACTION_OP_TOPIC, op_start):
+        for op in queue_messages(self._store, TRANSACTION_OP_TOPIC, op_start):
             ended = [offset for offset in op_offsets(op.body) if offset >= self._read]
             self._done.update(ended)
             self._ops.append((op.queue_offset, max(ended, default=-1)))
@@ -237,40 +233,10 @@ class Transactions:
         return True
 
     def _mend_last_end(self) -> None:
-        """A crash between a committed message and its op left the message last in the log."""
-        for topic, queue_ids in self._store.queues().items():
-            for queue_id in queue_ids:
-                entry = self._last_entry(topic, queue_id)
-                if entry is None or entry[0] + entry[1] != self._prepared_at:
-                    continue
-                message = put_again.message_at(self._store, entry[0], entry[1])
-                if message is not None:
-                    self._end_if_delivered(message)
-                return
-
-    def _last_entry(self, topic: str, queue_id: int) -> tuple[int, int, int] | None:
-        """The last of a queue that was there at the start."""
-        offsets = range(
-            self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-        )
-
-        def is_newer(queue_offset: int) -> bool:
-            entry = self._store.queue_entry(topic, queue_id, queue_offset)
-            return entry is not None and entry[0] >= self._prepared_at
-
-        last = offsets.start + bisect(offsets, False, key=is_newer) - 1
-        return self._store.queue_entry(topic, queue_id, last)
-
-    def _end_if_delivered(self, message: StoredMessage) -> None:
-        if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
-            return
-        half = put_again.message_at(self._store, message.prepared_transaction_offset)
-        if half is None or half.topic != TRANSACTION_HALF_TOPIC or half.body != message.body:
-            return
-        if half.property(props.UNIQ_KEY) != message.property(props.UNIQ_KEY):
-            return
-        newest = self._open.get(root_of(half))
-        if newest is not None:
+        """A crash between a committed message and its op: write the op now."""
+        half = half_of_last_commit(self._store, self._prepared_at)
+        newest = self._open.get(root_of(half)) if half is not None else None
+        if half is not None and newest is not None:
             self._close(root_of(half), newest, self._store.put([op_message(newest, half)])[0])
 
     def _start_offset(self, topic: str) -> int:
@@ -280,7 +246,7 @@ class Transactions:
 
     def read_halves(self) -> None:
         """Take in the half messages that came since the last time."""
-        for half in self._records(TRANSACTION_HALF_TOPIC, self._read):
+        for half in queue_messages(self._store, TRANSACTION_HALF_TOPIC, self._read):
             self._read = half.queue_offset + 1
             if half.queue_offset in self._done:
                 self._done.discard(half.queue_offset)
@@ -402,21 +368,3 @@ class Transactions:
         now = _Progress(self._store.max_physical_offset, half_offset, op_offset)
         if not self._progress or self._progress[-1][1:] != now[1:]:
             self._progress.append(now)
-
-    def _records(self, topic: str, queue_offset: int) -> Iterator[StoredMessage]:
-        """The messages of a queue from here to its end."""
-        while True:
-            found = self._store.read_queue(
-                topic, QUEUE_ID, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES
-            )
-            try:
-                read = self._store.read_cold(found)
-                yield from [each for piece in read for each in decode_records(piece)]
-            except CorruptRecord:
-                offsets = range(queue_offset, found.next_offset)
-                yield from put_again.sound_messages(self._store, topic, QUEUE_ID, offsets)
-            finally:
-                found.release()
-            if found.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):
-                return
-            queue_offset = found.next_offset

@@ -1,0 +1,78 @@
+"""What a start reads: the two queues of transactions, and the end of the log."""
+
+from bisect import bisect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from aerobee.broker.services.redelivery import put_again
+from aerobee.broker.services.transactions.ops import QUEUE_ID
+from aerobee.broker.store.results import ReadStatus
+from aerobee.protocol.files import properties as props
+from aerobee.protocol.files.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    StoredMessage,
+    decode_records,
+)
+from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.names import TRANSACTION_HALF_TOPIC
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.message_store import MessageStore
+
+_READ_COUNT: Final = 512
+_READ_BYTES: Final = 4 << 20
+
+
+def queue_messages(store: "MessageStore", topic: str, queue_offset: int) -> Iterator[StoredMessage]:
+    """The messages of a queue from here to its end."""
+    while True:
+        found = store.read_queue(topic, QUEUE_ID, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES)
+        try:
+            read = store.read_cold(found)
+            yield from [each for piece in read for each in decode_records(piece)]
+        except CorruptRecord:
+            offsets = range(queue_offset, found.next_offset)
+            yield from put_again.sound_messages(store, topic, QUEUE_ID, offsets)
+        finally:
+            found.release()
+        if found.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):
+            return
+        queue_offset = found.next_offset
+
+
+def half_of_last_commit(store: "MessageStore", log_end: int) -> StoredMessage | None:
+    """The half message of the committed message that was last in the log at the start, which ended
+    at `log_end`; None when another kind was last."""
+    for topic, queue_ids in store.queues().items():
+        for queue_id in queue_ids:
+            entry = _last_entry(store, topic, queue_id, log_end)
+            if entry is not None and entry[0] + entry[1] == log_end:
+                message = put_again.message_at(store, entry[0], entry[1])
+                return _half_of(store, message) if message is not None else None
+    return None
+
+
+def _last_entry(
+    store: "MessageStore", topic: str, queue_id: int, log_end: int
+) -> tuple[int, int, int] | None:
+    """The last of a queue that was there at the start."""
+    offsets = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
+
+    def is_newer(queue_offset: int) -> bool:
+        entry = store.queue_entry(topic, queue_id, queue_offset)
+        return entry is not None and entry[0] >= log_end
+
+    last = offsets.start + bisect(offsets, False, key=is_newer) - 1
+    return store.queue_entry(topic, queue_id, last)
+
+
+def _half_of(store: "MessageStore", message: StoredMessage) -> StoredMessage | None:
+    """The half message that this one delivers."""
+    if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
+        return None
+    half = put_again.message_at(store, message.prepared_transaction_offset)
+    if half is None or half.topic != TRANSACTION_HALF_TOPIC or half.body != message.body:
+        return None
+    is_same = half.property(props.UNIQ_KEY) == message.property(props.UNIQ_KEY)
+    return half if is_same else None
