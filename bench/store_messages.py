@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aerobee.broker.store.log.commitlog import Row
+from aerobee.broker.store.log.rows import Row
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.protocol.files.record import Message
 

@@ -32,8 +32,8 @@ from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.general_feed import ANSWERS_MAX, ANYTHING, NOTHING, PUT_OFF, GeneralFeed
 from aerobee.broker.net.outbox import JOIN_MAX, Part
 from aerobee.broker.net.requests import Dispatcher, failure_text, log_refusal
-from aerobee.broker.store.log.commitlog import EncodedRows, Row, message_of
 from aerobee.broker.store.log.facts import Facts
+from aerobee.broker.store.log.rows import EncodedRows, Row, message_of
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol.files import properties

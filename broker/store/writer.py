@@ -11,9 +11,10 @@ import structlog
 from aerobee.broker.store.base import StoreBase
 from aerobee.broker.store.dispatch.reput import Reput
 from aerobee.broker.store.durability.flush_log import LogFlush
-from aerobee.broker.store.log.commitlog import CommitLog, EncodedRows, LogFull, Row
+from aerobee.broker.store.log.commitlog import CommitLog, LogFull
 from aerobee.broker.store.log.facts import Fact, Facts, end_of_all, spread_of
 from aerobee.broker.store.log.limits import MessageLimits
+from aerobee.broker.store.log.rows import EncodedRows, Row
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import BatchPut, PutResult, PutStatus, Refusal, RefusedPut
 from aerobee.protocol.files.record import Message

@@ -20,8 +20,8 @@ from aerobee.broker.fast.compiled_path import CompiledPath, CutDecoder, rules
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.store.dispatch.dispatch_block import Derived
 from aerobee.broker.store.files.mapped_file import MappedFile
-from aerobee.broker.store.log.commitlog import EncodedRows
 from aerobee.broker.store.log.facts import Fact, Facts
+from aerobee.broker.store.log.rows import EncodedRows
 from aerobee.broker.store.reading.plain_read import Taken, take_compiled
 from aerobee.broker.store.results import BatchPut, PutStatus
 from aerobee.protocol.files.batch import encode_batch
