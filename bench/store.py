@@ -27,7 +27,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.durability.flush_queues import CHECKPOINT_BYTES
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from bench.machine import describe_machine

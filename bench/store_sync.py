@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import PutStatus
 from aerobee.broker.store.settings import StoreSettings

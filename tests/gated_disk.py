@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from typing import Any
 
-from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 
 
 class GatedFile:

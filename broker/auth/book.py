@@ -21,7 +21,8 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.config_files.json_file import load_json, save_private_json
 from aerobee.broker.settings import Settings
 from aerobee.broker.settings.access import InitialUser, InnerCredentials
-from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.real_disk import RealDisk
 
 log = structlog.get_logger("aerobee.access")
 

@@ -46,7 +46,8 @@ from aerobee.broker.net.tls import Tls
 from aerobee.broker.services.registration import Registrar
 from aerobee.broker.settings import Settings, load_settings
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.refusals import Cause
 
 if TYPE_CHECKING:

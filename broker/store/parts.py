@@ -16,7 +16,8 @@ from aerobee.broker.store.durability.checkpoint import CheckpointFile
 from aerobee.broker.store.durability.flush_log import LogFlush
 from aerobee.broker.store.durability.flush_queues import QueueFlush
 from aerobee.broker.store.durability.self_check import SelfCheck
-from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.allocate import FileMaker
 from aerobee.broker.store.log.commitlog import CommitLog

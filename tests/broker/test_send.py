@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker
-from aerobee.broker.store.files.disk import RealFile
+from aerobee.broker.store.files.real_disk import RealFile
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import encode_batch

@@ -18,7 +18,7 @@ from aerobee.broker.ha.controller_client import ControllerClient
 from aerobee.broker.ha.identity import FILE_NAME, Identity, given_id
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(180)]
 

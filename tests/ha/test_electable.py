@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.ha.electable import Electability, is_electable
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 
 SAVED: dict[str, object] = {"bootId": "k1", "electable": True}
 

@@ -30,7 +30,7 @@ from aerobee.broker.ha.wire import (
     encode_welcome,
 )
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.protocol.files.epoch_file import Epoch, decode_epochs, encode_epochs
 
 

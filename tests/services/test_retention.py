@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services.timers.moves_journal import Journal, Move
 from aerobee.broker.services.transactions.service import EndRequest
-from aerobee.broker.store.files.disk import DiskSpace, RealDisk
+from aerobee.broker.store.files.disk import DiskSpace
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.record import StoredMessage, decode_record

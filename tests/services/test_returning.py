@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from aerobee.broker.services.clients.returning import Returning
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 
 
 @pytest.fixture

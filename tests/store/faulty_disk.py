@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aerobee.broker.store.files.disk import DiskSpace, RealDisk, RealFile
+from aerobee.broker.store.files.disk import DiskSpace
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 
 # What is no call to the device, or has faults of its own here.
 FILE_CALLS: Final = (

@@ -20,8 +20,8 @@ from aerobee.broker.services.config_files import json_file
 from aerobee.broker.store.durability.flush_log import LogFlush
 from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.errors import StoreError
-from aerobee.broker.store.files.disk import RealDisk
 from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.index import key_search
 from aerobee.broker.store.index.index_file import IndexFile
 from aerobee.broker.store.log.commitlog import CommitLog

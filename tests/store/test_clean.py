@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.store.files.disk import DiskSpace, RealDisk
+from aerobee.broker.store.files.disk import DiskSpace
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import ReadStatus

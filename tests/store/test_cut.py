@@ -10,7 +10,8 @@ import pytest
 from crash.sim_disk import PowerLoss, SimDisk
 
 from aerobee.broker.base.clock import VirtualClock
-from aerobee.broker.store.files.disk import RealDisk, make_folder
+from aerobee.broker.store.files.disk import make_folder
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.verify import verify
 from aerobee.broker.store.message_store import MessageStore

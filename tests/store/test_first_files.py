@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.store.files.disk import RealFile
+from aerobee.broker.store.files.real_disk import RealFile
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.results import Arrival
 from aerobee.broker.store.settings import StoreSettings

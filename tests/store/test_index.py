@@ -11,8 +11,8 @@ import pytest
 from waiting import finish
 
 from aerobee.broker.compiled import hot
-from aerobee.broker.store.files.disk import RealDisk
 from aerobee.broker.store.files.mapped_file import MappedFile, MappingCounters
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.index.index_file import IndexFile
 from aerobee.protocol.files.index_layout import index_file_size
 from aerobee.protocol.files.java_hash import index_hash, java_hash

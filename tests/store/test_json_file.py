@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.services.config_files.json_file import load_json, save_json
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 
 
 def test_what_is_saved_is_loaded_with_its_integer_keys(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.store.files.disk import RealDisk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.verify import verify
 

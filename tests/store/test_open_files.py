@@ -18,8 +18,8 @@ import pytest
 
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files import open_files
-from aerobee.broker.store.files.disk import RealDisk, RealFile
 from aerobee.broker.store.files.open_files import QUEUE_FILES, allowed
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.stat import stat
 from aerobee.broker.store.inspect.verify import verify

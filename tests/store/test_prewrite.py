@@ -13,7 +13,7 @@ import structlog
 from waiting import until
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 from aerobee.broker.store.log import prewrite
 from aerobee.broker.store.log.prewrite import CHUNK, PAUSE_S, WINDOW, Prewriter
 from aerobee.broker.store.message_store import MessageStore

@@ -11,7 +11,7 @@ import pytest
 from waiting import finish
 
 from aerobee.broker.store.errors import StoreError, WrongFileSize
-from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.verify import verify
 from aerobee.broker.store.message_store import MessageStore

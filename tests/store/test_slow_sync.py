@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.store.files import disk
-from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.files import real_disk
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 
 PATIENCE_S = 5.0
 
@@ -35,7 +35,7 @@ class SlowSync:
 @pytest.fixture
 def slow_sync(monkeypatch: pytest.MonkeyPatch) -> SlowSync:
     slow = SlowSync()
-    monkeypatch.setattr(disk, "data_sync", slow)
+    monkeypatch.setattr(real_disk, "data_sync", slow)
     return slow
 
 

@@ -17,8 +17,8 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.compiled import hot
 from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.durability.sync_thread import SyncThread
-from aerobee.broker.store.files.disk import RealDisk, RealFile
 from aerobee.broker.store.files.mapped_file import MappedFile, MappingCounters
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 from aerobee.broker.store.results import PutStatus
 from store.conftest import OpenStore, message
 

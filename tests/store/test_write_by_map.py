@@ -15,7 +15,8 @@ from waiting import until
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.files import system_calls
-from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 

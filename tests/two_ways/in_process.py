@@ -17,7 +17,7 @@ from aerobee.broker.net.connection import Connection, Feed, Limits
 from aerobee.broker.net.outbox import Part
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.settings import Settings
-from aerobee.broker.store.files.disk import RealDisk, RealFile
+from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 from aerobee.broker.store.reading.plain_read import take
 from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import PutStatus

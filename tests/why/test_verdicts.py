@@ -7,7 +7,7 @@ import pytest
 from waiting import until
 
 from aerobee import ConsumerOptions, Misuse, Verdict, Why, WhyVerdict
-from aerobee.broker.store.files.disk import RealFile
+from aerobee.broker.store.files.real_disk import RealFile
 from aerobee.testing import EmbeddedBroker
 
 

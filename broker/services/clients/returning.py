@@ -16,7 +16,8 @@ from typing import Final
 import structlog
 
 from aerobee.broker.services.config_files.json_file import load_json, save_json
-from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.real_disk import RealDisk
 
 log = structlog.get_logger("aerobee.clients")
 

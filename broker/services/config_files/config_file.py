@@ -11,7 +11,8 @@ from typing import Any, Final
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.reports import Reports
 from aerobee.broker.services.config_files.json_file import load_json, save_json
-from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.real_disk import RealDisk
 
 _QUIET_S: Final = 0.2
 _RETRY_S: Final = 2.0

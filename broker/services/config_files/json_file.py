@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import structlog
 
-from aerobee.broker.store.files.disk import Disk, RealDisk, make_folder
+from aerobee.broker.store.files.disk import Disk, make_folder
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.protocol.files.config_seal import is_broken, seal, without_seal
 from aerobee.protocol.json import fastjson
 

@@ -33,7 +33,8 @@ from aerobee.broker.services.config_files.table_text import (
     made_by,
     whole_slices,
 )
-from aerobee.broker.store.files.disk import Disk, RealDisk
+from aerobee.broker.store.files.disk import Disk
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.protocol.files.config_journal import Change, Path, base_of
 from aerobee.protocol.files.config_seal import seal
 

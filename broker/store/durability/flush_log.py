@@ -22,8 +22,8 @@ from aerobee.broker.store.durability.group_commit import GroupCommit
 from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.durability.sync_thread import SyncThread
 from aerobee.broker.store.durability.waiters import Waiters
-from aerobee.broker.store.files.disk import RealDisk
 from aerobee.broker.store.files.mapped_file import PAGE
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.prewrite import Prewriter
 from aerobee.broker.store.results import DurableCallback, PutStatus

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from aerobee.broker.compiled import hot
 from aerobee.broker.store.durability.log_job import LogJob
-from aerobee.broker.store.files.disk import RealFile
+from aerobee.broker.store.files.real_disk import RealFile
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from aerobee.broker.store.errors import StoreError, StoreLocked
-from aerobee.broker.store.files import disk
+from aerobee.broker.store.files import real_disk
 from aerobee.broker.store.files.layout import Layout, parse_offset_name
 from aerobee.protocol.files.checkpoint import PAGE_SIZE, StoreCheckpoint, decode_checkpoint
 from aerobee.protocol.files.config_files import read_config
@@ -152,7 +152,7 @@ def open_directory(root: str, commitlog: str = "") -> RestStore:
 
 
 def _names(folder: str) -> list[str]:
-    return disk.RealDisk().listdir(folder) if os.path.isdir(folder) else []
+    return real_disk.RealDisk().listdir(folder) if os.path.isdir(folder) else []
 
 
 def _queue_folders(folder: str) -> Iterator[tuple[QueueKey, str]]:
@@ -194,7 +194,7 @@ def _stream(folder: str, store: RestStore) -> list[RestFile]:
 def kept_at_rest(root: str) -> Iterator[None]:
     """Hold the directory while the block lasts, or StoreLocked when a broker has it."""
     path = os.path.realpath(os.path.join(os.path.expanduser(root), "lock"))
-    if path in disk._locked_here:
+    if path in real_disk.locked_here:
         raise _locked(root)
     if not os.path.exists(path):
         yield
@@ -203,7 +203,7 @@ def kept_at_rest(root: str) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
-            if error.errno in disk.HELD_BY_ANOTHER:
+            if error.errno in real_disk.HELD_BY_ANOTHER:
                 raise _locked(root) from error
             raise StoreError(f"{path} cannot be locked ({error}): look at a copy") from error
         yield
