@@ -6,7 +6,6 @@ The core is synchronous: a put appends without waiting for anything (`writer`).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 
 from aerobee.broker.base.clock import Clock
@@ -16,19 +15,18 @@ from aerobee.broker.store.index.key_search import Search, search_key
 from aerobee.broker.store.lifecycle import Lifecycle
 from aerobee.broker.store.parts import FOREVER, build_parts
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.reading.log_tail import LogTail, find_log_tail
 from aerobee.broker.store.recovery.recovery import Progress
 from aerobee.broker.store.results import (
     ArrivalListener,
     Boundary,
     DurableCallback,
-    LogTail,
     PutStatus,
     ReadResult,
 )
 from aerobee.broker.store.retention.keepers import Keeper
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.broker.store.writer import Writer
-from aerobee.protocol.files.record_layout import BLANK_MAGIC, BLANK_SIZE, SIZE_AND_MAGIC
 
 WhenCopied = Callable[[int, DurableCallback], None]
 
@@ -234,44 +232,13 @@ class MessageStore:
             self.reput.catch_up()
         return queue
 
-    def last_entry(self, before: int = FOREVER) -> tuple[int, int] | None:
-        """Where the newest record stands that is in a queue and begins before this offset, and its
-        size."""
-        newest: tuple[int, int] | None = None
-        for queue in self.queue_table:
-            low, high = queue.min_offset, queue.max_offset
-            if high > low and queue.max_physical_offset > before:
-                numbers = range(low, high)
-                high = low + bisect_left(numbers, before, key=lambda n: self._place(queue, n))
-            entry = queue.entry(high - 1) if high > low else None
-            if entry is not None and (newest is None or entry[0] > newest[0]):
-                newest = entry[:2]
-        return newest
-
     def log_tail(self, before: int = FOREVER) -> LogTail:
         """How the log ends, or what of it begins before this offset."""
-        record, blank_at = self.last_entry(before), None
-        position = max(sum(record) if record else 0, self.min_physical_offset)
-        while position < min(before, self.max_physical_offset):
-            head = self.read_log(position, BLANK_SIZE)
-            size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_SIZE else (0, 0)
-            if size <= 0:
-                break
-            if magic == BLANK_MAGIC:
-                blank_at = position
-            else:
-                record, blank_at = (position, size), None
-            position += size
-        return LogTail(record, blank_at, position)
-
-    def _place(self, queue: ConsumeQueue, number: int) -> int:
-        entry = queue.entry(number)
-        return entry[0] if entry is not None else 0
+        return find_log_tail(self.commit_log, self.queue_table, before)
 
     def read_log(self, physical_offset: int, size: int) -> bytes:
         """Bytes of one file of the log, as far as it has them."""
-        file = self.commit_log.find_readable(physical_offset)
-        return b"" if file is None else file.read(physical_offset - file.start, size)
+        return self.commit_log.read(physical_offset, size)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queue_table.get(topic, queue_id)

@@ -207,11 +207,3 @@ class StoreStats:
 
 DurableCallback = Callable[[PutStatus], None]
 ArrivalListener = Callable[[list[Arrival]], None]
-
-
-class LogTail(NamedTuple):
-    """The newest of a log: also what is in no queue, or not yet."""
-
-    record: tuple[int, int] | None  # where it stands, and its size
-    blank_at: int | None  # the end of a file behind it
-    end: int

@@ -25,6 +25,7 @@ from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.index import key_search
 from aerobee.broker.store.index.index_file import IndexFile
 from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.queues import queue_start
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.reading.read import Reader
 from aerobee.broker.store.recovery import queue_end, recovery
@@ -145,12 +146,12 @@ def pool_before_the_disk(patch: Patch) -> None:
 def look_into_an_empty_file(patch: Patch) -> None:
     """#9728: the first entry of the last file is read though there is none."""
 
-    def correct(self: ConsumeQueue, min_physical_offset: int) -> None:
-        last = self.files.last
+    def correct(queue: ConsumeQueue, min_physical_offset: int) -> None:
+        last = queue.files.last
         if last is not None:
-            ENTRY.unpack(self.entries(last.start // 20, 1))
+            ENTRY.unpack(queue.entries(last.start // 20, 1))
 
-    patch.setattr(ConsumeQueue, "correct_min_offset", correct)
+    patch.setattr(queue_start, "correct_min_offset", correct)
 
 
 def keep_the_begin(patch: Patch) -> None:
@@ -167,7 +168,7 @@ def keep_the_begin(patch: Patch) -> None:
 
 def correct_only_after_a_removal(patch: Patch) -> None:
     """#8753: a queue that loses no file keeps its begin."""
-    patch.setattr(ConsumeQueue, "begins_before", lambda self, offset: False)
+    patch.setattr(queue_start, "begins_before", lambda queue, offset: False)
 
 
 def _dropping(patch: Patch, choose: Callable[[tuple[int, ...]], tuple[int, ...]]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
-from aerobee.broker.store.queues.consume_queue import ConsumeQueue, last_entry_of
+from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.queues.queue_start import last_entry_of
 from aerobee.protocol.files.queue_entry import BLANK_ENTRY_SIZE, ENTRY_SIZE
 from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import check_record

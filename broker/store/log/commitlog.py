@@ -357,6 +357,11 @@ class CommitLog:
             return None
         return file
 
+    def read(self, physical_offset: int, size: int) -> bytes:
+        """Bytes of one file, as far as it has them."""
+        file = self.find_readable(physical_offset)
+        return b"" if file is None else file.read(physical_offset - file.start, size)
+
 
 def _up_to_first_timed(rows: list[Row]) -> list[Row]:
     """Store times never go back, so that they can be searched. Those of delayed messages follow

@@ -35,13 +35,6 @@ ALLOCATION_CHUNK: Final = 64 * 1024
 KEPT_MAX: Final = 32 * ENTRY_SIZE  # bytes that a queue keeps in memory before it writes them
 
 
-def last_entry_of(file: MappedFile) -> tuple[int, int]:
-    """Physical offset and size of the last entry that a full file has."""
-    position = file.size - file.size % ENTRY_SIZE - ENTRY_SIZE
-    physical_offset, size, _ = ENTRY.unpack(file.read(position, ENTRY_SIZE))
-    return physical_offset, size
-
-
 class ConsumeQueue:
     __slots__ = (
         "assigned",
@@ -366,41 +359,6 @@ class ConsumeQueue:
     def last_physical_end(self) -> int:
         last = self.entry(self.max_offset - 1) if self.max_offset else None
         return last[0] + last[1] if last else -1
-
-    def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Let the queue begin at its first entry whose record the log still has."""
-        files = self.files.files
-        low = (
-            max(self.min_offset, self.files.min_offset // ENTRY_SIZE) if files else self.max_offset
-        )
-        high = self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            entry = self.entries(middle, 1)
-            physical_offset, size, _ = ENTRY.unpack(entry) if entry else (0, BLANK_ENTRY_SIZE, 0)
-            if size == BLANK_ENTRY_SIZE or physical_offset < min_physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        self.min_offset = low
-
-    def is_file_expired(self, min_physical_offset: int) -> bool:
-        """Whether all entries of the first file point below what the log still has."""
-        physical_offset, size = last_entry_of(self.files.files[0])
-        return size == BLANK_ENTRY_SIZE or physical_offset < min_physical_offset
-
-    def ext_begin(self) -> int:
-        """The byte of the first unit that an entry still points to; 0 when none is known."""
-        first = self.entries(self.min_offset, 1)
-        code = ENTRY.unpack(first)[2] if first else 0
-        return code + (1 << 63) if is_address(code) else 0
-
-    def begins_before(self, min_physical_offset: int) -> bool:
-        """Whether the first entry points to a record that the log no longer has."""
-        if self.min_offset >= self.max_offset:
-            return False
-        first = self.entry(self.min_offset)
-        return first is None or first[0] < min_physical_offset
 
     def unflushed(self, least_pages: int) -> list[MappedFile]:
         """The files to sync, if at least this many pages wait (0: any byte)."""

@@ -17,6 +17,7 @@ from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.queues import queue_start
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.recovery.log_scan import FOREVER, LogScan
 from aerobee.broker.store.recovery.plan import (
@@ -174,7 +175,7 @@ class Recovery:
         while self._step_past_damage(self._log.max_offset):
             yield
         for queue in self._log.queues:
-            queue.correct_min_offset(self._log.files.min_offset)
+            queue_start.correct_min_offset(queue, self._log.files.min_offset)
 
     # -- index
 
@@ -358,4 +359,4 @@ class Recovery:
                 queue.assigned if self.no_space is not None else 0
             )  # numbers without entries yet
             queue.assigned = max(known, queue.max_offset)
-            queue.correct_min_offset(self._log.files.min_offset)
+            queue_start.correct_min_offset(queue, self._log.files.min_offset)

@@ -33,6 +33,7 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.commitlog import CommitLog
+from aerobee.broker.store.queues import queue_start
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.refusals import Cause, Refusals
 from aerobee.broker.store.retention.keepers import Keepers
@@ -284,12 +285,12 @@ class Clean:
 
 def _expired_of(queue: ConsumeQueue, low: int) -> Iterator[Chosen]:
     """The files of one queue that point only to what the log, from `low` on, no longer has."""
-    if queue.begins_before(low):
-        queue.correct_min_offset(low)
-    yield from _taken_out(queue.files, partial(queue.is_file_expired, low))
+    if queue_start.begins_before(queue, low):
+        queue_start.correct_min_offset(queue, low)
+    yield from _taken_out(queue.files, partial(queue_start.is_file_expired, queue, low))
     if queue.ext is not None and len(queue.ext.files.files) > 1:
         units = queue.ext.files
-        yield from _taken_out(units, partial(_first_ends_by, units, queue.ext_begin()))
+        yield from _taken_out(units, partial(_first_ends_by, units, queue_start.ext_begin(queue)))
 
 
 def _taken_out(files: MappedFileQueue, first_may_go: Callable[[], bool]) -> Iterator[Chosen]:

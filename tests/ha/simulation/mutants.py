@@ -21,8 +21,8 @@ from aerobee.broker.ha.rejoin import Cut, Follow, LogState
 from aerobee.broker.ha.wire import FrameHead
 from aerobee.broker.store import opening
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.reading.log_tail import LogTail, last_entry
 from aerobee.broker.store.recovery.recovery import Recovery
-from aerobee.broker.store.results import LogTail
 from aerobee.protocol.files.epoch_file import Epoch
 from ha.simulation import pipe
 
@@ -157,7 +157,7 @@ def _no_compare(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def only_dispatched_messages_are_compared(patch: pytest.MonkeyPatch) -> None:
     def log_tail(self: MessageStore, before: int = 1 << 62) -> LogTail:
-        return LogTail(self.last_entry(before), None, before)
+        return LogTail(last_entry(self.queue_table, before), None, before)
 
     patch.setattr(MessageStore, "log_tail", log_tail)
 
