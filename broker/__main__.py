@@ -6,7 +6,7 @@ import sys
 from aerobee.broker.base.lean_import import lean_import
 
 with lean_import():
-    from aerobee.broker.daemon.app import main_broker, main_namesrv
+    from aerobee.broker.daemon.main import main_broker, main_namesrv
 
 
 def main() -> int:

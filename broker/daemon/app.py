@@ -5,7 +5,6 @@ The daemon and the broker inside a test are this same object; only the process a
 
 import asyncio
 import socket
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,34 +16,28 @@ from aerobee.broker.compiled import PATH
 from aerobee.broker.daemon.console_child import ConsoleChild, own_url
 from aerobee.broker.daemon.failover_wiring import ReplicaHere, id_of
 from aerobee.broker.daemon.metrics_port import MetricsPort, start_metrics
-from aerobee.broker.daemon.namesrv import AppNameServer
-from aerobee.broker.daemon.process import run_daemon
 from aerobee.broker.daemon.replication import Following, copies_of, in_sync_of, start_master
 from aerobee.broker.daemon.role_change import RoleChange
 from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.daemon.service_life import ServiceLife
 from aerobee.broker.daemon.store_settings import store_settings
-from aerobee.broker.daemon.wiring import Front, make_broker, make_front
-from aerobee.broker.fast.choice import HotFeed
+from aerobee.broker.daemon.wiring import Front, make_broker, make_front, make_server
 from aerobee.broker.ha.copies import Copies
 from aerobee.broker.ha.in_sync import InSync
 from aerobee.broker.ha.master_links import MasterLinks
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.addresses import join
-from aerobee.broker.net.connection import Connection, Feed
 from aerobee.broker.net.listening import (
     StartError,
-    limits_of,
     open_broker_sockets,
     open_name_service_socket,
     open_replication_socket,
-    quotas_of,
     tls_of,
 )
 from aerobee.broker.net.server import Server
 from aerobee.broker.net.tls import Tls
 from aerobee.broker.services.registration import Registrar
-from aerobee.broker.settings import Settings, load_settings
+from aerobee.broker.settings import Settings
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.files.real_disk import RealDisk
@@ -56,17 +49,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.app")
 
 LAST_COPIES_S: Final = 2.0  # at a stop, for slaves to get what they lack
-
-
-def main_broker(config: str | None, sets: Sequence[str]) -> int:
-    """`aerobee broker`; the exit code."""
-    return run_daemon(AppBroker, partial(load_settings, config, sets))
-
-
-def main_namesrv(config: str | None, sets: Sequence[str]) -> int:
-    """`aerobee namesrv`; the exit code."""
-    meant = {"listenPort": "namesrvListenPort"}  # what a namesrv.conf of Apache's calls it
-    return run_daemon(AppNameServer, partial(load_settings, config, sets, meant=meant))
 
 
 class StartGivenUp(StoreError):
@@ -254,24 +236,7 @@ class AppBroker:
         broker, settings = self.broker, self.settings
         self._listeners_before = list(settings.listeners)
         front = self._front = make_front(broker)
-        limits = limits_of(settings)
-        holds = broker.long_polling
-        quotas = quotas_of(settings, self.clock, lambda each: each.waiting + holds.held_by(each))
-
-        def feed(connection: Connection) -> Feed:
-            made = HotFeed(
-                connection, front.dispatcher, limits.frame_size_max, front.sends, front.pulls
-            )
-            return made if quotas is None else quotas.apply(made)
-
-        self._server = Server(
-            feed,
-            limits,
-            connections_max=settings.max_connections,
-            per_address_max=settings.max_connections_per_address,
-            turns=broker.turns,
-            tls=self._tls,
-        )
+        self._server = make_server(broker, front, self._tls)
         if self._tls is not None:
             self.life.spawn("certificates", self._tls.watch(self.clock))
         await self.life.start()

@@ -11,6 +11,7 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.daemon.keepers import add_keepers
 from aerobee.broker.daemon.store_settings import store_settings
+from aerobee.broker.fast.choice import HotFeed
 from aerobee.broker.handlers import (
     assignment,
     batch_sink,
@@ -41,7 +42,11 @@ from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.why import explain
 from aerobee.broker.net.addresses import Addresses
+from aerobee.broker.net.connection import Connection, Feed
+from aerobee.broker.net.listening import limits_of, quotas_of
 from aerobee.broker.net.requests import Dispatcher, Handler
+from aerobee.broker.net.server import Server
+from aerobee.broker.net.tls import Tls
 from aerobee.broker.services.batch_ledger import BatchLedger
 from aerobee.broker.services.clients.clients import Clients
 from aerobee.broker.services.clients.returning import Returning
@@ -223,3 +228,26 @@ def make_front(broker: Broker) -> Front:
     if broker.settings.is_slave:
         table = replication.refuse_as_slave(broker, table)
     return Front(Dispatcher(broker.guard.guarded(table), broker.latencies), sends, pulls)
+
+
+def make_server(broker: Broker, front: Front, tls: Tls | None) -> Server:
+    """The server of the broker's port: each connection feeds the hot path."""
+    settings = broker.settings
+    limits = limits_of(settings)
+    holds = broker.long_polling
+    quotas = quotas_of(settings, broker.clock, lambda each: each.waiting + holds.held_by(each))
+
+    def feed(connection: Connection) -> Feed:
+        made = HotFeed(
+            connection, front.dispatcher, limits.frame_size_max, front.sends, front.pulls
+        )
+        return made if quotas is None else quotas.apply(made)
+
+    return Server(
+        feed,
+        limits,
+        connections_max=settings.max_connections,
+        per_address_max=settings.max_connections_per_address,
+        turns=broker.turns,
+        tls=tls,
+    )

@@ -45,7 +45,7 @@ def broker(config: str | None, sets: tuple[str, ...]) -> int:
     from aerobee.broker.base.lean_import import lean_import
 
     with lean_import():
-        from aerobee.broker.daemon.app import main_broker
+        from aerobee.broker.daemon.main import main_broker
 
     return main_broker(config, list(sets))
 
@@ -57,7 +57,7 @@ def namesrv(config: str | None, sets: tuple[str, ...]) -> int:
     from aerobee.broker.base.lean_import import lean_import
 
     with lean_import():
-        from aerobee.broker.daemon.app import main_namesrv
+        from aerobee.broker.daemon.main import main_namesrv
 
     return main_namesrv(config, list(sets))
 
