@@ -1,4 +1,4 @@
-"""What the parts of a store stand on: settings, clock and disk, and what they count and report."""
+"""What all parts of a store share: settings, clock, disk, counters and reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class StoreBase:
     trusted_time: TrustedTime
 
     def fence(self, reason: str) -> None:
-        """Take no more puts, and tell the next start that the page cache is not to be trusted."""
+        """Refuse puts from now on, and record for the next start that the page cache cannot be
+        trusted."""
         self.refusals.set(Cause.SYNC_FAILED, reason)
         self.abort.mark_sync_failed()
 

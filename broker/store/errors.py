@@ -25,7 +25,7 @@ _REMEDIES: Final = {
 
 
 def is_no_space(error: BaseException | None) -> bool:
-    """Whether a disk or a quota is full: it works again as soon as somebody makes room."""
+    """Whether a disk or a quota is full: writes work again once space is freed."""
     return isinstance(error, OSError) and error.errno in NO_SPACE
 
 
@@ -36,7 +36,7 @@ def remedy_for(error: Exception, otherwise: str) -> str:
 
 
 class StoreError(Exception):
-    """The store cannot be opened or cannot go on; the text is meant for the operator."""
+    """The store cannot be opened or cannot continue; the text is meant for the operator."""
 
 
 class StoreLocked(StoreError):

@@ -11,7 +11,7 @@ log = structlog.get_logger("aerobee.store")
 
 
 class CheckpointFile:
-    """Written in place: all that the page says lies in its first sector."""
+    """Written in place: all its fields lie in the page's first sector."""
 
     __slots__ = ("_disk", "_file", "_path", "value")
 
@@ -30,7 +30,7 @@ class CheckpointFile:
                 )
                 page = b""
             self.value = decode_checkpoint(page)
-            if not self.value.trusted_ms:  # written by others: its own date is as good
+            if not self.value.trusted_ms:  # written by RocketMQ: use its timestamp
                 self.value.trusted_ms = self._disk.modified_ms(self._path)
         return self.value
 
@@ -43,7 +43,7 @@ class CheckpointFile:
                 exists = False
             file = self._disk.open(self._path) if exists else self._create()
             try:
-                # A page without a block is taken by a full disk, and refused when it is synced.
+                # On a full disk a write to an unallocated page succeeds, and its sync then fails.
                 file.allocate(0, PAGE_SIZE)
             except OSError:
                 file.close()

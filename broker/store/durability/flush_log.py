@@ -1,10 +1,10 @@
 """The commitlog's flush: group commit in SYNC_FLUSH, by time and pages in ASYNC_FLUSH.
 
 A flush has three parts: `prepare` notes what is to be synced, `sync` calls fdatasync (in a thread,
-or in place in a simulation), `complete` moves the positions on and answers those who wait. In
-SYNC_FLUSH jobs are made of what `ask` has published, in the thread or, where that is in C, on the
-loop; else of the log's positions. A sync that failed is never repeated: the kernel may have dropped
-the pages, so the log is fenced until a restart reads what is truly there.
+or in place in a simulation), `complete` advances the positions and answers the waiting puts. In
+SYNC_FLUSH jobs are made from what `ask` has published, in the thread or, with the thread in C, on
+the loop; in ASYNC_FLUSH from the log's positions. A failed sync is never retried: the kernel may
+have dropped the pages, so the log is fenced until a restart reads what is really on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLOW_MS: Final = 500
 
 
 class LogFlush:
-    """The syncs of the log, and those who wait for them."""
+    """Syncs the log and answers the puts that wait for it."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LogFlush:
         self.failed = False
         self.waiters = Waiters(base.clock, base.settings.sync_flush_timeout / 1000)
         self._last_thorough = base.clock.monotonic()
-        # The end and store time of what was put last, as one value: another thread reads it.
+        # End and store time of the last put, as one value: another thread reads it.
         self._asked = (0, 0)
         self._taken = 0  # the end of the newest job of the thread
         self._commit: GroupCommit[LogJob] | SyncThread | None = None
@@ -71,11 +71,11 @@ class LogFlush:
             callback(PutStatus.PUT_OK)
         else:
             self.waiters.add(end, callback)
-            if end > self._asked[0]:  # its put has not asked for it already
+            if end > self._asked[0]:  # not yet requested by its put
                 self.ask(end)
 
     def ask(self, end: int) -> None:
-        """SYNC_FLUSH: all up to here is put and shall be synced, whether anybody waits or not."""
+        """SYNC_FLUSH: request a sync up to here, whether or not a put waits for it."""
         if end > self._asked[0]:
             self._asked = (end, self._log.last_store_timestamp)
         if self._commit is not None:
@@ -86,7 +86,7 @@ class LogFlush:
     # -- the three parts
 
     def prepare(self, least_pages: int = 0) -> LogJob | None:
-        """What to sync now; None when less than `least_pages` wait, or nothing."""
+        """What to sync now; None when fewer than `least_pages` are dirty, or nothing is."""
         if self.failed:
             return None
         start, end = self._log.flushed_offset, self._log.committed_offset
@@ -96,8 +96,8 @@ class LogFlush:
         return LogJob(files, end, self._log.last_store_timestamp)
 
     def _take(self) -> LogJob | None:
-        """The `prepare` of group commit, one file at a time: no further than what is asked for,
-        because an append that is under way at this moment may still be taken back."""
+        """`prepare` for group commit, one file at a time: no further than what was requested,
+        because an append in progress may still be rolled back."""
         if self.failed:
             return None
         asked, timestamp = self._asked
@@ -106,7 +106,7 @@ class LogFlush:
         if end <= start:
             return None
         file = self._log.files.last
-        if file is None or file.start > start:  # seldom
+        if file is None or file.start > start:  # rare
             file = next(iter(self._log.files.overlapping(start, end)))
             if file.end < end:
                 end, timestamp = file.end, 0  # the store time of its last message is not known

@@ -1,13 +1,13 @@
-"""flush: makes the queues and the index durable after the log, and says so in checkpoint.
+"""flush: makes the queues and the index durable after the log, and records that in the checkpoint.
 
-The log's own half is in flush_log. Here too a flush is `prepare` on the loop, `sync` in a thread
+The log's own flush is in flush_log. Here too a flush is `prepare` on the loop, `sync` in a thread
 (or in place in a simulation) and `complete` on the loop again. The checkpoint is written last and
-claims only what is on disk by then: a round that does not cover every queue claims nothing. Entries
-that queues keep in memory are written before: some thousand queues are shared out over turns of the
-loop, and the claim is then that of the moment when this began.
+covers only what is on disk by then: a round that does not cover every queue leaves it as it is.
+Entries that queues keep in memory are written first. With thousands of queues that is spread over
+several turns of the loop; the checkpoint then covers the state at the start of that.
 
-A disk without room never fences the store: what comes after the entries is deferred, and entries
-that the kernel dropped because it found no blocks for them are made anew from the log.
+A full disk never fences the store: the steps after the entries are deferred, and entries that the
+kernel dropped for want of blocks are rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aerobee.protocol.files.checkpoint import StoreCheckpoint
 
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024  # of log after which the queues are flushed whole
 REBUILD_RETRY_S: Final = 5.0
-TURN_WRITES: Final = 64  # of kept entries between two turns of the loop: less than a millisecond
+TURN_WRITES: Final = 64  # writes of kept entries per turn of the loop: less than a millisecond
 
 
 class QueuePart(NamedTuple):
@@ -48,7 +48,8 @@ class QueuePart(NamedTuple):
 
 @dataclass(slots=True)
 class QueueJob:
-    """A flush of queues; a thorough one covers all of them and the index, and is checkpointed."""
+    """A flush of queues; a thorough one covers all queues and the index, and ends with a
+    checkpoint."""
 
     queues: list[QueuePart] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -88,18 +89,18 @@ class QueueFlush:
         self._rebuild = rebuild
         self.failed = False
         self.deferred = False  # the last flush found no room, and is repeated in the next round
-        self.lost = False  # entries may have been dropped: to be made anew from the log
+        self.lost = False  # entries may have been dropped: rebuild them from the log
         self._last_thorough = base.clock.monotonic()
         self._claimed: StoreCheckpoint | None = None  # for the next thorough round
 
     @property
     def is_unfinished(self) -> bool:
-        """Something that was to be synced is not on disk."""
+        """A flush failed or was deferred, or entries are lost or only in memory."""
         is_kept = any(queue.kept for queue in self._log.queues)
         return self.failed or self.deferred or self.lost or is_kept
 
     def prepare(self, *, thorough: bool) -> QueueJob | None:
-        """What to sync now; None when nothing waits."""
+        """What to sync now; None when nothing is dirty."""
         claimed, self._claimed = self._claimed, None
         if self.failed or self.lost or self._log_flush.failed:
             return None
@@ -129,14 +130,14 @@ class QueueFlush:
         return None
 
     def _claim(self) -> StoreCheckpoint:
-        """What may be claimed once the queues and the index of this moment are on disk."""
+        """The checkpoint that is valid once the queues and the index of this moment are on disk."""
         trusted_ms, doubted_ms = self._trusted_time.to_keep()
         claim = replace(
             self._checkpoint.value,
             trusted_ms=trusted_ms,
             doubted_ms=doubted_ms,
             physic_msg_timestamp=self._log_flush.flushed_timestamp,
-            # Not ahead of the clock: a delayed message may begin a file with an earlier time.
+            # Not later than the clock: a delayed message may start a file with an earlier time.
             logics_msg_timestamp=min(self._dispatcher.dispatched_timestamp, self._clock.now_ms()),
             dispatched_offset=min(self._dispatcher.dispatched_offset, self._log.flushed_offset),
             confirm_physical_offset=self._log.flushed_offset,
@@ -149,7 +150,7 @@ class QueueFlush:
         return claim
 
     def sync(self, job: QueueJob) -> QueueJob:
-        """Queues and index, then the names of their files, then the checkpoint that claims them."""
+        """Sync queues and index, then their folders, then write the checkpoint."""
         claimed = self._checkpoint.value
         try:
             self._sync_entries(job)
@@ -226,8 +227,8 @@ class QueueFlush:
             )
 
     def try_rebuild(self) -> Generator[None, None, bool]:
-        """Make the lost entries anew, some between one yield and the next; False when the disk
-        still refuses."""
+        """Rebuild the lost entries, a few records per yield; False when the disk still refuses
+        writes."""
         try:
             yield from self._rebuild()
         except OSError as error:
@@ -273,7 +274,8 @@ class QueueFlush:
                 await worker.run_to_end(self.sync, job, self.complete)
 
     async def _write_kept(self) -> None:
-        """Have all entries of this moment written to their files, and claim these alone."""
+        """Write all entries kept at this moment to their files; the checkpoint covers only
+        these."""
         if self.failed or self.lost or self._log_flush.failed:
             return
         keeping = [queue for queue in self._log.queues if queue.kept]
@@ -298,7 +300,7 @@ class QueueFlush:
             await self._clock.sleep(0)
 
     def expedite(self) -> None:
-        """Let the next round be a thorough one."""
+        """Make the next round a thorough one."""
         self._last_thorough = float("-inf")
 
     def _is_time_for_thorough(self) -> bool:

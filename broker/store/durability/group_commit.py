@@ -1,7 +1,7 @@
-"""Group commit: a thread that syncs the log again and again while anything is asked for.
+"""Group commit: a thread that syncs the log as long as syncs are requested.
 
-It takes its next job itself, without waiting for the loop between two syncs, so what the loop puts
-during one sync is what the next one makes durable. The loop only answers those who waited.
+It takes its next job without waiting for the loop, so one sync covers everything that was put
+during the sync before it. The loop only answers the waiting puts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, Generic, TypeVar
 
 Job = TypeVar("Job")
 
-# A thread whose sync is done gets its turn from a busy loop after this long at most, not after
-# Python's 5 ms: a disk would be idle for most of the time.
+# How long a busy loop may keep the GIL from the thread when a sync is done. With Python's 5 ms the
+# disk would be idle most of the time.
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
@@ -37,7 +37,7 @@ class GroupCommit(Generic[Job]):
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: end
         self._is_idle = False
         self._finished: deque[Job] = deque()
-        self._is_looking = False  # the loop looks at `_finished` before it sleeps
+        self._is_looking = False  # the loop will check `_finished` before it sleeps
         self._thread = threading.Thread(target=self._work, name="aerobee-flush", daemon=True)
         self._interval = sys.getswitchinterval()
 
@@ -52,36 +52,36 @@ class GroupCommit(Generic[Job]):
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Return when the sync under way has ended; its `complete` is then due on the loop."""
+        """Return when the current sync has ended; its `complete` then runs on the loop."""
         self._asked.put(False)
         self._thread.join()
         sys.setswitchinterval(self._interval)
 
     def wake(self) -> None:
-        """Something is there to sync. Nearly free while the thread is at work."""
+        """Request a sync. Nearly free while the thread is busy."""
         if self._is_idle:
             self._is_idle = False
             self._asked.put(True)
         elif not self._is_looking:
-            # The loop is awake, so it need not be woken for what is finished before it sleeps:
-            # that spares the thread a system call, after which a busy loop would let it wait.
+            # The loop is awake and checks `_finished` before it sleeps. That saves the thread the
+            # system call that wakes the loop, and the wait for the GIL after it.
             self._is_looking = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         """On the loop: complete what is finished."""
-        self._is_looking = False  # first, so that what is finished after the look is told of
+        self._is_looking = False  # first: a sync that finishes after the check wakes the loop
         finished = self._finished
         try:
             while finished:
                 self._complete(finished.popleft())
         finally:
-            if finished:  # somebody's answer has failed: the others get theirs all the same
+            if finished:  # an answer failed: send the others
                 self._loop.call_soon(self._look)
 
     def _work(self) -> None:
         while True:
-            self._is_idle = True  # first, so that what comes after the look below wakes it
+            self._is_idle = True  # first: a request after the check below wakes it
             job = self._take()
             if job is None:
                 if not self._asked.get():

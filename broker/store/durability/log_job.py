@@ -1,4 +1,4 @@
-"""A flush of the log, from the moment when it is decided to its end."""
+"""One flush of the log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""When a queue file was changed, for RocketMQ 4.9: it looks for a time in the first queue file that
-was changed at or after it, so a full file must not be younger than its last message."""
+"""Modification times of queue files, for RocketMQ 4.9: it searches a time in the first queue file
+that was modified at or after it, so a full file must not be younger than its last message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aerobee.protocol.files.record_scan import check_record
 
 
 def timestamp_at(file: MappedFile, position: int) -> int:
-    """The store time of the record at a position; 0 when there is no sound one."""
+    """The store time of the record at a position; 0 when there is no valid one."""
     room = file.size - position
     try:
         return check_record(file.view, file.start, position, room, False).store_timestamp
@@ -22,7 +22,7 @@ def timestamp_at(file: MappedFile, position: int) -> int:
 
 
 def is_full(queue: ConsumeQueue, mapped: MappedFile) -> bool:
-    """Whether a file of the queue, not of its ext units, gets no more entries."""
+    """Whether this file of the queue (not of its ext units) is full."""
     end = mapped.end - mapped.size % ENTRY_SIZE
     return queue.files.find(mapped.start) is mapped and end <= queue.max_offset * ENTRY_SIZE
 
@@ -30,7 +30,7 @@ def is_full(queue: ConsumeQueue, mapped: MappedFile) -> bool:
 def date_file(
     log_files: MappedFileQueue, queue: ConsumeQueue, mapped: MappedFile, written_from: int = 0
 ) -> None:
-    """Give a full file of the queue the time of its last message, unless that is below
+    """Set a full file's modification time to that of its last message, unless that is below
     `written_from` in the log. OSError when that fails."""
     offset, size = last_entry_of(mapped)
     file = log_files.find(offset) if offset >= written_from else None

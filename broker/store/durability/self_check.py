@@ -1,4 +1,4 @@
-"""The store's look at itself, every ten minutes: are the files still what it thinks they are?"""
+"""A periodic self-check, every ten minutes: do the files still match what the store expects?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger("aerobee.store")
 
 FIRST_S: Final = 60.0
 INTERVAL_S: Final = 600.0
-TURN: Final = 16  # queues looked at before the loop gets its turn
+TURN: Final = 16  # queues checked per turn of the loop
 
 
 class SelfCheck:
@@ -29,11 +29,11 @@ class SelfCheck:
         self._clock = clock
 
     def step(self) -> list[str]:
-        """What is wrong, one sentence each; logged too."""
+        """The problems found, one sentence each; logged too."""
         return [sentence for found in self._look() for sentence in found]
 
     def _look(self) -> Iterator[list[str]]:
-        """The same, queue by queue: they may be thousands."""
+        """The same, one queue at a time: there may be thousands."""
         yield self._said(self._problems_of_log())
         for queue in self._log.queues:
             yield self._said(self._problems_of_queue(queue))

@@ -1,7 +1,7 @@
 """`GroupCommit` with its thread in C (`broker.compiled`), which needs no interpreter lock.
 
-The loop takes the jobs and hands over their descriptors; the thread syncs what was handed over last
-and tells the loop through a pipe. So neither waits for the other to let go of the interpreter.
+The loop takes the jobs and passes their descriptors; the thread syncs the last one passed and
+signals the loop through a pipe. So neither waits for the other to release the GIL.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from aerobee.broker.store.files.real_disk import RealFile
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
-_PIPE_READ: Final = 64  # more bytes than are in it: one is written, then it is read
-_REMOVED: Final = -1  # in place of the descriptor of a file that is gone: nothing to sync
+_PIPE_READ: Final = 64  # more than the pipe ever holds
+_REMOVED: Final = -1  # instead of a descriptor: the file was removed, nothing to sync
 
 
 class SyncThread:
     def __init__(
         self, take: Callable[[], LogJob | None], complete: Callable[[LogJob], None]
     ) -> None:
-        """Both are called on the loop. A job is of one file of a `RealDisk`."""
+        """Both are called on the loop. A job covers one file of a `RealDisk`."""
         assert hot is not None, "this installation has no compiled part"
         self._take = take
         self._complete = complete
@@ -40,7 +40,7 @@ class SyncThread:
         self._thread = threading.Thread(target=self._syncs.run, name="aerobee-flush", daemon=True)
         self._tickets = count(1)
         self._asked: deque[tuple[int, LogJob]] = deque()
-        self._held: LogJob | None = None  # the sync of another file waits before it
+        self._held: LogJob | None = None  # waits for the sync of another file
 
     def __enter__(self) -> SyncThread:
         self._loop.add_reader(self._told, self._look)
@@ -53,7 +53,7 @@ class SyncThread:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Return when the sync under way has ended; its `complete` is then due on the loop."""
+        """Return when the current sync has ended; its `complete` then runs on the loop."""
         self._syncs.end()
         self._thread.join()
         self._loop.remove_reader(self._told)
@@ -62,7 +62,7 @@ class SyncThread:
         self._loop.call_soon(self._finish)
 
     def wake(self) -> None:
-        """Something is there to sync."""
+        """Request a sync."""
         while (job := self._held or self._take()) is not None:
             file, ticket = _file_of(job), next(self._tickets)
             try:
@@ -88,7 +88,7 @@ class SyncThread:
 
     def _finish(self) -> None:
         """Complete what is finished: of each file the last job, which covers those before it. After
-        an error all have failed that are not synced yet, and one speaks for them."""
+        an error all jobs not yet synced have failed; one is completed with the error for all."""
         done, took_s, error = self._syncs.finished()
         asked = self._asked
         if error:
@@ -108,7 +108,7 @@ class SyncThread:
                 self._complete(job)
         finally:
             if asked and (error or asked[0][0] <= done):
-                self._loop.call_soon(self._finish)  # `complete` has failed: the others get theirs
+                self._loop.call_soon(self._finish)  # `complete` failed: complete the others
 
 
 def _file_of(job: LogJob) -> RealFile:

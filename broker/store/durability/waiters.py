@@ -15,7 +15,7 @@ log = structlog.get_logger("aerobee.store")
 
 
 class Waiters:
-    """In the order of their ends, which is that of their deadlines too."""
+    """Ordered by end offset, which is also the order of their deadlines."""
 
     def __init__(
         self, clock: Clock, timeout_s: float, late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT
@@ -48,7 +48,7 @@ class Waiters:
             _notify(callback, PutStatus.UNKNOWN_ERROR)
 
     def expire(self) -> float:
-        """Answer those who have waited too long; seconds until the next may have to be."""
+        """Answer the puts that timed out; seconds until the next deadline."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0][1] <= now:
             _notify(self._waiting.popleft()[2], self._late)
@@ -62,8 +62,8 @@ class Waiters:
 
 
 def join_outcomes(callback: DurableCallback) -> tuple[DurableCallback, DurableCallback]:
-    """For a put that waits for its copies and for the disk, side by side: a callback for each, of
-    which the last one calls `callback`. Of two failures the copies' counts, as upstream."""
+    """For a put that waits for its copies and for the disk in parallel: a callback for each; the
+    last one calls `callback`. If both fail, the copies' status is reported, as upstream does."""
     outcomes: list[PutStatus | None] = [None, None]
 
     def note(mark: int, status: PutStatus) -> None:

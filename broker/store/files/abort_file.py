@@ -1,7 +1,7 @@
-"""`abort`: a file that is there while the broker runs, so that the next start knows of a kill.
+"""`abort`: a file that exists while the broker runs, so that the next start detects a kill.
 
-What it holds is for people, but for one word: that a sync failed, and the page cache may hold what
-no disk has.
+Its content is for people, except for one word: a sync failed, so the page cache may hold data that
+never reached the disk.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What ordinary users may have of the file system that holds a path, and may still take."""
+    """Size and free space of a path's file system, as available to ordinary users."""
 
     total: int
     free: int
@@ -29,64 +29,64 @@ class DiskFile(Protocol):
     path: str
     size: int
     prewritten: int  # blocks before this position were written by `prewrite`
-    ready: int  # what ends before this position is stored through the view by `write`
+    ready: int  # `write` stores through the view what ends before this position
 
     def view(self) -> memoryview:
         """The whole file as writable shared memory; the same object every time."""
 
     def use_randomly(self) -> None:
-        """Before the first `view`: touching a byte shall bring in its page alone. Without it the
-        kernel reads ahead, which makes the first store into a fresh file cost a millisecond. There
-        may be many of such files: between two uses it may be closed (see `open_files`)."""
+        """Call before the first `view`: a page fault then loads one page only. Without it the
+        kernel reads ahead, and the first store into a fresh file costs a millisecond. There may be
+        many such files: they may be closed between two uses (see `open_files`)."""
 
     def allocate(self, start: int, length: int) -> None:
-        """Give the range real blocks. OSError (no space) instead of a later SIGBUS."""
+        """Allocate blocks for the range. OSError (no space) instead of a later SIGBUS."""
 
     def prewrite(self, start: int, length: int) -> None:
-        """Write the blocks of a range of whole pages to disk, as they are. Blocks that are only
-        allocated have to be marked as written by the first sync of each, which costs a commit of
-        the file system's journal, and is not reported when that fails. Others may write to the
-        range meanwhile. OSError where the system has no such call."""
+        """Write the blocks of a range of whole pages to disk, unchanged. The first sync of a block
+        that is only allocated has to mark it as written: that costs a journal commit of the file
+        system, whose failure is not reported. Others may write to the range meanwhile. OSError
+        where the system has no such call."""
 
     def make_ready(self, start: int, length: int) -> None:
         """Let `write` store through the view up to the end of this range, which has blocks. Its
-        pages are brought in for that, dirty; those that `prewrite` wrote, as they are. Others may
-        write to the range meanwhile. OSError where the system has no such call, or no memory."""
+        pages are loaded for that, and made dirty unless `prewrite` wrote them. Others may write to
+        the range meanwhile. OSError where the system has no such call, or no memory."""
 
     def sync(self) -> None:
         """Return when all that was written to the file is on disk."""
 
     def truncate(self, length: int) -> None:
-        """Drop the bytes from `length` on, and their blocks. The file is short until `extend`: a
-        kill in between leaves it so, and a start has to cope with that."""
+        """Drop the bytes from `length` on, and their blocks. The file is short until `extend`;
+        after a kill in between, a start finds it short."""
 
     def extend(self, size: int) -> None:
         """Give the file this length: the new bytes read as zeros and own no blocks."""
 
     def is_empty_from(self, position: int) -> bool:
-        """Whether all behind `position` is zeros; not said where there is much to read."""
+        """Whether everything after `position` is zeros; False where there is much to read."""
 
     def write(self, position: int, data: bytes | memoryview) -> None: ...
 
     def read(self, position: int, length: int) -> bytes: ...
 
     def send_to(self, socket: int, position: int, length: int) -> int:
-        """Give bytes of the file to a socket without copying them here; how many it took.
-        BlockingIOError when it takes none now."""
+        """Send bytes of the file to a socket without copying them to user space; how many it took.
+        BlockingIOError when it would block."""
 
     def is_cached(self, position: int, length: int) -> bool:
         """Whether the range can be read without waiting for the device."""
 
     def is_resident(self, position: int, length: int) -> bool:
-        """Whether a range that is cached can be touched through the view: a page that could not be
-        read is in the cache, too, and ends the process."""
+        """Whether a cached range can be accessed through the view: a page that could not be read is
+        in the cache, too, and touching it is a SIGBUS."""
 
     def first_unreadable(self, start: int, end: int) -> int | None:
-        """Where in a range of the view the device cannot read: touching that would end the process.
-        None: all of it is in memory now."""
+        """The first position in a range of the view that the device cannot read (a SIGBUS if
+        touched). None: all of it is in memory now."""
 
     def close(self) -> None:
-        """Close; memory that others still look at stays valid until they let go of it."""
+        """Close; views in use stay valid until they are released."""
 
 
 class DiskLock(Protocol):
@@ -95,7 +95,7 @@ class DiskLock(Protocol):
 
 class Disk(Protocol):
     def create(self, path: str, size: int) -> DiskFile:
-        """A new file of this length with no blocks yet. FileExistsError if it is there."""
+        """A new file of this length with no blocks yet. FileExistsError if it exists."""
 
     def open(self, path: str) -> DiskFile: ...
 
@@ -108,11 +108,10 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def set_modified_ms(self, path: str, time_ms: int) -> None:
-        """Say when the file was last changed, where others go by that."""
+        """Set the file's modification time, which RocketMQ relies on."""
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder. Without what a file
-        system keeps for itself where it is mounted."""
+        """The names in a folder, sorted; none if there is no such folder. Without `lost+found`."""
 
     def makedirs(self, path: str) -> list[str]:
         """Make the folder and its parents; the folders that got a new entry, to be synced."""
@@ -135,7 +134,7 @@ class Disk(Protocol):
     def space(self, path: str) -> DiskSpace: ...
 
     def lock(self, path: str) -> DiskLock:
-        """Take the exclusive lock, or raise BlockingIOError when somebody has it."""
+        """Take the exclusive lock, or raise BlockingIOError when it is held."""
 
 
 def make_folder(disk: Disk, path: str) -> None:

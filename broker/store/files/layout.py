@@ -1,5 +1,5 @@
-"""Where the store's own files are, and how they are named. A file that only one service writes is
-named beside that service; those under `config/` are in `services/config_files/classes.py`."""
+"""Paths and names of the store's own files. A file that only one service writes is named in that
+service; those under `config/` are in `services/config_files/classes.py`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NAME_DIGITS = 20
 
 
 def offset_name(offset: int) -> str:
-    """The name of the file of a stream that starts at this byte."""
+    """The name of the stream's file that starts at this byte."""
     return f"{offset:0{NAME_DIGITS}d}"
 
 
 def parse_offset_name(name: str) -> int | None:
-    """The start that a file name states; None for a file that is not of a stream."""
+    """The start offset in a file name; None for a file that does not belong to a stream."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 

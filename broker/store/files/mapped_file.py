@@ -44,7 +44,7 @@ class MappedFile:
     def __init__(
         self, file: DiskFile, start: int, counters: MappingCounters, size: int | None = None
     ) -> None:
-        """`size`: what the file is to be extended to before its content is asked for."""
+        """`size`: what the file is extended to before its content is used."""
         self.file = file
         self.start = start
         self.size = file.size if size is None else size
@@ -84,7 +84,8 @@ class MappedFile:
         return self.wrote >= self.size
 
     def allocate_to(self, position: int, chunk: int) -> None:
-        """Blocks up to `position` at least, in steps of `chunk`; OSError when there are none."""
+        """Allocate blocks up to `position` at least, in steps of `chunk`; OSError when the disk is
+        full."""
         if position > self.allocated:
             start = self.allocated - self.allocated % PAGE
             end = min(self.size, -(-position // chunk) * chunk)
@@ -92,12 +93,11 @@ class MappedFile:
             self.allocated = end
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        """Put bytes behind what is readable; OSError when the disk refuses.
+        """Write bytes after what is readable; OSError when the disk refuses.
 
-        Not through the map, unless somebody has chosen that (writeWithoutMmap) and the file was
-        made ready: a store to a device that is gone ends the process. Besides, a page that was
-        stored to through a map has to be protected again by each sync, and for every page so
-        protected the system interrupts all cores.
+        Not through the map, unless writeWithoutMmap is off and the file was made ready: a store to
+        a device that is gone is a SIGBUS. Besides, each sync has to write-protect every page that
+        was stored to through a map, which interrupts all cores.
         """
         if self.buffer is None:
             self.file.write(position, data)
@@ -105,25 +105,25 @@ class MappedFile:
             self.buffer[position : position + len(data)] = data
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes of the file, not through the map: OSError where a map would end the process."""
+        """Bytes of the file, not through the map: an OSError where the map would raise SIGBUS."""
         return self.file.read(position, length)
 
     def check_readable(self, start: int, end: int) -> None:
-        """Before a range is looked at through the map. OSError when the device cannot read it."""
+        """Call before reading a range through the map. OSError when the device cannot read it."""
         at = self.file.first_unreadable(start, end)
         if at is not None:
             raise OSError(errno.EIO, f"Input/output error at byte {at}", self.path)
 
     def blank_out(self, start: int, end: int) -> None:
-        """Take back what was written, whole or in part: it must not look like records."""
+        """Undo a write, complete or partial: the bytes must not look like records."""
         self.write(start, bytes(end - start))
 
     def set_positions(self, position: int) -> None:
         self.wrote = self.committed = self.flushed = position
 
     def cut(self, position: int) -> None:
-        """Drop what is behind `position`, so that no later scan can take it for data."""
-        if not self.file.is_empty_from(position):  # blocks that a full disk gets back may be gone
+        """Drop what follows `position`, so that no later scan takes it for data."""
+        if not self.file.is_empty_from(position):  # a full disk may not give freed blocks back
             self.file.truncate(position)
             self.file.extend(self.size)
         self.set_positions(position)
@@ -151,7 +151,7 @@ class MappedFile:
         self.holders -= 1
 
     def shut(self, now_ms: int, force_after_ms: int) -> bool:
-        """Refuse new readers; True when none is left or they have had `force_after_ms`."""
+        """Refuse new readers; True when none is left or `force_after_ms` has passed."""
         if self.usable:
             self.usable = False
             self._refused_ms = now_ms

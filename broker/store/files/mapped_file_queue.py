@@ -46,12 +46,12 @@ class MappedFileQueue:
         self.disk = disk
         self.folder = folder
         self.file_size = file_size
-        self.setting = setting  # the key to name when a file's length is not the configured one
+        self.setting = setting  # the setting named in the error about a wrong file length
         self.counters = counters
         self.files: list[MappedFile] = []
-        # Folders whose new entries are not yet on disk: synced before the checkpoint says so.
+        # Folders with new entries not yet on disk: synced before the next checkpoint.
         self._unsynced = unsynced
-        self._random = random  # entries are looked up, not read from end to end
+        self._random = random  # random access
         self._folder_made = False
 
     @property
@@ -68,8 +68,8 @@ class MappedFileQueue:
         return self.files[-1].start + self.files[-1].readable if self.files else 0
 
     def load(self, known_end: int = 0) -> None:
-        """Take the folder's files, all full; recovery then finds the true end. `known_end`: up to
-        where the stream was once on disk, as far as that is known."""
+        """Open the folder's files, all as full; recovery then finds the real end. `known_end`: up
+        to where the stream is known to have been on disk."""
         names = self.disk.listdir(self.folder)
         self._folder_made = bool(names) or self.disk.exists(self.folder)
         found = [
@@ -94,7 +94,7 @@ class MappedFileQueue:
     def _check_short(
         self, path: str, start: int, length: int, after: int | None, known_end: int
     ) -> None:
-        """Allow the last file to be short: a kill came while it was cut. WrongFileSize else."""
+        """Accept a short last file, as a kill during a cut leaves it. WrongFileSize otherwise."""
         end = start + self.file_size
         is_short = length < self.file_size
         is_cut_off = is_short and start + length < known_end <= end
@@ -104,8 +104,8 @@ class MappedFileQueue:
         raise WrongFileSize(path, length, self.file_size, self.setting, lost=lost)
 
     def complete_last(self) -> None:
-        """Give the last file its length if it lacks some of it. After `load`, and only once the
-        whole directory has been found in order: a start that is refused changes nothing."""
+        """Extend the last file if it is short. After `load`, and only once the whole directory is
+        known to be in order: a refused start changes nothing."""
         last = self.last
         if last is not None and last.file.size < self.file_size:
             log.warning(
@@ -134,9 +134,9 @@ class MappedFileQueue:
         )
 
     def add(self, made: DiskFile, start: int) -> MappedFile:
-        """Let a file that was just made be the last one."""
+        """Append a file that was just created."""
         if not self._folder_made:
-            # Its parents too: the thread that makes first files may have made them.
+            # Its parents too: the thread that makes first files may have created them.
             parent = os.path.dirname(self.folder)
             self._unsynced.update((parent, os.path.dirname(parent)))
             self._folder_made = True
@@ -160,7 +160,7 @@ class MappedFileQueue:
 
     def overlapping(self, start: int, end: int) -> Iterator[MappedFile]:
         """The files that hold a byte of [start, end)."""
-        for file in tuple(self.files):  # the thread that syncs must miss none while one is removed
+        for file in tuple(self.files):  # a copy: one may be removed while the sync thread is here
             if file.start < end and start < file.end:
                 yield file
 
@@ -177,14 +177,15 @@ class MappedFileQueue:
 
     def remove(self, file: MappedFile) -> None:
         """Delete one file that is no longer in the list."""
-        with suppress(FileNotFoundError):  # somebody else was quicker
+        with suppress(FileNotFoundError):  # already removed by an operator
             self.disk.unlink(file.path)
         file.close()
 
     def expired(
         self, is_expired: Callable[[MappedFile], bool], now_ms: int, force_after_ms: int
     ) -> MappedFile | None:
-        """The oldest file if it may go now: never the last, never one out of the middle."""
+        """The oldest file if it may be removed now: never the last one, never one from the
+        middle."""
         if len(self.files) < 2 or not is_expired(self.files[0]):
             return None
         return self.files[0] if self.files[0].shut(now_ms, force_after_ms) else None

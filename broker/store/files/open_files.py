@@ -1,7 +1,8 @@
-"""Descriptors of files of which there are many and few are in use: the oldest are closed.
+"""Limits open descriptors of files of which there are many and few are in use: the oldest are
+closed.
 
-A file that is used again is opened again. How many stay open is a share of what the process may
-open: the others are for connections and for the log.
+A file that is used again is opened again. The limit is a share of the process's limit of open
+files: the rest is for connections and the log.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 from collections import deque
 from typing import Final, Protocol
 
-SHARE: Final = 8  # of the limit, one part in so many: connections leave a fifth of it
+SHARE: Final = 8  # an eighth of the limit: connections leave a fifth of it
 LEAST: Final = 16
 UNLIMITED: Final = 65_536
 
@@ -22,7 +23,7 @@ class Closable(Protocol):
 
 
 class OpenFiles:
-    """In the order in which they were opened."""
+    """Ordered by when they were opened."""
 
     def __init__(self) -> None:
         self._files: deque[Closable] = deque()
@@ -32,7 +33,8 @@ class OpenFiles:
         return len(self._files)
 
     def add(self, file: Closable) -> None:
-        """It was opened just now. From any thread, which must hold no other file's lock."""
+        """Add a file that was just opened. From any thread, which must not hold another file's
+        lock."""
         with self._lock:
             self._files.append(file)
             for _ in range(len(self._files) - allowed()):

@@ -1,4 +1,4 @@
-"""Whether a range of a file is in the page cache, asked without reading it."""
+"""Whether a range of a file is in the page cache, without reading it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _has_cachestat = hasattr(os, "RWF_NOWAIT")  # Linux, and not yet refused
 
 
 def is_cached(descriptor: int, position: int, length: int) -> bool:
-    """True also where the system cannot tell: then the range is read as if it were there."""
+    """True also where the system cannot tell: the range is then read as if it were cached."""
     global _has_cachestat
     if length <= 0:
         return True
@@ -53,9 +53,9 @@ def is_cached(descriptor: int, position: int, length: int) -> bool:
 
 
 def is_resident(view: memoryview, position: int, length: int) -> bool:
-    """Whether a range of a map can be touched without the device. Unlike `is_cached` it does not
-    count pages that could not be read: they stay in the page cache, and end who touches them."""
-    if length <= 0 or not _has_cachestat:  # the other way of `is_cached` counts none of them
+    """Whether a range of a map can be read without the device. Unlike `is_cached` it does not count
+    pages that could not be read: they stay in the page cache, and touching them is a SIGBUS."""
+    if length <= 0 or not _has_cachestat:  # the fallback of `is_cached` counts none of them
         return True
     address = np.frombuffer(view, np.uint8).ctypes.data
     start = position - position % _PAGE
@@ -68,7 +68,7 @@ def is_resident(view: memoryview, position: int, length: int) -> bool:
 
 
 def _by_reading(descriptor: int, position: int, length: int) -> bool:
-    """The older way: a read that fails rather than waits."""
+    """Fallback: a read that fails instead of waiting."""
     buffer = bytearray(min(length, _PROBE_BYTES))
     end = position + length
     while position < end:

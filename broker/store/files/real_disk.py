@@ -1,6 +1,6 @@
-"""The operating system's files, behind the port in `disk`.
+"""The operating system's files: the real implementation of the port in `disk`.
 
-Two rules are kept in this file alone:
+Two rules are kept only here:
 - data is made durable with `fdatasync`, never with `mmap.flush` (which keeps the GIL);
 - blocks are allocated before they are written (a hole on a full disk is a SIGBUS through a map).
 """
@@ -30,15 +30,15 @@ from aerobee.broker.store.files.system_calls import (
     store,
 )
 
-HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # what a lock is refused with
-LOST_AND_FOUND: Final = "lost+found"  # mkfs makes it, and closes it to all but root
+HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # errors of a lock that is held
+LOST_AND_FOUND: Final = "lost+found"  # created by mkfs, readable by root only
 
 
 class RealFile:
-    """A file that is opened when it is first used: a store has more files than are ever read.
+    """A file that is opened on first use: most files of a store are never read.
 
-    The descriptor of a `_random` one may be closed at any time, and its number be another file's a
-    moment later. So whoever uses it holds the lock; a read looks afterwards whether that happened.
+    The descriptor of a `_random` file may be closed at any time, and its number reused for another
+    file. So users hold the lock; a read checks afterwards whether that happened.
     """
 
     __slots__ = (
@@ -65,10 +65,10 @@ class RealFile:
         self._descriptor = descriptor
         self._closed = False
         self._random = False
-        # Threads open, map and close it once, and never hold this while they wait for the disk.
+        # Threads hold this to open, map and close the file, never while they wait for the disk.
         self._lock = threading.RLock()
         self._closings = 0  # by `try_close`
-        self._users = 0  # long calls under way: the last of them closes a file that was closed
+        self._users = 0  # long calls in progress; after `close` the last closes the descriptor
         self._view: memoryview | None = None
 
     def _open(self) -> int:
@@ -105,7 +105,7 @@ class RealFile:
     def view(self) -> memoryview:
         view = self._view
         if view is None:
-            with self._lock:  # a thread that reads may come at the same moment
+            with self._lock:  # a reading thread may race for it
                 if self._view is None:
                     self._view = map_file(self._open(), self.size, random=self._random)
                 view = self._view
@@ -130,7 +130,7 @@ class RealFile:
                 cuts, view = self._cuts, self.view()
             bring_in(view, start, length, dirty=start + length > self.prewritten)
             with self._lock:
-                if self._cuts == cuts:  # else it may have lost its blocks
+                if self._cuts == cuts:  # else the range may have lost its blocks
                     self.ready = start + length
 
     def sync(self) -> None:
@@ -146,8 +146,8 @@ class RealFile:
             self.end_use()
 
     def use(self) -> int | None:
-        """The descriptor, which a close before `end_use` leaves open; None when the file was
-        removed."""
+        """The descriptor, which stays open until `end_use` even if the file is closed; None when
+        the file was removed."""
         with self._lock:
             self._users += 1
             try:
@@ -207,7 +207,7 @@ class RealFile:
             return self._read_whole(position, length)
 
     def _read_whole(self, position: int, length: int) -> bytes:
-        """A read that comes to a bad sector ends there, and only the next one says so."""
+        """A read that meets a bad sector returns what is before it; only the next read fails."""
         pieces: list[bytes] = []
         try:
             while length > 0 and (piece := os.pread(self._open(), length, position)):
@@ -221,7 +221,7 @@ class RealFile:
         return OSError(error.errno, error.strerror, self.path)
 
     def send_to(self, socket: int, position: int, length: int) -> int:
-        return os.sendfile(socket, self._open(), position, length)  # of the log, which stays open
+        return os.sendfile(socket, self._open(), position, length)  # log files stay open
 
     def is_cached(self, position: int, length: int) -> bool:
         if not self._random:
@@ -238,7 +238,7 @@ class RealFile:
         return first_unreadable(self._open(), self.view(), start, min(end, self.size))
 
     def close(self) -> None:
-        # Views that were handed out keep the memory mapped; the last of them unmaps it.
+        # Views in use keep the memory mapped; the last of them unmaps it.
         self._view = None
         with self._lock:
             self._closed = True
@@ -250,7 +250,7 @@ class RealFile:
             self._descriptor = -1
 
 
-locked_here: set[str] = set()  # fcntl locks do not hold between two stores of one process
+locked_here: set[str] = set()  # fcntl locks do not exclude two stores of one process
 
 
 class RealLock:
@@ -335,7 +335,7 @@ class RealDisk:
             return file.read()
 
     def write_small(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        # Not emptied first: on a full disk the blocks that it gave back could be gone.
+        # Not truncated first: on a full disk the freed blocks may not be had again.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "r+b") as file:
             file.write(data)
@@ -345,7 +345,7 @@ class RealDisk:
 
     def space(self, path: str) -> DiskSpace:
         facts = os.statvfs(path)
-        used = facts.f_blocks - facts.f_bfree  # without what is kept for root, as df counts
+        used = facts.f_blocks - facts.f_bfree  # without root's reserve, as df counts
         unit = facts.f_frsize
         return DiskSpace((used + facts.f_bavail) * unit, facts.f_bavail * unit)
 
@@ -358,10 +358,10 @@ class RealDisk:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             os.close(descriptor)
-            if error.errno not in HELD_BY_ANOTHER:  # a file system that has no locks
+            if error.errno not in HELD_BY_ANOTHER:  # a file system without locks
                 raise
             raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
-        with suppress(OSError):  # what it holds means nothing, and a full disk may refuse it
+        with suppress(OSError):  # the content means nothing, and a full disk may refuse it
             os.pwrite(descriptor, b"lock", 0)
         locked_here.add(path)
         return RealLock(path, descriptor)

@@ -1,4 +1,4 @@
-"""Whether what a pull reads is in memory, remembered for some milliseconds."""
+"""Whether what a pull reads is in memory, cached for some milliseconds."""
 
 from collections.abc import Sequence
 from time import monotonic
@@ -8,39 +8,39 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
 
 _BLOCK: Final = 1 << 20
-_FRESH_S: Final = 0.02  # so long an answer for a block holds
+_FRESH_S: Final = 0.02  # how long an answer for a block is valid
 _KNOWN_S: Final = 0.5
-_BLOCKS_MAX: Final = 4096  # remembered at most
-_SPARSE: Final = 32  # records so far apart are asked for one by one
-_WIDE: Final = 16 * _BLOCK  # a range for which to look at each block takes longer than the pull
+_BLOCKS_MAX: Final = 4096  # answers cached at most
+_SPARSE: Final = 32  # records this far apart are checked one by one
+_WIDE: Final = 16 * _BLOCK  # from here on checking each block takes longer than the pull
 
 Span = tuple[MappedFile, int, int]  # file, position, length
 
 
 class Residence:
-    """Whether records can be sent without waiting for the disk, asked of the system once per
-    block of the log rather than once per pull.
+    """Whether records can be sent without waiting for the disk; the system is asked once per block
+    of the log, not once per pull.
 
-    A block that was found in memory is taken to be there for some milliseconds more: consumers
-    read it piece by piece within that time. The system might drop a page right after any answer,
-    so a read that waits after all can be made rarer but never be excluded; it drops the pages
-    first that were not used for longest, which these were just now.
+    A block found in memory is assumed to stay there for some milliseconds: consumers read it piece
+    by piece within that time. The system may drop a page right after any answer, so a blocking read
+    becomes rare, not impossible; it drops the least recently used pages first, and these were just
+    used.
     """
 
     __slots__ = ("_recent_asked", "_until", "_whole_files", "_wide", "recent_until")
 
     def __init__(self, *, whole_files: bool = False) -> None:
-        """With `whole_files` blocks end with their file, not with what is readable of it: a
-        queue's file does not know how far it is written."""
+        """With `whole_files` blocks end with their file, not with its readable part: a queue's file
+        does not know how far it is written."""
         self._whole_files = whole_files
-        self._until: dict[tuple[int, int], float] = {}  # by the file and where the block begins
-        self.recent_until = 0.0  # so long the end of the log is taken to be there, all of it
+        self._until: dict[tuple[int, int], float] = {}  # by file and start of the block
+        self.recent_until = 0.0  # until then all of the log's end counts as in memory
         self._recent_asked = 0.0
-        self._wide = (0, 0, 0, 0.0)  # a wide range that was found: file, begin, end, how long
+        self._wide = (0, 0, 0, 0.0)  # a wide range found in memory: file, start, end, until when
 
     def holds_recent(self, files: MappedFileQueue, start: int, end: int) -> bool:
-        """Whether all of the log's end is in memory; asked once for many pulls. What is appended
-        meanwhile is there, too."""
+        """Whether all of the log's end is in memory; checked once for many pulls. What is appended
+        meanwhile is in memory, too."""
         now = monotonic()
         if now < self._recent_asked:
             return now < self.recent_until
@@ -52,7 +52,7 @@ class Residence:
         return True
 
     def holds_range(self, file: MappedFile, position: int, end: int) -> bool:
-        """Whether the range, and what stands around it, is in memory."""
+        """Whether the blocks of the range are in memory."""
         now = monotonic()
         until, key = self._until, id(file)
         is_wide = end - position > _WIDE
@@ -72,8 +72,8 @@ class Residence:
         return file == key and low <= position and end <= high and now < until
 
     def _note_wide(self, key: int, position: int, end: int, now: float, holds: float) -> None:
-        """The queues of a topic are spread over about the same range: one covers the next. It holds
-        as long as the answer for its oldest block."""
+        """The queues of a topic spread over about the same range, so one answer serves the next.
+        Valid as long as the answer for its oldest block."""
         file, low, high, until = self._wide
         if file == key and now < until and position <= high and low <= end:
             self._wide = (key, min(low, position), max(high, end), min(until, holds))
@@ -81,12 +81,12 @@ class Residence:
             self._wide = (key, position, end, holds)
 
     def bring_in(self, file: MappedFile, position: int, end: int) -> None:
-        """Read what `holds_range` looks at, for a thread beside the loop: it is then there."""
+        """Load the blocks that `holds_range` checks; for a thread beside the loop."""
         for block in range(position - position % _BLOCK, end, _BLOCK):
             file.file.read(block, min(_BLOCK, self._end_of(file) - block))
 
     def holds(self, spans: Sequence[Span], size: int) -> bool:
-        """Whether all spans, `size` bytes in rising order, are in memory."""
+        """Whether all spans (`size` bytes, in ascending order) are in memory."""
         file, position, _ = spans[0]
         last_file, last_position, last_length = spans[-1]
         end = last_position + last_length
@@ -110,7 +110,7 @@ class Residence:
         if not file.file.is_cached(position, length):
             self._until.pop(key, None)
             return False
-        # The dearer question is asked of a block that was not looked at for a while.
+        # The more expensive check, for a block that was not checked for a while.
         is_known = now < self._until.get(key, 0.0) + _KNOWN_S
         if not is_known and not file.file.is_resident(position, length):
             return False

@@ -1,6 +1,5 @@
-"""System calls that Python has not: a map without a descriptor of its own, its pages made before
-they are needed, blocks written without a change, and what stands in on macOS for those that only
-Linux has."""
+"""System calls that Python lacks: a map without a descriptor of its own, preloaded pages, blocks
+written unchanged; and replacements on macOS for those that only Linux has."""
 
 from __future__ import annotations
 
@@ -49,9 +48,9 @@ if sys.platform == "linux":
 
 
 def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
-    """The file's first bytes as writable shared memory; the last view of it unmaps it. Python's
-    own mmap keeps a descriptor open for each map, so that thousands of queues would take two of
-    the process's open files each."""
+    """The file's first bytes as writable shared memory; releasing the last view unmaps it. Python's
+    own mmap keeps a descriptor open for each map, so thousands of queues would take two descriptors
+    each."""
     access = mmap.PROT_READ | mmap.PROT_WRITE
     address = _map(None, size, access, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:
@@ -64,8 +63,8 @@ def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
 
 
 def first_unreadable(descriptor: int, view: memoryview, start: int, end: int) -> int | None:
-    """The first page of a map's range that touching would end the process for, because its device
-    cannot read it; None: all of it is in memory now. Not asked of a kernel before 5.14."""
+    """The first page of a map's range that the device cannot read (a SIGBUS if touched); None: all
+    of it is in memory now, or the kernel is older than 5.14."""
     if sys.platform != "linux":
         return None
     address = np.frombuffer(view, np.uint8).ctypes.data
@@ -82,7 +81,7 @@ def first_unreadable(descriptor: int, view: memoryview, start: int, end: int) ->
 
 
 def _data_from(descriptor: int, position: int, end: int) -> int:
-    """Where the next block is that was ever written."""
+    """The position of the next block that was ever written."""
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
     except OSError as error:
@@ -94,8 +93,8 @@ def _is_unreadable(address: int, length: int) -> bool:
 
 
 def bring_in(view: memoryview, start: int, length: int, *, dirty: bool) -> None:
-    """Have the pages of a map's range in memory; dirty ones can be stored to without a page fault.
-    OSError EINVAL from a kernel before 5.14."""
+    """Load the pages of a map's range; dirty ones can be stored to without a page fault. OSError
+    EINVAL from a kernel before 5.14."""
     address = np.frombuffer(view, np.uint8).ctypes.data
     if _advise(address + start, length, _POPULATE_WRITE if dirty else _POPULATE_READ):
         raise _last_error()
@@ -105,13 +104,13 @@ def store_slice(view: memoryview, position: int, data: bytes | memoryview) -> No
     view[position : position + len(data)] = data
 
 
-# Into a map. The compiled one lets others run meanwhile: a page may have to be waited for.
+# Store into a map. The compiled one releases the GIL: a page fault may wait for the disk.
 store = store_slice if hot is None else hot.store
 
 
 def rewrite_blocks(descriptor: int, start: int, length: int) -> None:
-    """Write the pages of a range to disk as they are, whoever writes to them meanwhile: they are
-    made dirty without a change. OSError EINVAL from a kernel before 5.14."""
+    """Write the pages of a range to disk unchanged, even if others write to them meanwhile: they
+    are made dirty without a store. OSError EINVAL from a kernel before 5.14."""
     if sys.platform != "linux":
         return  # macOS: `touch_blocks` has written them when they were allocated
     access = mmap.PROT_READ | mmap.PROT_WRITE
@@ -144,14 +143,14 @@ def touch_blocks(descriptor: int, start: int, length: int) -> None:
 
 
 def is_empty_from(descriptor: int, position: int) -> bool:
-    """Whether all behind `position` is zeros. Blocks that are allocated but were never written are
-    not read; where there is much to read it is not called empty."""
+    """Whether everything after `position` is zeros. Blocks that are allocated but were never
+    written are not read; False where there is much to read."""
     if not hasattr(os, "SEEK_DATA"):
         return False
     checked = 0
     try:
         while checked < _CHECKED_MAX:
-            position = os.lseek(descriptor, position, os.SEEK_DATA)  # also what only is in memory
+            position = os.lseek(descriptor, position, os.SEEK_DATA)  # counts cached data, too
             piece = os.pread(descriptor, _CHECKED_STEP, position)
             if not piece:
                 return True
@@ -160,7 +159,7 @@ def is_empty_from(descriptor: int, position: int) -> bool:
             checked += len(piece)
             position += len(piece)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # there is nothing more
+        if error.errno != errno.ENXIO:  # no more data
             raise
         return True
     return False
