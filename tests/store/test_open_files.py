@@ -198,7 +198,7 @@ def test_a_queue_file_that_gets_no_blocks_at_first_takes_its_entries_later(
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="allocate memory"):
-        patch.setattr("aerobee.broker.store.files.disk.allocate_blocks", refused)
+        patch.setattr("aerobee.broker.store.files.real_disk.allocate_blocks", refused)
         dispatch(store)
     dispatch(store)
     assert [m.body for m in read_all(store)] == bodies
