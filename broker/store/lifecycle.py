@@ -1,4 +1,4 @@
-"""A store's life: opened, its coroutines run, stopped in order."""
+"""Opens a store, runs its coroutines and stops them in order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lifecycle:
         """Run the coroutines."""
         parts, reput, durability = self._parts, self._parts.dispatch.reput, self._parts.durability
         if parts.files.commit_log.files.files or not parts.base.settings.is_slave:
-            parts.files.commit_log.prepare_first_file()  # an empty slave's is where its master's is
+            parts.files.commit_log.prepare_first_file()  # an empty slave begins elsewhere
         if parts.files.ahead:
             parts.files.queues.first_files.start(ThreadPoolExecutor(1, "aerobee-queues"))
         if parts.files.prewrites:
@@ -63,7 +63,7 @@ class Lifecycle:
             task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A coroutine that ends by an error must not end in silence."""
+        """Log a coroutine that failed, and refuse puts."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("a coroutine of the store failed", task=task.get_name(), exc_info=error)
@@ -97,7 +97,7 @@ class Lifecycle:
         self._finish()
 
     def close(self) -> None:
-        """What `stop` does, in place: for a store whose coroutines were not started."""
+        """As `stop`, synchronously: for a store whose coroutines were not started."""
         durability = self._parts.durability
         self._refuse_puts()
         self._parts.files.maker.stop()

@@ -1,4 +1,4 @@
-"""The message store: the few verbs that others call, on the parts that `parts` joins.
+"""The message store: the API that other packages use, on the parts that `parts` builds.
 
 The core is synchronous: a put appends without waiting for anything (`writer`).
 `start` runs the coroutines (reput, commit, flush, clean), each a thin loop over a `step`.
@@ -42,14 +42,14 @@ class MessageStore:
         disk: Disk | None = None,
         ahead: bool | None = None,
     ) -> None:
-        """`ahead`: make files in a thread before they are needed (by default on a real disk)."""
+        """`ahead`: create files in a thread before they are needed (default on a real disk)."""
         parts = build_parts(settings, clock, disk, ahead)
         base, files = parts.base, parts.files
         dispatch, durability = parts.dispatch, parts.durability
         self.settings = settings
         self.clock = clock
         self.sync_flush = settings.sync_flush
-        self.puts_wait = settings.sync_flush  # an answer has to wait for `when_durable`
+        self.puts_wait = settings.sync_flush  # answers wait for `when_durable`
         self._when_copied: WhenCopied | None = None
         self.disk = base.disk
         self.stats = base.stats
@@ -90,17 +90,17 @@ class MessageStore:
     # -- opening and closing
 
     def load(self, progress: Progress | None = None, cut_to: int | None = None) -> None:
-        """Lock the directory, read what is there and bring it in order; StoreError if it cannot.
-        `cut_to`: a record's end, where the log ends from now on."""
+        """Lock the directory, load and recover it; StoreError if that fails. `cut_to`: cut the log
+        at this offset, the end of a record."""
         self._life.load(progress, cut_to)
 
     @property
     def was_stopped(self) -> bool:
-        """The last life of the directory ended in order."""
+        """The last run on the directory was shut down cleanly."""
         return self._life.opening.was_stopped
 
     def finish_start(self) -> bool:
-        """Do what a full disk has kept the start from; whether nothing is left of it."""
+        """Do what a full disk has deferred at the start; whether all is done."""
         return self._life.opening.finish()
 
     async def start(self) -> None:
@@ -109,23 +109,23 @@ class MessageStore:
 
     async def stop(self) -> None:
         """Take no more puts; dispatch, commit and flush all; checkpoint; unlock."""
-        self._confirmed.end = FOREVER  # nobody reads any more
+        self._confirmed.end = FOREVER  # no more readers
         await self._life.stop()
 
     def close(self) -> None:
-        """What `stop` does, in place: for a store whose coroutines were not started."""
+        """As `stop`, synchronously: for a store whose coroutines were not started."""
         self._confirmed.end = FOREVER
         self._life.close()
 
     def abandon(self) -> None:
-        """Let go of the directory as a killed process does: nothing is flushed, `abort` stays."""
+        """Release the directory as a killed process does: nothing is flushed, `abort` stays."""
         self._life.opening.let_go()
 
     # -- writing: `put`, `put_accepted`, `put_again`, `put_rows`, `put_batch`,
     # `put_plain_batch` and `put_whole` are the writer's
 
     def when_durable(self, end_offset: int, callback: DurableCallback) -> None:
-        """Call back when the log is as safe up to here as the settings ask for: on disk
+        """Call back when the log up to here is as safe as the settings require: on disk
         (SYNC_FLUSH), on other brokers (`wait_for_copies`), both, or at once."""
         copied = flushed = callback
         if self.sync_flush and self._when_copied is not None:
@@ -138,7 +138,7 @@ class MessageStore:
             callback(PutStatus.PUT_OK)
 
     def wait_for_copies(self, when_copied: WhenCopied) -> None:
-        """Puts are acknowledged once this has called back for their end."""
+        """Puts are acknowledged once `when_copied` has called back for their end."""
         self._when_copied = when_copied
         self.puts_wait = True
 
@@ -149,7 +149,7 @@ class MessageStore:
 
     @property
     def confirmed_end(self) -> int:
-        """What `confirm` was told, as far as the log goes."""
+        """The end given to `confirm`, at most the end of the log."""
         return min(self._confirmed.end, self.max_physical_offset)
 
     def on_append(self, callback: Callable[[], None] | None) -> None:
@@ -159,19 +159,19 @@ class MessageStore:
     def add_arrival_listener(
         self, callback: ArrivalListener, wants: Callable[[str, int], bool] | None = None
     ) -> None:
-        """Call back after each dispatch with what arrived in the queues that `wants` is true for
-        (None: in all). Others' queues may be among them. When what it wants of a queue changes,
+        """Call back after each dispatch with the arrivals in the queues that `wants` selects (None:
+        all); other queues may be among them. When the answer of `wants` changes,
         `listening_changed` must be called."""
         self._listeners.add(callback, wants)
         for topic, queue_id in self.queue_table.table:
             self.queue_table.listening_changed(topic, queue_id)
 
     def listening_changed(self, topic: str, queue_id: int) -> None:
-        """A listener has begun or ceased to want a queue's arrivals."""
+        """`wants` of a listener has changed for this queue."""
         self.queue_table.listening_changed(topic, queue_id)
 
     def prepare_queue(self, topic: str, queue_id: int) -> None:
-        """A message to this queue is about to be put: have its first file made until then."""
+        """A message to this queue is about to be put: start creating its first file."""
         if self.refusals.current is None:
             self.queue_table.get_or_create(topic, queue_id)
 
@@ -199,7 +199,7 @@ class MessageStore:
         return result
 
     def visible_end(self, queue: ConsumeQueue) -> int:
-        """The end of what consumers may see of a queue, dispatched or waiting for it."""
+        """The end of what consumers may see of a queue, dispatched or pending."""
         if queue.max_offset < queue.assigned:
             if self.visible_limit() == self.max_physical_offset:
                 return queue.assigned
@@ -207,8 +207,8 @@ class MessageStore:
         return queue.max_offset
 
     def read_cold(self, result: ReadResult) -> list[bytes]:
-        """The bytes of a result's views, read with pread: for a thread beside the loop, or where a
-        few records are read on it. OSError when the disk fails."""
+        """The bytes of a result's views, read with pread: for a thread, or for a few records on the
+        loop. OSError when the disk fails."""
         return [file.file.read(position, length) for file, position, length in result.spans]
 
     def is_cached(self, physical_offset: int, size: int) -> bool:
@@ -226,14 +226,14 @@ class MessageStore:
         return queue.entry(queue_offset) if queue is not None else None
 
     def _caught_up(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, with what was appended to it so far."""
+        """The queue, with all appended messages dispatched."""
         queue = self.queue_table.get(topic, queue_id)
         if queue is not None and queue.max_offset < queue.assigned:
             self.reput.catch_up()
         return queue
 
     def log_tail(self, before: int = FOREVER) -> LogTail:
-        """How the log ends, or what of it begins before this offset."""
+        """The end of the log, or of its part that begins before this offset."""
         return find_log_tail(self.commit_log, self.queue_table, before)
 
     def read_log(self, physical_offset: int, size: int) -> bytes:
@@ -249,8 +249,8 @@ class MessageStore:
         return queue.max_offset if queue is not None else 0
 
     def queue_end(self, topic: str, queue_id: int) -> int:
-        """The number that the queue's next message gets; some before it may not be readable yet,
-        after a start without room on the disk."""
+        """The offset of the queue's next message; after a start on a full disk some before it may
+        not be readable yet."""
         queue = self.queue_table.get(topic, queue_id)
         return max(queue.assigned, queue.max_offset) if queue is not None else 0
 
@@ -265,8 +265,8 @@ class MessageStore:
         return self._reader.store_time(queue, queue_offset) if queue is not None else -1
 
     def store_time_later(self, topic: str, queue_id: int, queue_offset: int) -> Callable[[], int]:
-        """What finds `store_time`, in any thread, as it may have to read the disk. To be asked for
-        in the loop: it alone dispatches, and knows which entries are in memory."""
+        """A function that finds `store_time`, for any thread, as it may read the disk. Call this on
+        the loop: only the loop dispatches, and knows which entries are in memory."""
         queue = self._caught_up(topic, queue_id)
         if queue is None:
             return lambda: -1
@@ -285,7 +285,7 @@ class MessageStore:
         *,
         unique: bool = False,
     ) -> Search:
-        """The records with a key, as a search that pauses: see `key_search`."""
+        """The records with a key, as a search that yields: see `key_search`."""
         self.reput.catch_up()
         limit = min(max_count, self.settings.max_msgs_num_batch)
         log, index, times = self.commit_log, self.index, (begin_ms, end_ms)
@@ -294,7 +294,7 @@ class MessageStore:
     # -- keeping
 
     def add_keeper(self, keeper: Keeper) -> None:
-        """Ask it before a log file is removed: it stores again what of its own waits there."""
+        """Ask it before a log file is removed: it stores its pending messages again."""
         self.clean.keepers.add(keeper)
 
     def queues(self) -> dict[str, list[int]]:
@@ -318,7 +318,7 @@ class MessageStore:
         return len(unused)
 
     def change_settings(self, settings: StoreSettings) -> None:
-        """Take over what may change while running: what cleaning and the disk guard go by."""
+        """Apply the settings that may change at run time: those of cleaning and the disk guard."""
         self.clean.settings = settings
 
     def clean_expired(self, manual: bool = True) -> None:
@@ -328,7 +328,7 @@ class MessageStore:
         for _ in range(self.settings.delete_file_batch_max):
             wait_s = self.clean.step()
             if self.clean.keepers.busy or wait_s >= self.settings.clean_resource_interval / 1000:
-                break  # `run` goes on with it
+                break  # `run` continues
 
     # -- positions and figures
 
@@ -338,7 +338,7 @@ class MessageStore:
 
     @property
     def readable_from(self) -> int:
-        """Records before this are gone, or about to."""
+        """Records before this are removed, or about to be."""
         files = self.commit_log.files.files
         return next((file.start for file in files if file.usable), 0)
 

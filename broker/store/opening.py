@@ -1,7 +1,7 @@
-"""Opening a store's directory: lock it, read what is there, bring it in order.
+"""Opening a store's directory: lock it, load it, recover it.
 
-A disk without room does not keep a store from being opened: it is read, puts are refused, and what
-is left of the start is done as soon as there is room.
+A store opens on a full disk, too: reads are served, puts are refused, and the rest of the start is
+done as soon as there is room.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Opening:
         self._parts = parts
         self._layout = parts.base.settings.layout
         self._lock: DiskLock | None = None
-        self._owed: list[Callable[[], None]] = []  # parts of the start, for want of room
+        self._owed: list[Callable[[], None]] = []  # steps of the start deferred by a full disk
         self.was_stopped = True  # the last run on this directory was shut down cleanly
 
     def load(self, progress: Progress | None, cut_to: int | None = None) -> None:
-        """StoreError when it cannot be opened. `cut_to`: let the log end here, at a record's end,
-        and all that is derived from it."""
+        """StoreError when it cannot be opened. `cut_to`: cut the log, and what is derived from it,
+        at this offset, the end of a record."""
         try:
             make_folder(self._parts.base.disk, self._layout.root)
             self._take_lock()
@@ -65,7 +65,7 @@ class Opening:
             ) from error
 
     def _read_files(self) -> None:
-        """All are looked at before the first is changed."""
+        """All are checked before the first is changed."""
         files = self._parts.files
         point = self._parts.durability.checkpoint.load()
         self._parts.base.trusted_time.resume(point.trusted_ms, point.doubted_ms)
@@ -81,8 +81,8 @@ class Opening:
             )
 
     def _cut(self, end: int) -> None:
-        """Have the recovery find a log that ends here. If the power goes in between, the next start
-        finds it cut or not, and what is derived in step with it: the checkpoint is lowered first.
+        """Cut the log before the recovery. After a power cut in between the next start finds the
+        log cut or not, and queues and index consistent with it: the checkpoint is lowered first.
         """
         parts, index = self._parts, self._parts.files.index
         checkpoint = parts.durability.checkpoint
@@ -119,7 +119,8 @@ class Opening:
         recovery = Recovery(settings, log, index, parts.dispatch.reput, progress, sync_failed)
         plan = recovery.run(facts)
         if plan.mode is Mode.EMPTY and point.dispatched_offset > 0:
-            # It speaks of a log that is gone; a crash would hold the next one against it.
+            # It describes a log that is gone; after a crash the next log would be checked against
+            # it.
             checkpoint.value = StoreCheckpoint()
             self._do_or_owe(checkpoint.write)
         if recovery.no_space is not None:
@@ -135,18 +136,18 @@ class Opening:
                 self._do_or_owe(abort.mark_running)
 
     def _settle_names(self) -> None:
-        """A killed life may have made folders and files whose names no disk has yet: the log's and
-        config's come before anything is built on them, the others before the checkpoint."""
+        """A killed run may have created folders and files whose names are not on disk yet: those of
+        the log and of config are synced first, the others before the checkpoint."""
         disk, layout = self._parts.base.disk, self._layout
         for folder in (layout.root, layout.commitlog, layout.config):
             if disk.exists(folder):
                 disk.syncdir(folder)
         self._parts.base.unsynced.update(all_folders(disk, layout.root))
-        # Until then the next start does the same once more.
+        # Until then the next start repeats this.
         self._parts.durability.queue_flush.expedite()
 
     def let_go(self) -> None:
-        """Close and unlock, as a killed process does: nothing is flushed, `abort` stays."""
+        """Close and unlock without a flush, as a killed process does: `abort` stays."""
         self._parts.files.close()
         self._parts.durability.checkpoint.close()
         self._parts.files.maker.stop()
@@ -161,7 +162,7 @@ class Opening:
         return not self._owed
 
     def _do_or_owe(self, part: Callable[[], None]) -> None:
-        """A part of the start that a full disk may defer: reads are served without it."""
+        """Run a step of the start, or defer it on a full disk: reads work without it."""
         try:
             part()
         except OSError as error:
@@ -178,7 +179,7 @@ class Opening:
         )
 
     def _complete_log(self) -> None:
-        """Blocks for the file that is written next; the queues have what the log has."""
+        """Allocate the current file, and dispatch what the queues lack."""
         last = self._parts.files.commit_log.files.last
         if last is not None:
             last.allocate_to(last.size, last.size)
@@ -187,7 +188,7 @@ class Opening:
             pass
 
     def finish(self) -> bool:
-        """Do what a full disk has kept the start from; whether nothing is left of it."""
+        """Do what a full disk has deferred; whether all is done."""
         while self._owed:
             try:
                 self._owed[0]()

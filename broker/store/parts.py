@@ -1,4 +1,4 @@
-"""The parts of a store, made and joined. Nobody below knows this file: each part is handed what it
+"""Builds the parts of a store and connects them. No part imports this file: each is given what it
 needs."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StoreFiles:
     index: IndexService | None
     listeners: ArrivalListeners
     maker: FileMaker
-    ahead: bool  # files are made in threads before they are needed
+    ahead: bool  # files are created in threads before they are needed
     prewrites: bool  # blocks of the log are written before they are needed
     pool: TransientStorePool | None
 
@@ -56,7 +56,7 @@ class StoreFiles:
 
 @dataclass(slots=True)
 class Confirmed:
-    """Up to where a failover takes nothing back, with an arbiter."""
+    """With an arbiter: the end of what no failover rolls back."""
 
     end: int = FOREVER
 
@@ -66,7 +66,7 @@ class StoreDispatch:
     """From the log to the queues."""
 
     visible_limit: Callable[[], int]
-    safe_limit: Callable[[], int]  # the same without what other brokers have not confirmed
+    safe_limit: Callable[[], int]  # the same without the arbiter's limit
     confirmed: Confirmed
     dispatcher: RecordDispatcher
     reput: Reput
@@ -150,7 +150,7 @@ def build_files(base: StoreBase, ahead: bool) -> StoreFiles:
 
 
 def safe_limit(settings: StoreSettings, commit_log: CommitLog) -> Callable[[], int]:
-    """Up to where a crash takes nothing back, as far as the mode says so."""
+    """The end of what a crash cannot lose, in this flush mode."""
     if settings.sync_flush:
         return lambda: commit_log.flushed_offset
     if settings.pool_enabled:

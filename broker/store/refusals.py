@@ -1,4 +1,4 @@
-"""Why puts are refused at the moment, if they are: each cause has its own sentence."""
+"""Why puts are currently refused, if they are: each cause has its own message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger("aerobee.store")
 
 
 class Cause(IntEnum):
-    """In the order in which they are told."""
+    """In order of precedence."""
 
     SHUT_DOWN = 0
     SLAVE = 1
@@ -49,7 +49,7 @@ class Refusals:
         return cause in self._reasons
 
     def besides(self, cause: Cause) -> Refusal | None:
-        """Why puts are refused if this cause does not count."""
+        """Why puts are refused, ignoring this cause."""
         others = [other for other in self._reasons if other is not cause]
         return self._refusal(min(others)) if others else None
 

@@ -1,4 +1,4 @@
-"""What the store answers: put and read results and their statuses, with RocketMQ's names."""
+"""Results of the store: of puts and reads, and their statuses, with RocketMQ's names."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class PutStatus(IntEnum):
 
 
 class AppendStatus(IntEnum):
-    """What became of a message at the log itself. END_OF_FILE is never an answer: the message is
-    then appended to the next file."""
+    """The log's own status of a message. END_OF_FILE is never returned: the message is then
+    appended to the next file."""
 
     PUT_OK = 0
     END_OF_FILE = 1
@@ -42,11 +42,11 @@ class AppendStatus(IntEnum):
 
 
 class PutResult:
-    """One message's fate; offsets and time are meaningful when `ok`, `reason` when not."""
+    """The result of one message; offsets and time are valid when `ok`, `reason` when not."""
 
     __slots__ = ("physical_offset", "queue_offset", "size", "status", "store_timestamp")
 
-    # Only a refused put and a batch have these of their own: a plain put stays cheap to make.
+    # Only a refused put and a batch set these: a plain put stays cheap to create.
     reason: str = ""
     append_status: AppendStatus = AppendStatus.PUT_OK
     physical_offsets: Sequence[int] | None = None
@@ -95,7 +95,7 @@ class RefusedPut(PutResult):
 
 
 class BatchPut(PutResult):
-    """A batch: the whole piece of the log, the first queue offset, and where each message is."""
+    """A batch: its range of the log, the first queue offset, and the offset of each message."""
 
     __slots__ = ("physical_offsets",)
 
@@ -107,7 +107,7 @@ class BatchPut(PutResult):
 
 
 class Refusal(NamedTuple):
-    """Why puts are not taken, as a status and a sentence."""
+    """Why puts are refused, as a status and a message."""
 
     status: PutStatus
     reason: str
@@ -139,7 +139,7 @@ class ReadStatus(Enum):
 
 
 class Boundary(Enum):
-    """Which of the messages around a time: the first not before it, the last not after it."""
+    """Which message around a time: the first not before it, or the last not after it."""
 
     LOWER = auto()
     UPPER = auto()

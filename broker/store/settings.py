@@ -11,7 +11,7 @@ from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Their messages wait for a time: their store times are the clock's, even after it was set back.
+# Their messages are due at a time: their store times follow the clock, even after it was set back.
 TIMED_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
@@ -46,7 +46,7 @@ class StoreSettings:
     enabled_append_prop_crc: bool = True
     message_delay_level: str = DELAY_LEVELS
     broker_role: str = "ASYNC_MASTER"
-    has_arbiter: bool = False  # consumers see what is confirmed, and no more
+    has_arbiter: bool = False  # consumers see only what is confirmed
     os_page_cache_busy_time_out_mills: int = 1000
 
     # flush, milliseconds and 4 KB pages
@@ -109,18 +109,18 @@ class StoreSettings:
 
     @property
     def prewrites(self) -> bool:
-        """Blocks of the log are written before they are needed."""
+        """Whether blocks of the log are written before they are needed."""
         return self.warm_maped_file_enable and self.sync_flush
 
     @property
     def readies(self) -> bool:
-        """Files of the log are made ready whole to be written through their maps. In SYNC_FLUSH
-        only as far as their blocks are written ahead: a sync would write all pages made ready."""
+        """Whether whole files of the log are prepared for writes through their maps. In SYNC_FLUSH
+        only as far as their blocks are written ahead: a sync would write all prepared pages."""
         return not self.write_without_mmap and not self.sync_flush
 
     @property
     def pool_enabled(self) -> bool:
-        """The pool serves masters that wait neither for the disk nor for slaves."""
+        """The pool is for masters that wait neither for the disk nor for slaves."""
         waits_for_nobody = not self.sync_flush and self.broker_role == "ASYNC_MASTER"
         return self.transient_store_pool_enable and waits_for_nobody
 

@@ -1,4 +1,4 @@
-"""Puts: messages appended to the log under put_message_lock, and handed to reput or the flush."""
+"""Puts: append messages to the log under put_message_lock and pass them to reput or the flush."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Writer:
         self._sync_flush = base.settings.sync_flush
         self._busy_after_s = base.settings.os_page_cache_busy_time_out_mills / 1000
         self._put_message_lock = threading.Lock()
-        self.on_append: Callable[[], None] | None = None  # told after each append, by masters
+        self.on_append: Callable[[], None] | None = None  # called after each append, on masters
 
     def put(self, messages: Sequence[Message]) -> list[PutResult]:
         """Append independent messages: one lock and one clock read for all."""
         return self._put(messages, self._refusals.current, self._log.limits)
 
     def put_accepted(self, messages: Sequence[Message]) -> list[PutResult]:
-        """The same for messages that were acknowledged before: `maxMessageSize` may be lower now,
-        but they are not to be lost by that."""
+        """The same for messages that were acknowledged before: they must not be lost if
+        `maxMessageSize` is lower now."""
         return self._put(messages, self._refusals.current, self._log.accepted_limits)
 
     def put_again(self, messages: Sequence[Message]) -> list[PutResult]:
-        """The same for those that wait in a file that is to be removed: also while sends are
-        refused because the disk fills up, for it makes room."""
+        """The same for pending messages of a file that is to be removed: also while sends are
+        refused because the disk is full, as it frees space."""
         refusal = self._refusals.besides(Cause.DISK_FULL)
         return self._put(messages, refusal, self._log.accepted_limits)
 
@@ -77,8 +77,8 @@ class Writer:
         return results
 
     def put_rows(self, rows: list[Row] | EncodedRows) -> Facts:
-        """Append plain messages, cheaply: a fact for each that was taken. What is left, from the
-        first that was not, is for `put`, which also knows the reason."""
+        """Append plain messages on the fast path: a fact for each that was taken. The rest is for
+        `put`, which also gives the reason."""
         lock = self._put_message_lock
         if self._refusals.current is not None or not lock.acquire(False):
             return []
@@ -95,8 +95,8 @@ class Writer:
         return facts
 
     def put_batch(self, messages: Sequence[Message], *, accepted: bool = False) -> PutResult:
-        """Append the messages of one batch: all in one file and one piece, or none. `accepted`: as
-        for `put_accepted`."""
+        """Append the messages of one batch: all adjacent in one file, or none. `accepted`: as for
+        `put_accepted`."""
         refusal = self._refusals.current
         if refusal is not None:
             self._stats.put_failures += len(messages)
@@ -118,8 +118,8 @@ class Writer:
         return result
 
     def put_plain_batch(self, rows: EncodedRows, topic: str) -> BatchPut | None:
-        """The same for plain messages to one queue, cheaply. None: `put_batch` has to look at
-        them, and knows the reason."""
+        """The same for plain messages to one queue, on the fast path. None: use `put_batch`, which
+        gives the reason."""
         facts = self.put_whole(rows, topic)
         if not facts:
             return None
@@ -128,7 +128,8 @@ class Writer:
         return BatchPut(offsets, end_of_all(facts) - begin, queue_offset, time_ms)
 
     def put_whole(self, rows: EncodedRows, topic: str) -> Facts:
-        """Append plain messages to one topic, all in one file and one piece; no facts: none is."""
+        """Append plain messages to one topic, all adjacent in one file; without facts: none was
+        appended."""
         lock = self._put_message_lock
         if self._refusals.current is not None or not lock.acquire(False):
             return []
@@ -171,7 +172,7 @@ class Writer:
                 spread_of(facts) if isinstance(facts, list) else facts.spread()
             )
             stats.put_bytes += end - begin
-            if self._sync_flush:  # consumers see only what is flushed, whether or not anybody waits
+            if self._sync_flush:  # consumers see only what is flushed
                 self._flush.ask(end)
             else:
                 self._reput.nudge(are_listened)

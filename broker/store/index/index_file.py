@@ -1,11 +1,10 @@
 """One index file: a hash table on disk from `topic#key` to physical offsets.
 
-Entries are added in batches, with numpy: a slot that a batch meets twice is chained inside it.
+Entries are added in batches, with numpy: two entries of a batch in one slot are chained.
 
-No byte is reached through a map: a device that is gone is an error then, not a SIGBUS. Entries and
-header are written with each batch. The slots of the file that grows are kept in memory, and those
-that changed are written before a sync: they follow from the entries, so a start after a crash
-builds them anew.
+Nothing is accessed through a map: a lost device is then an error, not a SIGBUS. Entries and header
+are written with each batch. The slots of the newest file are kept in memory, and those that changed
+are written before a sync: they follow from the entries, so a start after a crash rebuilds them.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from aerobee.protocol.files.index_layout import (
 )
 
 ALLOCATION_CHUNK: Final = 1024 * 1024
-_SAMPLE: Final = 256  # entries looked at to tell whether the number of slots is right
-PASSED: Final = 512  # entries of other keys and times between two pauses of a search
+_SAMPLE: Final = 256  # entries checked to tell whether the number of slots is right
+PASSED: Final = 512  # entries of other keys and times that a search skips before it yields
 SMALL_BATCH: Final = 12
-SLOTS_PER_PIECE: Final = 1024  # a page: what a changed slot has written with it
+SLOTS_PER_PIECE: Final = 1024  # a page: the unit in which changed slots are written
 ENTRIES_PER_PIECE: Final = 50_000
 
 Numbers = Sequence[int] | NDArray[Any]
 
 
 def entries_kept(file: DiskFile, slots: int) -> int | None:
-    """How many entries (0 included) a file has that a kill left short while it was cut; None when
-    it was not: then it has another number of slots, or its end is lost."""
+    """How many entries (0 included) a file has that a kill left short during a cut; None when that
+    is not why it is short: it has another number of slots, or its end is lost."""
     start = index_file_size(slots, 0)
     count, rest = divmod(file.size - start, INDEX_ENTRY_SIZE)
     if rest or count < 1:
@@ -96,8 +95,8 @@ class IndexFile:
         self.used_slots = 0
         self.count = 1
         self.flushed_count = 0
-        self._table: NDArray[Any] | None = None  # the slots, once they change or are to
-        self._changed = np.zeros(-(-slots // SLOTS_PER_PIECE), bool)  # pieces of it to be written
+        self._table: NDArray[Any] | None = None  # the slots, once the file grows
+        self._changed = np.zeros(-(-slots // SLOTS_PER_PIECE), bool)  # pieces of it to write
 
     @property
     def path(self) -> str:
@@ -113,7 +112,7 @@ class IndexFile:
         return self.entries_max - self.count
 
     def load(self) -> None:
-        """Read the header; a count that the file cannot have is brought into range."""
+        """Read the header; an impossible count is clamped."""
         (
             self.begin_timestamp,
             self.end_timestamp,
@@ -124,10 +123,10 @@ class IndexFile:
         ) = HEADER.unpack(self.file.read(0, HEADER_SIZE))
         self.count = min(max(self.count, 1), self.entries_max)
         self.flushed_count = self.count
-        self.file.allocated = 0  # others leave holes in the table of slots
+        self.file.allocated = 0  # RocketMQ leaves holes in the slot table
 
     def load_table(self) -> None:
-        """Have the slots in memory, because the file is going to grow."""
+        """Load the slots, because the file is going to grow."""
         data = bytearray(self.file.read(HEADER_SIZE, self.slots * SLOT_SIZE))
         self._table = np.frombuffer(data, SLOT_TYPE)
 
@@ -137,7 +136,7 @@ class IndexFile:
             self._table = None
 
     def begin(self, timestamp_ms: int, physical_offset: int) -> None:
-        """Seed a new file with where the one before it ends."""
+        """Start a new file with the end of the one before it."""
         self.begin_timestamp = self.end_timestamp = timestamp_ms
         self.begin_offset = self.end_offset = physical_offset
 
@@ -166,7 +165,8 @@ class IndexFile:
     # -- adding
 
     def add(self, hashes: Numbers, offsets: Numbers, times: Numbers) -> None:
-        """Add entries for which there is room. OSError when the disk refuses, and none is there."""
+        """Add entries; there must be room for them. OSError when the disk refuses: none is
+        added."""
         amount = len(offsets)
         self.file.allocate_to(self._position(self.count + amount), ALLOCATION_CHUNK)
         if self._table is None:
@@ -207,7 +207,7 @@ class IndexFile:
         number = self.count
         begin = self.begin_timestamp
         entries: list[bytes] = []
-        newest: dict[int, int] = {}  # of the slots that the batch has met
+        newest: dict[int, int] = {}  # by slot, of this batch
         for key_hash, offset, time_ms in zip(hashes, offsets, times, strict=True):
             slot = key_hash % self.slots
             previous = newest.get(slot) or int(table[slot])
@@ -251,14 +251,14 @@ class IndexFile:
         self._changed[slots // SLOTS_PER_PIECE] = True
 
     def write_slots(self) -> None:
-        """Write header and changed slots, before a sync; from the thread that syncs. OSError when
-        the disk refuses: they stay to be written."""
+        """Write header and changed slots before a sync; called in the sync thread. OSError when the
+        disk refuses: they remain marked as changed."""
         self._write_header()
         table = self._table
         if table is None:
             return
         pieces = np.flatnonzero(self._changed)
-        self._changed[pieces] = False  # first: what changes from now on is written the next time
+        self._changed[pieces] = False  # first: later changes are written by the next call
         try:
             for run in np.split(pieces, np.flatnonzero(np.diff(pieces) != 1) + 1):
                 if run.size:
@@ -278,13 +278,13 @@ class IndexFile:
         return int(number)
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """Physical offsets under this hash, newest first, within the time range; None now and
-        then while it looks for the next. OSError when the disk fails."""
+        """Physical offsets under this hash, newest first, within the time range; yields None now
+        and then while it searches. OSError when the disk fails."""
         read = self.file.read
         number = self._newest_of(key_hash % self.slots)
         above = self.count
         passed = 0
-        while 0 < number < above:  # a chain only goes down: damage cannot make it endless
+        while 0 < number < above:  # chains only descend: damage cannot make a cycle
             found, offset, seconds, previous = INDEX_ENTRY.unpack(
                 read(self._position(number), INDEX_ENTRY_SIZE)
             )
@@ -303,8 +303,8 @@ class IndexFile:
     def count_below(self, physical_offset: int, count: int) -> int:
         """How many of the first `count` entries (0 included) are of records below this offset.
 
-        An earlier recovery may have cut the file and lost power before the checkpoint said so:
-        entries end where they are empty, too, or torn, so that their offsets do not rise.
+        An earlier recovery may have cut the file and lost power before the checkpoint was written,
+        so entries also end where they are empty, or torn: where offsets do not rise.
         """
         count = min(max(count, 1), self.entries_max)
         before = 0
@@ -318,7 +318,7 @@ class IndexFile:
         return count
 
     def _entries(self, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Entries 1..count-1 in pieces, each with the number of its first."""
+        """Entries 1..count-1 in pieces, each with the number of its first entry."""
         for number in range(1, count, ENTRIES_PER_PIECE):
             length = min(ENTRIES_PER_PIECE, count - number) * INDEX_ENTRY_SIZE
             yield (
@@ -327,9 +327,8 @@ class IndexFile:
             )
 
     def cut(self, count: int) -> None:
-        """Keep entries 1..count-1 and build the slots anew from them; the rest becomes zeros.
-        Header and slots are written first and together: a kill before the rest is gone leaves a
-        file that agrees with itself."""
+        """Keep entries 1..count-1 and rebuild the slots from them; the rest becomes zeros. Header
+        and slots are written first and together, so a kill in between leaves a consistent file."""
         self.file.allocate_to(self._position(count), ALLOCATION_CHUNK)
         table = np.zeros(self.slots, SLOT_TYPE)
         for number, kept in self._entries(count):

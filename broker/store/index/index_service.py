@@ -1,7 +1,7 @@
-"""The index files of a store and the batch of keys that waits to be written to the newest.
+"""The index files of a store and the pending keys for the newest one.
 
 A message is indexed under its UNIQ_KEY and under each word of KEYS. Keys are collected and hashed
-together; `query` writes what waits first, so it never misses a key.
+together; a query writes pending keys first, so it never misses one.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class IndexService:
         self._unsynced_folders = unsynced
         self._now_ms = now_ms
         self.files: list[IndexFile] = []
-        self.keys: list[str] = []  # waiting: key, hash of "topic#", physical offset, store time
+        self.keys: list[str] = []  # pending: key, hash of "topic#", physical offset, store time
         self._prefixes: list[int] = []
         self._offsets: list[int] = []
         self._times: list[int] = []
-        # Entries that a full disk kept from being written: hashes, physical offsets, store times.
+        # Entries that could not be written to a full disk: hashes, physical offsets, store times.
         self._left: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
         self.unsynced: list[IndexFile] = []  # full files whose last bytes are not yet on disk
 
     # -- files
 
     def load(self) -> None:
-        """Take the folder's files. All are looked at before the first is changed."""
+        """Open the folder's files. All are checked before the first is changed."""
         size = index_file_size(self._slots, self._entries)
         found: list[tuple[DiskFile, int | None]] = []
         for name in self._disk.listdir(self._folder):
@@ -81,7 +81,7 @@ class IndexService:
             else:
                 self._load_file(opened, size, kept)
         if self.files and self.files[-1].room > 0:
-            self.files[-1].load_table()  # now, not when a message waits for it
+            self.files[-1].load_table()  # now, not with the first message
 
     def _load_file(self, opened: DiskFile, size: int, kept: int | None) -> None:
         opened.use_randomly()
@@ -106,7 +106,7 @@ class IndexService:
         self._unsynced_folders.update(self._disk.makedirs(self._folder))
         name = index_name(self._now_ms())
         if last is not None and name <= os.path.basename(last.path):
-            name = str(last.number + 1)  # the clock was set back, or summer is over: names rise
+            name = str(last.number + 1)  # clock set back, or daylight saving ended
         path = os.path.join(self._folder, name)
         made = self._disk.create(path, index_file_size(self._slots, self._entries))
         made.use_randomly()
@@ -132,7 +132,7 @@ class IndexService:
             self.unsynced.remove(file)
         file.file.close()
         self._disk.unlink(file.path)
-        self._unsynced_folders.add(self._folder)  # synced before a checkpoint speaks of the index
+        self._unsynced_folders.add(self._folder)  # synced before the next checkpoint
 
     @property
     def indexed_offset(self) -> int:
@@ -144,7 +144,7 @@ class IndexService:
 
     @property
     def known_to(self) -> int:
-        """The newest record with entries in a file, or kept from it by a full disk."""
+        """The newest record whose entries are in a file, or pending because of a full disk."""
         return self.indexed_offset if self._left is None else int(self._left[1][-1])
 
     def to_sync(self) -> list[IndexFile]:
@@ -155,7 +155,7 @@ class IndexService:
     # -- adding
 
     def add(self, facts: Sequence[Fact]) -> None:
-        """Collect the keys of messages; they are found in the property string by searching."""
+        """Collect the keys of messages, by searching the property strings."""
         add_key = self.keys.append
         add_prefix = self._prefixes.append
         add_offset = self._offsets.append
@@ -165,7 +165,7 @@ class IndexService:
         for queue, _, offset, _, time_ms, text, sys_flag in facts:
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
-            # `properties.keys_of`, without a call: every message passes here.
+            # `properties.keys_of`, inlined: this runs for every message.
             at = text.rfind(unique)
             while at > 0 and text[at - 1] != pair_end:
                 at = text.rfind(unique, 0, at)
@@ -192,7 +192,7 @@ class IndexService:
                         add_time(time_ms)
 
     def write_pending(self) -> None:
-        """Write the waiting keys. OSError when the disk refuses; what is left still waits."""
+        """Write the pending keys. OSError when the disk refuses; the rest stays pending."""
         if self._left is not None:
             self.add_hashed(*self._left)
         while self.keys:
@@ -204,8 +204,8 @@ class IndexService:
             del self._offsets[:amount], self._times[:amount]
 
     def add_hashed(self, hashes: NDArray[Any], offsets: NDArray[Any], times: NDArray[Any]) -> None:
-        """Write entries whose hashes are known already. OSError when the disk refuses; what is
-        left waits: it may be the second key of a record whose first is written."""
+        """Write entries with known hashes. OSError when the disk refuses; the rest stays pending:
+        it may be the second key of a record whose first is written."""
         while hashes.size:
             self._left = hashes, offsets, times
             file = self._file_with_room()
@@ -215,7 +215,7 @@ class IndexService:
         self._left = None
 
     def forget_pending(self) -> None:
-        """Drop the keys that wait: their records are about to be walked again."""
+        """Drop the pending keys: their records are about to be scanned again."""
         for waiting in (self.keys, self._prefixes, self._offsets, self._times):
             waiting.clear()
         self._left = None
@@ -223,8 +223,8 @@ class IndexService:
     # -- looking up
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """Physical offsets of records that may have the key, newest first; None now and then
-        while it looks for the next. Files may come and go meanwhile."""
+        """Physical offsets of records that may have the key, newest first; yields None now and then
+        while it searches. Files may be added and removed meanwhile."""
         key_hash = index_hash(topic, key)
         for file in self.files[::-1]:
             if file in self.files and file.count > 1 and file.begin_timestamp <= end_ms:

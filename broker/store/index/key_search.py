@@ -1,7 +1,7 @@
 """Finding records by key through the index.
 
-A search is a generator: millions of records may share a key or its hash, so it pauses now and then
-and its caller decides when it resumes. Its return value is the result.
+A search is a generator: millions of records may share a key or its hash, so it yields now and then
+and its caller decides when to resume. Its return value is the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aerobee.broker.store.results import QueryResult
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.record_layout import CorruptRecord
 
-CANDIDATES: Final = 64  # looked at between two pauses
+CANDIDATES: Final = 64  # checked between two yields
 
 Search = Generator[None, None, QueryResult]
 
@@ -33,8 +33,8 @@ def search_key(
     unique: bool,
     reports: Reports,
 ) -> Search:
-    """The records that have the key, newest first; each is checked, so that two keys with one
-    hash are told apart."""
+    """The records that have the key, newest first; each is checked, because two keys may have the
+    same hash."""
     result = QueryResult([])
     if index is None:
         return result
@@ -47,7 +47,7 @@ def search_key(
         last = index.files[-1]
         result.index_last_update_timestamp = last.end_timestamp
         result.index_last_update_physical_offset = last.end_offset
-    previous = None  # both keys of a record may have one hash: its entries follow each other
+    previous = None  # two keys of a record may have the same hash: its entries are then adjacent
     for number, offset in enumerate(index.find(topic, key, begin_ms, end_ms), 1):
         if offset is None or number % CANDIDATES == 0:
             yield

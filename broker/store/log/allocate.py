@@ -1,9 +1,9 @@
-"""Commitlog files made ahead of need, in one thread beside the loop.
+"""Commitlog files created ahead of need, in a thread beside the loop.
 
-To create a file and allocate all its blocks can take a while; a put must not wait for that. So
-while one file is written the next one is made here. In SYNC_FLUSH its first blocks are written,
-not only allocated: see `prewrite`, which goes on from there.
-Without a thread (`ahead=False`, a simulated disk) a file is made at the moment it is needed.
+Creating a file and allocating all its blocks can take a while; a put must not wait for that. So
+while one file is written the next one is created here. In SYNC_FLUSH its first blocks are written,
+not only allocated: see `prewrite`, which continues from there. Without a thread (`ahead=False`, a
+simulated disk) a file is created when it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aerobee.broker.store.log.prewrite import FIRST_BYTES
 
 log = structlog.get_logger("aerobee.store")
 
-READY_STEP: Final = 4 << 20  # the system keeps others from mapping anything for so long
+READY_STEP: Final = 4 << 20  # per call: the system blocks other maps meanwhile
 
 
 class FileMaker:
@@ -46,7 +46,7 @@ class FileMaker:
         self._next: tuple[int, Future[DiskFile]] | None = None
 
     def prepare(self, start: int) -> None:
-        """Begin to make the file that starts here, if nothing is in the making."""
+        """Start creating the file that begins here, unless one is being created."""
         if self._thread is not None and self._next is None and not self._stopping:
             made = self._thread.submit(self._make_ahead, start)
             self._next = start, made
@@ -54,7 +54,7 @@ class FileMaker:
                 self._thread.submit(lambda: self._make_ready(made.result(), 0))
 
     def take(self, start: int) -> DiskFile:
-        """The file that starts here, made ahead or made now. OSError when the disk refuses."""
+        """The file that begins here, created ahead or now. OSError when the disk refuses."""
         made = self._next
         if made is None or made[0] != start:
             self.discard()
@@ -70,13 +70,13 @@ class FileMaker:
             try:
                 file.prewrite(0, self._prewritten)
             except OSError:
-                log.debug("a file was not written ahead", path=file.path)  # `prewrite` says why
+                log.debug("a file was not written ahead", path=file.path)  # `prewrite` logs why
         return file
 
     def _make(self, start: int) -> DiskFile:
         path = os.path.join(self._folder, offset_name(start))
         make_folder(self._disk, self._folder)
-        if self._disk.exists(path):  # left over by a `take` that failed half-way
+        if self._disk.exists(path):  # left over by a failed `take`
             self._disk.unlink(path)
         file = self._disk.create(path, self._size)
         try:
@@ -89,7 +89,7 @@ class FileMaker:
         return file
 
     def make_ready(self, file: DiskFile, written: int) -> None:
-        """Let a file that has its blocks be written through its map from here on, soon."""
+        """Prepare an allocated file for writes through its map from here on, in the background."""
         if self._ready and not self._stopping:
             if self._thread is not None:
                 self._thread.submit(self._make_ready, file, written)
@@ -97,7 +97,7 @@ class FileMaker:
                 self._make_ready(file, written)
 
     def _make_ready(self, file: DiskFile, written: int) -> None:
-        """In steps. A send need not wait for it: what is not ready is written by a call."""
+        """In steps. Sends do not wait for it: what is not ready is written with pwrite."""
         try:
             for start in range(written - written % PAGE, self._size, READY_STEP):
                 if self._stopping:
@@ -112,7 +112,7 @@ class FileMaker:
             )
 
     def discard(self) -> None:
-        """Remove the file made ahead; it is not needed."""
+        """Remove the file that was created ahead."""
         made, self._next = self._next, None
         if made is None:
             return

@@ -1,9 +1,9 @@
-"""The commitlog: every message of every topic, one behind the other, in files of one size.
+"""The commitlog: every message of every topic, one after the other, in files of equal size.
 
 A file ends with a blank record (int room left, int magic) of at least 8 bytes, so a record that
 would leave less goes to the next file. `append_rows` is the hot path: plain messages are encoded,
-joined and written with one call; what it knows of each goes to reput as a
-tuple, so that nobody has to read the log again. `append` takes messages of every kind.
+joined and written with one call; a tuple of facts about each goes to reput, so that the log need
+not be read again. `append` takes messages of every kind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from aerobee.protocol.files.record_layout import BLANK_SIZE, V6_HOSTS, encode_bl
 
 
 class LogFull(Exception):
-    """No further file could be made, or the last one not be written; the text says why."""
+    """No new file could be created, or the last one could not be written; the text says why."""
 
 
 class CommitLog:
@@ -76,7 +76,7 @@ class CommitLog:
         self.queues = queues
         self._maker = maker
         self._pool = pool
-        self._prepared_behind = -1  # where the last file begins, once the next is in the making
+        self._prepared_behind = -1  # start of the last file, once the next is being created
         self._unblanked: tuple[MappedFile, int, int] | None = None
         self.append_crc = settings.enabled_append_prop_crc
         self.limits = limits_of(settings)
@@ -102,8 +102,8 @@ class CommitLog:
     # -- appending
 
     def append_whole(self, rows: EncodedRows, topic: str, now_ms: int) -> Facts:
-        """Append plain messages to one topic, all in the file that is open, or none: then
-        `append_batch` has to look at them."""
+        """Append plain messages to one topic, all in the current file, or none: then use
+        `append_batch`."""
         file = self.files.last
         if file is None or now_ms < self.last_store_timestamp:
             return []
@@ -115,9 +115,9 @@ class CommitLog:
     def append_rows(
         self, rows: list[Row] | EncodedRows, now_ms: int, *, whole: bool = False
     ) -> Facts:
-        """Append plain messages while they fit the file; a fact for each that was appended. What
-        is left begins with one that `append` has to look at. LogFull when there is no file.
-        `whole`: all or none."""
+        """Append plain messages while they fit the file; returns a fact for each that was appended.
+        The rest begins with a message for `append`. LogFull when there is no file. `whole`: all or
+        none."""
         if now_ms < self.last_store_timestamp:  # the clock was set back
             rows = _up_to_first_timed(rows[:])
             now_ms = self.last_store_timestamp
@@ -146,8 +146,8 @@ class CommitLog:
         return facts
 
     def append_copy(self, offset: int, data: memoryview) -> None:
-        """Whole records, or the end of a file, as another broker wrote them; all in one file. A log
-        without any begins where they begin."""
+        """Append whole records, or the end of a file, as another broker wrote them; all in one
+        file. An empty log begins where they begin."""
         if self.max_offset == self.files.min_offset != offset:
             self.files.remove_all()
         file = self._file_with_room(0) if self.files.files else self._new_file(offset)
@@ -157,7 +157,7 @@ class CommitLog:
     def append(
         self, messages: Sequence[Message], now_ms: int, facts: list[Fact], limits: MessageLimits
     ) -> list[PutResult]:
-        """Append each message that can be; one result for each."""
+        """Append each message if possible; one result for each."""
         results: list[PutResult] = []
         ok = PutStatus.PUT_OK
         while len(results) < len(messages):
@@ -196,14 +196,14 @@ class CommitLog:
         return BatchPut(offsets, file.wrote - before, queue_offset, stored_ms)
 
     def _take_back(self, file: MappedFile, before: int, facts: list[Fact]) -> None:
-        """Undo an append that nobody has seen; its bytes must not look like records."""
+        """Undo an append that is not visible yet; its bytes must not look like records."""
         end, file.wrote = file.wrote, before
         self._blank_out(file, before, end)
         _take_numbers_back(facts)
         facts.clear()
 
     def _rows(self, messages: Sequence[Message]) -> list[Row]:
-        """The plain messages up to the first that is out of the ordinary."""
+        """The plain messages up to the first that is not plain."""
         rows: list[Row] = []
         for message in messages:
             queue = self.queues.table.get((message.topic, message.queue_id))
@@ -251,7 +251,7 @@ class CommitLog:
             offset = file.start + file.wrote
             if not queue.is_timed:
                 now_ms = self.last_store_timestamp
-            # Zeros in a text look as a torn write does, where no checksum tells them apart.
+            # Without a checksum, zeros in a text cannot be told from a torn write.
             append_crc = self.append_crc or NUL in text
             record = encode_record(message, queue_offset, offset, now_ms, append_crc=append_crc)
         except (struct.error, UnicodeError, TypeError) as error:
@@ -275,13 +275,13 @@ class CommitLog:
                 self._end_file(file)
             else:
                 if file.wrote * 4 > file.size and self._prepared_behind != file.start:
-                    self._prepared_behind = file.start  # once: this is asked before each write
+                    self._prepared_behind = file.start  # once: this runs before each write
                     self._maker.prepare(file.start + file.size)
                 return file
         return self._new_file(file.end if file is not None else 0)
 
     def prepare_first_file(self) -> None:
-        """Have the file for the first put made while nobody waits for it yet."""
+        """Create the file for the first put in advance."""
         file = self.files.last
         if file is None or file.is_full:
             self._maker.prepare(file.end if file is not None else 0)
@@ -312,7 +312,7 @@ class CommitLog:
         return file
 
     def _end_file(self, file: MappedFile) -> None:
-        """Mark the rest of the file as blank, so that a scan goes on in the next one."""
+        """Mark the rest of the file as blank, so that a scan continues in the next one."""
         room = file.size - file.wrote
         if room >= BLANK_SIZE:
             self._write(file, file.wrote, encode_blank(room))
@@ -341,8 +341,8 @@ class CommitLog:
         file.wrote = position + len(data)
 
     def _blank_out(self, file: MappedFile, start: int, end: int) -> None:
-        """Bytes that were taken back must not look like records. Where the disk refuses that too,
-        nothing is appended until it could be done."""
+        """Rolled-back bytes must not look like records. If the disk refuses that too, nothing is
+        appended until it succeeds."""
         try:
             file.blank_out(start, end)
         except OSError:
@@ -351,7 +351,7 @@ class CommitLog:
     # -- reading
 
     def find_readable(self, physical_offset: int) -> MappedFile | None:
-        """The file in which a reader finds this offset."""
+        """The file that has this offset, if it is readable there."""
         file = self.files.find(physical_offset)
         if file is None or physical_offset - file.start >= file.readable:
             return None
@@ -364,9 +364,9 @@ class CommitLog:
 
 
 def _up_to_first_timed(rows: list[Row]) -> list[Row]:
-    """Store times never go back, so that they can be searched. Those of delayed messages follow
-    the clock all the same, in `_append_slowly`: when they are due counts from there, also for a
-    queue that is rebuilt and for a Java broker."""
+    """Store times never decrease, so that they can be searched. Those of delayed messages follow
+    the clock all the same, in `_append_slowly`: their due time counts from it, also in a rebuilt
+    queue and for a Java broker."""
     for number, row in enumerate(rows):
         if row[0].is_timed:
             return rows[:number]
@@ -374,7 +374,7 @@ def _up_to_first_timed(rows: list[Row]) -> list[Row]:
 
 
 def _take_numbers_back(facts: Facts) -> None:
-    """What these records were given in their queues is free again."""
+    """Free the queue offsets that these records were given."""
     for queue, queue_offset, *_ in reversed(facts):
         if queue_offset >= 0:
             queue.assigned = queue_offset

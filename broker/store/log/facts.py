@@ -1,7 +1,7 @@
-"""Facts: what append knows of the records that it has written, for those who come after it.
+"""Facts: what append knows about the records that it has written, for dispatch and flush.
 
-Those of messages that were encoded in C stay there, as a sequence that makes tuples when it is
-asked for them; all others are lists of tuples.
+Facts of messages that were encoded in C stay there, as a sequence that makes tuples on demand; all
+others are lists of tuples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def end_of(fact: Fact) -> int:
 
 
 def begin_of_all(facts: Facts) -> int:
-    """Where the first record begins; there has to be one."""
+    """Where the first record begins; there must be one."""
     return facts[0][2] if isinstance(facts, list) else facts.begin_offset()
 
 
 def end_of_all(facts: Facts) -> int:
-    """Where the last record ends; there has to be one."""
+    """Where the last record ends; there must be one."""
     return end_of(facts[-1]) if isinstance(facts, list) else facts.end_offset()
 
 
@@ -44,7 +44,7 @@ def are_listened(facts: Facts) -> bool:
 
 
 def spread_of(facts: Facts) -> tuple[int, int, bool]:
-    """All three at once; there has to be one."""
+    """All three at once; there must be one."""
     if isinstance(facts, list):
         return facts[0][2], end_of(facts[-1]), are_listened(facts)
     return facts.spread()

@@ -1,4 +1,4 @@
-"""What a message may be to be stored, and the sentence that refuses one that is not."""
+"""Limits of stored messages, and the refusals of those that exceed them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aerobee.protocol.files.record_layout import (
     V6_HOSTS,
 )
 
-TOPIC_SIZE_MAX: Final = 255  # a topic is a folder's name
+TOPIC_SIZE_MAX: Final = 255  # a topic is the name of a folder
 HEAD_SIZE_MAX: Final = HEADS[V6_HOSTS].size + 2 + 2  # IPv6 hosts, V2, properties' length
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
 
@@ -57,14 +57,14 @@ class MessageLimits:
         return None
 
     def check_room(self, message: Message) -> RefusedPut | None:
-        """The refusal of a message that even an empty file might not have room for."""
+        """The refusal of a message that might not fit even an empty file."""
         size = record_size_max(message)
         if size + BLANK_SIZE <= self.file_size:
             return None
         return self.too_big(f"the message to {message.topic}", size)
 
     def for_accepted(self) -> MessageLimits:
-        """Of messages that were accepted once: `maxMessageSize` may have been lowered since."""
+        """For messages that were accepted before: `maxMessageSize` may have been lowered since."""
         return replace(self, body_size=self.file_size)
 
     def too_big(self, what: str, size: int) -> RefusedPut:
@@ -76,20 +76,20 @@ class MessageLimits:
 
 
 def record_size_max(message: Message) -> int:
-    """What its record takes at most, whatever its form."""
+    """The largest size of its record in any format."""
     texts = len(message.topic.encode()) + len(message.properties.encode())
     return HEAD_SIZE_MAX + len(message.body) + texts + CRC_PROPERTY_SIZE + 1
 
 
 def record_size_bound(message: Message) -> int:
-    """More than its record takes, found without encoding a text."""
+    """An upper bound of its record's size, found without encoding texts."""
     texts = 4 * (len(message.topic) + len(message.properties))
     return HEAD_SIZE_MAX + len(message.body) + texts + CRC_PROPERTY_SIZE + 1
 
 
 def limits_of(settings: StoreSettings) -> MessageLimits:
     long_topics = settings.auto_message_version_on_topic_len
-    # One byte for the separator that the checksum may need in front of it.
+    # One byte for the separator that the checksum may need before it.
     checksum = CRC_PROPERTY_SIZE + 1 if settings.enabled_append_prop_crc else 0
     return MessageLimits(
         TOPIC_SIZE_MAX if long_topics else TOPIC_SIZE_MAX_V1,

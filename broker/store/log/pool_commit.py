@@ -28,8 +28,8 @@ class PoolCommit:
         self._last_thorough = base.clock.monotonic()
 
     def try_step(self, least_pages: int = 0) -> None:
-        """A step; when the disk refuses, no more is taken until a later one has worked: what waits
-        is nowhere but in the pool."""
+        """A step; when the disk refuses, puts are refused until a later step succeeds: the pending
+        messages are only in the pool."""
         try:
             self.step(least_pages)
         except OSError as error:
@@ -44,7 +44,8 @@ class PoolCommit:
                 self._refusals.clear(Cause.COMMIT_FAILED)
 
     def step(self, least_pages: int = 0) -> bool:
-        """Commit if this many pages wait (a full file: always); whether anything was."""
+        """Commit if this many pages are pending (a full file: always); whether anything was
+        committed."""
         moved = 0
         for file in self._log.files.files:
             waiting = file.wrote - file.committed

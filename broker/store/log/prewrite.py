@@ -1,10 +1,10 @@
 """SYNC_FLUSH: the log's blocks are written, as zeros, before messages need them.
 
 Blocks that are only allocated are marked as written by the first sync that reaches them. That takes
-a commit of the file system's journal, so it makes each sync slower; and while a file system goes
-down it can fail without an error, so that a sync has said yes to what is gone after the next mount
-(docs/durability.md). A thread keeps a window behind the last message written. It never holds up a
-put: if it is late, messages go to blocks that are only allocated.
+a commit of the file system's journal, so each sync is slower; and while a file system shuts down it
+can fail without an error, so that a sync succeeds for data that is gone after the next mount
+(docs/durability.md). A thread keeps a window after the last message written. It never delays a put:
+if it is late, messages go to blocks that are only allocated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = structlog.get_logger("aerobee.store")
 PAGE: Final = 4096
 WINDOW: Final = 8 << 20  # bytes that are written ahead; a recovery has to read them
 CHUNK: Final = 256 << 10  # ... at a time: a sync of the log waits for no more than this
-FIRST_BYTES: Final = 4 << 20  # of the next file, before anybody needs it
-BYTES_PER_S: Final = 32 << 20  # at most: more would take the disk from the messages
-PAUSE_S: Final = 0.5  # when messages come faster than that
+FIRST_BYTES: Final = 4 << 20  # of the next file, in advance
+BYTES_PER_S: Final = 32 << 20  # at most: more would slow down the messages
+PAUSE_S: Final = 0.5  # when messages arrive faster than that
 _NEVER: Final = 1 << 63
 
 
@@ -38,7 +38,7 @@ class Prewriter:
         self._ready = ready
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: end
         self._thread: threading.Thread | None = None
-        self.wake_at = _NEVER  # when the log's end is past this, `wake` is to be called
+        self.wake_at = _NEVER  # call `wake` when the log's end is past this
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._work, name="aerobee-prewrite", daemon=True)
@@ -75,7 +75,7 @@ class Prewriter:
         if mapped is None:
             self.wake_at = 0
             return 0.0
-        self._make_ready(mapped)  # what was written ahead when the file was made
+        self._make_ready(mapped)  # what was written ahead when the file was created
         wrote, written = mapped.wrote, mapped.file.prewritten
         start = max(written, wrote - wrote % PAGE)
         room = min(mapped.size, wrote + WINDOW) - start

@@ -1,4 +1,4 @@
-"""Reads records out of the log's files, without the map: a disk that fails is an OSError then."""
+"""Reads records from the log's files without the map: a failing disk is then an OSError."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from aerobee.protocol.files.record_layout import BLANK_SIZE, CorruptRecord
 from aerobee.protocol.files.record_scan import Scanned, check_record, scan_records
 
 PIECE: Final = 1 << 20  # read at once
-PROBE: Final = 4096  # read of a record whose size is not known
+PROBE: Final = 4096  # bytes read of a record of unknown size
 
 
 def read_record(
     file: MappedFile, physical_offset: int, size: int = PROBE
 ) -> tuple[Scanned, memoryview]:
-    """The record that stands there and its bytes, read without the map; `size`: what it should
-    take. CorruptRecord when there is none, or a damaged one, OSError when the disk fails."""
+    """The record at this offset and its bytes; `size`: its expected size. CorruptRecord when there
+    is none or a damaged one, OSError when the disk fails."""
     position = physical_offset - file.start
     room = file.readable - position
     if size <= 0:
@@ -34,8 +34,8 @@ def read_record(
 def read_records(
     file: MappedFile, position: int, end: int
 ) -> Iterator[tuple[Scanned, memoryview, int]]:
-    """The same without checksums, read piece by piece and not through the map: each record with the
-    piece that holds it and the offset where that begins. OSError when the disk fails."""
+    """All records of a range, without checking their checksums: each with the piece of the file
+    that holds it and the offset of that piece. OSError when the disk fails."""
     step = PIECE
     while end - position >= BLANK_SIZE:
         piece = memoryview(file.read(position, min(step, end - position)))

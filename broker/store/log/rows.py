@@ -29,7 +29,7 @@ from aerobee.protocol.files.record_layout import (
 Row = tuple[ConsumeQueue, bytes | memoryview, str, int, int, int, bytes, bytes, int, int]
 
 RECORD_SIZE_MIN: Final = HEAD_V4_SIZE + 2  # with the properties' length
-JOIN_BODY_MAX: Final = 4096  # a larger body is not copied once more to save a call
+JOIN_BODY_MAX: Final = 4096  # a larger body is not copied to save a call
 _pack_head = HEAD_V4.pack
 _pack_short = struct.Struct(">h").pack
 
@@ -39,7 +39,7 @@ Encode = Callable[[int, int, int, int, bool, int, int], tuple[Facts, bytes]]
 
 
 class EncodedRows(Protocol):
-    """Plain messages that know how to encode themselves: those of the compiled path."""
+    """Plain messages of the compiled path, which encode themselves."""
 
     def __len__(self) -> int: ...
 
@@ -59,7 +59,7 @@ class EncodedRows(Protocol):
         """As `encode_rows`."""
 
     def size_bound(self, each: int, /) -> int:
-        """More than the records take, if one of an empty message takes less than `each`."""
+        """An upper bound of the records' size; `each` is one for an empty message."""
 
 
 def encode_rows(
@@ -73,9 +73,9 @@ def encode_rows(
     props_size_max: int,
 ) -> tuple[list[Fact], bytes]:
     """Facts and bytes of the plain messages that fit between `position` and `limit` of the file
-    that starts at `base`; their numbers are taken from their queues.
+    that starts at `base`; assigns their queue offsets.
 
-    One long loop without calls of ours: this is where a put spends its time.
+    One long loop with everything inlined: this is where a put spends its time.
     """
     facts: list[Fact] = []
     parts: list[bytes | memoryview] = []

@@ -1,7 +1,7 @@
-"""Checks thousands of records of the log at once and gives what is in their heads as columns.
+"""Checks thousands of records of the log at once and returns their header fields as columns.
 
-Only plain records pass: V1, IPv4 hosts, every length and checksum right. A block ends before the
-first record that is anything else, be it unusual or damaged; `record_scan` decides on that.
+Only plain records pass: V1, IPv4 hosts, all lengths and checksums right. A block ends before the
+first record that is unusual or damaged; `record_scan` decides on that one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TENS: Final = 10 ** np.arange(10, dtype=np.int64)
 
 @dataclass(slots=True)
 class Block:
-    """Sound records that stand one behind the other; a column each, positions in the file."""
+    """Valid, adjacent records; one column per field, positions in the file."""
 
     start: Column
     end: Column
@@ -56,7 +56,7 @@ class Block:
 def read_block(
     view: memoryview, base: int, position: int, end: int, count: int, *, check_crc: bool
 ) -> Block:
-    """Up to `count` plain, sound records from `position` on. `base`: the file's start."""
+    """Up to `count` plain, valid records from `position` on. `base`: the file's start."""
     starts = record_bounds(view, position, end, count)[:-1]
     data = np.frombuffer(view, np.uint8)
     while True:
@@ -85,8 +85,8 @@ def read_block(
 
 
 def _check_sums(view: memoryview, block: Block) -> Block:
-    """The record's own checksum where it has one, else the body's, and no zeros in the texts: a
-    sector that never came to the disk reads as zeros."""
+    """Check the record's own checksum if it has one, else the body's, and that texts have no zeros:
+    a sector that was never written reads as zeros."""
     tail_at = block.end - CRC_PROPERTY_SIZE
     tails = rows(view, tail_at, CRC_PROPERTY_SIZE)
     matches = tails[:, : len(_NAME)] == _NAME

@@ -1,8 +1,8 @@
 """TransientStorePool: buffers outside the page cache that puts are written to first.
 
-Off by default. With it a put never waits for the kernel to write back the page it touches; the
-price is that what is not yet committed to the file is lost with the process, not only with the
-machine. The buffers are locked in memory where the system permits it.
+Off by default. With it a put never waits for the kernel's write-back of the page it touches; in
+return, what is not yet committed to the file is lost when the process dies, not only when the
+machine does. The buffers are locked in memory where the system permits it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A consume queue: entries that point into the commitlog, one stream per topic and queue.
 
-`assigned` is the next queue offset that an append hands out; `max_offset` the end of what is
-dispatched and thus readable. The last entries may still be in memory (`kept`), where they are read;
-a flush that is checkpointed writes them first.
+`assigned` is the next queue offset that an append assigns; `max_offset` the end of what is
+dispatched and thus readable. The last entries may still be only in memory (`kept`) and are read
+from there; a thorough flush writes them first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from aerobee.protocol.files.record_layout import TOPIC_SIZE_MAX_V1
 
 log = structlog.get_logger("aerobee.store")
 
-DISPATCH_LAG_MS: Final = 200  # between storing a message and writing its entry, as a rule
+DISPATCH_LAG_MS: Final = 200  # usual delay from storing a message to writing its entry
 ALLOCATION_CHUNK: Final = 64 * 1024
-KEPT_MAX: Final = 32 * ENTRY_SIZE  # bytes that a queue keeps in memory before it writes them
+KEPT_MAX: Final = 32 * ENTRY_SIZE  # bytes of entries in memory before they are written
 
 
 class ConsumeQueue:
@@ -81,12 +81,12 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.is_schedule = is_schedule
         self.is_timed = topic in TIMED_TOPICS
-        self.listened = listened  # whether it has listeners: the table keeps it up to date
+        self.listened = listened  # whether it has listeners: updated by the table
         self.ext = ext
         self.ext_writable = ext_writable
-        self.plain_tags = not is_schedule and not ext_writable  # the code is simply that of TAGS
+        self.plain_tags = not is_schedule and not ext_writable  # the tags code is the hash of TAGS
         self.topic_bytes = topic.encode()
-        # What a V1 record has between body and properties' length; empty: the topic needs V2.
+        # The topic field of a V1 record; empty: the topic needs V2.
         length = len(self.topic_bytes)
         self.topic_field = (
             bytes([length]) + self.topic_bytes if length <= TOPIC_SIZE_MAX_V1 else b""
@@ -101,9 +101,9 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_physical_offset = -1  # end of the last record that has an entry here
         self.flushed_bytes = 0
-        self.waiting: list[bytes] = []  # entries behind the last one, for `write_waiting`
-        self.kept = b""  # the last entries, if they are not written to the file yet
-        # The place of the next entry in the file `writing`, which is allocated up to `write_end`.
+        self.waiting: list[bytes] = []  # new entries, for `write_waiting`
+        self.kept = b""  # the last entries, if not written to the file yet
+        # Position of the next entry in the file `writing`, which is allocated up to `write_end`.
         self.write_position = 0
         self.write_end = 0
         self.writing: MappedFile | None = None
@@ -111,7 +111,7 @@ class ConsumeQueue:
     # -- writing
 
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Add an entry; False when it was there already. OSError when the disk refuses."""
+        """Add an entry; False when it exists already. OSError when the disk refuses."""
         if queue_offset != self.max_offset or self.write_position >= self.write_end:
             if physical_offset + size <= self.max_physical_offset:
                 return False
@@ -121,8 +121,8 @@ class ConsumeQueue:
         return True
 
     def write_waiting(self, *, keep: bool = False) -> None:
-        """Write the entries that wait, with one call, or `keep` them. OSError when the disk
-        refuses: some may be there, and none waits any more."""
+        """Write the waiting entries with one call, or `keep` them. OSError when the disk refuses:
+        some may be written, and none waits any more."""
         waiting, self.waiting = self.waiting, []
         if waiting:
             entries = b"".join(waiting)
@@ -132,7 +132,7 @@ class ConsumeQueue:
                 self.put_run(entries)
 
     def _write(self, entries: bytes | memoryview) -> None:
-        """Entries for which there is room where the next one goes."""
+        """Write entries at the current position, which has room for them."""
         assert self.writing is not None
         if self.kept:
             self.write_kept()
@@ -141,9 +141,9 @@ class ConsumeQueue:
         self.max_offset += len(entries) // ENTRY_SIZE
 
     def keep(self, entries: bytes) -> None:
-        """Add entries behind the last one, which are written with others that follow: for one of
-        many queues that get an entry now and then. A call for each would cost more than all else
-        that a message needs. OSError when the disk refuses: they are added, and not written."""
+        """Add entries in memory, to be written together with later ones: for many queues with few
+        messages each, where a write per entry would cost more than everything else. OSError when
+        the disk refuses: they are added, but not written."""
         end = self.write_position + len(entries)
         if end > self.write_end:
             self.put_run(entries)
@@ -157,7 +157,7 @@ class ConsumeQueue:
             self.write_kept()
 
     def write_kept(self) -> None:
-        """Write what is kept in memory. OSError when the disk refuses: it is still kept."""
+        """Write the entries kept in memory. OSError when the disk refuses: they are still kept."""
         if self.kept:
             assert self.writing is not None
             self.writing.write(self.write_position - len(self.kept), self.kept)
@@ -165,11 +165,11 @@ class ConsumeQueue:
 
     @property
     def written_bytes(self) -> int:
-        """Where the entries end that are in the files."""
+        """The end of the entries that are in the files."""
         return self.max_offset * ENTRY_SIZE - len(self.kept)
 
     def put_run(self, entries: bytes) -> None:
-        """Add entries behind the last one. OSError when the disk refuses: some may be there."""
+        """Append entries. OSError when the disk refuses: some may be written."""
         rest = memoryview(entries)
         while rest:
             if self.write_position >= self.write_end:
@@ -183,7 +183,7 @@ class ConsumeQueue:
     def _seek(self, queue_offset: int) -> None:
         """Make the slot of `queue_offset` the next one to write."""
         if queue_offset < self.max_offset:
-            # A younger record with an older number: the topic was deleted and made anew.
+            # A newer record with a lower offset: the topic was deleted and created again.
             log.warning(
                 "a queue starts again: its topic was deleted and made anew",
                 topic=self.topic,
@@ -197,7 +197,7 @@ class ConsumeQueue:
         self._open_slot(queue_offset * ENTRY_SIZE)
 
     def _skip_to(self, queue_offset: int) -> None:
-        """Fill the slots before `queue_offset` in its file; an empty queue just begins there."""
+        """Fill the slots before `queue_offset` with blanks; an empty queue just begins there."""
         file_size = self.files.file_size
         file_start = queue_offset * ENTRY_SIZE // file_size * file_size
         if not self.files.files or self.max_offset * ENTRY_SIZE < file_start:
@@ -231,7 +231,7 @@ class ConsumeQueue:
             self._write(BLANK_ENTRY * min(queue_offset - self.max_offset, room))
 
     def _open_slot(self, byte: int) -> None:
-        """Have the entry at this byte of the stream allocated."""
+        """Allocate the entry at this byte of the stream."""
         self.write_kept()
         file = self.writing
         if file is None or not file.start <= byte < file.end:
@@ -241,7 +241,7 @@ class ConsumeQueue:
             start = byte - byte % self.files.file_size
             file = self.files.find(byte) or self._new_file(start)
             self.writing = file
-        # No room until it is allocated: a page without a block would be refused by its sync.
+        # Allocate first: the sync of a page without a block could fail.
         self.write_position = self.write_end = byte - file.start
         file.allocate_to(self.write_position + ENTRY_SIZE, ALLOCATION_CHUNK)
         # The last entry that fits the chunk whole.
@@ -258,8 +258,8 @@ class ConsumeQueue:
 
     def _date_back(self, file: MappedFile) -> None:
         """A full file must not look younger than its last message, whose entry was written some
-        time after it was stored (see `queue_dates`). The next flush knows the time itself, but a
-        kill may come before it."""
+        time after it was stored (see `queue_dates`). The next flush sets the exact time, but a kill
+        may come first."""
         disk = self.files.disk
         with suppress(OSError):
             disk.set_modified_ms(file.path, disk.modified_ms(file.path) - DISPATCH_LAG_MS)
@@ -282,21 +282,21 @@ class ConsumeQueue:
         return file.file.read(position, length)
 
     def _with_kept(self, file: MappedFile, byte: int, length: int) -> bytes:
-        """Entries of which the last are in memory. They are not written for that: a disk that
-        refuses writes is still read."""
+        """Entries of which the last are in memory. They are not written for a read: a disk that
+        refuses writes can still be read."""
         written = self.written_bytes
         read = file.file.read(byte - file.start, written - byte) if byte < written else b""
         return read + self.kept[max(0, byte - written) : byte + length - written]
 
     def kept_place(self, queue_offset: int) -> int | None:
-        """Where the record of an entry stands that is in memory; None: it is in the file."""
+        """Physical offset of an entry kept in memory; None: it is in the file."""
         at = queue_offset * ENTRY_SIZE - self.written_bytes
         if not 0 <= at < len(self.kept):
             return None
         return int(ENTRY_OFFSET.unpack_from(self.kept, at)[0])
 
     def written_place(self, queue_offset: int) -> int | None:
-        """Where the record of an entry stands that is in the file. From any thread."""
+        """Physical offset of an entry in the file. From any thread."""
         byte = queue_offset * ENTRY_SIZE
         file = self.files.find(byte)
         found = file.file.read(byte - file.start, ENTRY_SIZE) if file is not None else b""
@@ -318,7 +318,7 @@ class ConsumeQueue:
         return physical_offset, size, self.real_tags_code(tags_code)
 
     def real_tags_code(self, tags_code: int) -> int:
-        """The tags code that an entry means: its own, or that of the unit it points to."""
+        """An entry's tags code: its own, or that of the unit it points to."""
         if self.ext is None or not is_address(tags_code):
             return tags_code
         unit = self.ext.get(tags_code)
@@ -361,7 +361,7 @@ class ConsumeQueue:
         return last[0] + last[1] if last else -1
 
     def unflushed(self, least_pages: int) -> list[MappedFile]:
-        """The files to sync, if at least this many pages wait (0: any byte)."""
+        """The files to sync, if at least this many pages are dirty (0: any byte)."""
         end = self.written_bytes
         waiting = end - self.flushed_bytes
         if waiting <= 0 or waiting < least_pages * PAGE:

@@ -1,4 +1,4 @@
-"""consumequeue_ext: what does not fit a queue entry (`enableConsumeQueueExt`, off by default).
+"""consumequeue_ext: data that does not fit a queue entry (`enableConsumeQueueExt`, off by default).
 
     0  2 size of the unit (20 + b)     2  8 tags code     10  8 store time
    18  2 b                            20  b bitmap of the filters that the message passes
@@ -44,7 +44,8 @@ def is_address(tags_code: int) -> bool:
 
 
 def last_address(entries: bytes) -> int | None:
-    """Of the last queue entry that points to a unit: the newer ones may be of a time without."""
+    """The address in the last queue entry that has one: newer entries may have been written with
+    the setting off."""
     codes = np.frombuffer(entries, ENTRY_TYPE)["code"]
     found = np.flatnonzero(codes <= ADDRESS_MAX)
     return int(codes[found[-1]]) if found.size else None
@@ -81,7 +82,7 @@ class ConsumeQueueExt:
         self.end = last.end if last is not None else 0
 
     def put(self, tags_code: int, store_timestamp: int) -> int:
-        """Add a unit; the address to put into the queue entry. OSError when the disk refuses."""
+        """Add a unit; returns the address for the queue entry. OSError when the disk refuses."""
         file = self._file_with_room()
         position = self.end - file.start
         file.allocate_to(position + UNIT.size, ALLOCATION_CHUNK)
@@ -118,7 +119,7 @@ class ConsumeQueueExt:
         return ExtUnit(tags_code, store_timestamp, size)
 
     def cut_after(self, address: int | None) -> None:
-        """Drop the units behind the one at `address`, the last that an entry points to."""
+        """Drop the units after the one at `address`, the last that an entry points to."""
         self.end = self._end_of(address) if address is not None else 0
         file = self.files.find(self.end)
         self.files.remove_from(self.end if file is None or self.end == file.start else file.end)
@@ -127,8 +128,8 @@ class ConsumeQueueExt:
         self.flushed = min(self.flushed, self.end)
 
     def _end_of(self, address: int) -> int:
-        """Where a unit ends; its file's end when it is damaged: others still count, and its place
-        is not given to another message's."""
+        """The end of a unit; the end of its file if it is damaged: later units are kept, and its
+        space is not reused."""
         unit = self.get(address)
         if unit is not None:
             return address + _SIGN + unit.size

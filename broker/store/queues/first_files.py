@@ -1,8 +1,8 @@
-"""The first files of new queues, made in one thread beside the loop.
+"""The first files of new queues, created in a thread beside the loop.
 
-To make a folder and a file in it can wait for the disk, and many topics may be new at once. So the
-first file of a queue is begun when the queue is, and dispatch takes it when it needs it. Without a
-thread (before the start, on a simulated disk) a file is made at the moment it is needed.
+Creating a folder and a file can wait for the disk, and many topics may be new at once. So the first
+file of a queue is requested together with the queue, and dispatch takes it when it needs it.
+Without a thread (before the start, on a simulated disk) a file is created when it is needed.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class FirstFiles:
         self._disk = disk
         self._reports = reports
         self._size = size
-        self.allocated = min(size, allocated)  # the bytes that have blocks
+        self.allocated = min(size, allocated)  # allocated bytes of each
         self._thread: Executor | None = None
         self._begun: dict[str, Future[DiskFile]] = {}
         self._last: Future[DiskFile] | None = None
 
     def start(self, thread: Executor) -> None:
-        """Make files ahead from now on, in this one thread."""
+        """Create files ahead from now on, in this thread."""
         self._thread = thread
 
     def prepare(self, folder: str) -> None:
-        """Begin to make the file of a queue that is new."""
+        """Start creating the file of a new queue."""
         if self._thread is not None:
             self._last = self._begun[folder] = self._thread.submit(self._make, folder)
 
     @property
     def are_made(self) -> bool:
-        """Whether none is in the making."""
+        """Whether no file is being created."""
         return self._last is None or self._last.done()
 
     def is_in_making(self, folder: str) -> bool:
@@ -51,7 +51,7 @@ class FirstFiles:
         return begun is not None and not begun.done()
 
     async def made(self, folder: str) -> None:
-        """Return when the file is not in the making any more."""
+        """Return when the file is created, or has failed."""
         begun = self._begun.get(folder)
         if begun is not None:
             waited = asyncio.wrap_future(begun)
@@ -59,8 +59,8 @@ class FirstFiles:
             await asyncio.wait((waited,))
 
     def take(self, folder: str, start: int) -> DiskFile | None:
-        """The queue's file that starts here, if it was made ahead. What is still in the making is
-        waited for; what has failed is to be made again, and then tells the reason."""
+        """The queue's file that begins here, if it was created ahead. Waits for one that is being
+        created; None for one that failed: creating it again raises the reason."""
         begun = self._begun.pop(folder, None)
         if begun is None:
             return None
@@ -74,13 +74,13 @@ class FirstFiles:
         return file
 
     def discard(self, folder: str) -> None:
-        """The queue is gone: remove its file, if nobody has taken it."""
+        """The queue is gone: remove its file unless it was taken."""
         begun = self._begun.pop(folder, None)
         if begun is not None and not begun.cancel() and begun.exception() is None:
             self._remove(begun.result())
 
     def stop(self) -> None:
-        """Make no more files ahead; those that are made can still be taken."""
+        """Create no more files ahead; finished ones can still be taken."""
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
             self._thread = None
@@ -93,7 +93,7 @@ class FirstFiles:
     def _make(self, folder: str) -> DiskFile:
         try:
             return self._make_at(folder)
-        except OSError as error:  # told here: the next try may work, or never come
+        except OSError as error:  # logged here: the next try may succeed, or never come
             self._reports.disk_error(
                 "the first file of a queue could not be made",
                 error,
@@ -104,7 +104,7 @@ class FirstFiles:
             raise
 
     def _make_at(self, folder: str) -> DiskFile:
-        self._disk.makedirs(folder)  # the taker of the file notes that the folder is to be synced
+        self._disk.makedirs(folder)  # `take`'s caller notes that the folder needs a sync
         file = self._disk.create(os.path.join(folder, offset_name(0)), self._size)
         try:
             file.allocate(0, self.allocated)

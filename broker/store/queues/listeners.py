@@ -1,4 +1,4 @@
-"""Listeners for new messages, each for all queues or for some."""
+"""Listeners for new messages, for all queues or for some."""
 
 from __future__ import annotations
 

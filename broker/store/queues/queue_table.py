@@ -1,4 +1,4 @@
-"""The consume queues of a store by (topic, queue id): the table that appends number messages by."""
+"""The consume queues of a store by (topic, queue id)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aerobee.protocol.names import SCHEDULE_TOPIC
 
 
 def is_safe_topic(topic: str) -> bool:
-    """Whether the name can be a folder of consumequeue/ and nothing else."""
+    """Whether the name is safe as a folder in consumequeue/."""
     return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
 
 
@@ -54,8 +54,8 @@ class QueueTable:
         size = settings.mapped_file_size_consume_queue
         self.first_files = FirstFiles(disk, reports, size, ALLOCATION_CHUNK)
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
-        self.listened: set[tuple[str, int]] = set()  # queues whose arrivals somebody waits for
-        self._of_records: dict[tuple[bytes, int], ConsumeQueue] = {}  # those met in the log
+        self.listened: set[tuple[str, int]] = set()  # queues with listeners
+        self._of_records: dict[tuple[bytes, int], ConsumeQueue] = {}  # cache for records of the log
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.table.values()))
@@ -88,7 +88,7 @@ class QueueTable:
         return queue
 
     def of_record(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
-        """The queue of a record in the log; None when damage has made its topic no name."""
+        """The queue of a record in the log; None when its topic is damaged."""
         queue = self._of_records.get((topic, queue_id))
         if queue is None:
             try:
@@ -101,7 +101,7 @@ class QueueTable:
         return queue
 
     def _ext_of(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
-        """The queue's units: when they are to be written, or were once."""
+        """The queue's units, if they are enabled or exist from earlier."""
         settings = self._settings
         folder = settings.layout.queue_ext_folder(topic, queue_id)
         if not settings.enable_consume_queue_ext and not (
@@ -117,7 +117,7 @@ class QueueTable:
         )
 
     def listening_changed(self, topic: str, queue_id: int) -> None:
-        """Ask again whether anybody wants this queue's arrivals."""
+        """Update whether this queue has listeners."""
         queue = self.table.get((topic, queue_id))
         if queue is not None:
             queue.listened = self._listeners.want(topic, queue_id)
@@ -125,7 +125,7 @@ class QueueTable:
             note((topic, queue_id))
 
     def load(self) -> None:
-        """Open the queues that the directory has."""
+        """Open the queues in the directory."""
         self._has_ext = self._disk.exists(self._settings.layout.consumequeue_ext)
         root = self._settings.layout.consumequeue
         for topic in self._disk.listdir(root):
@@ -138,14 +138,14 @@ class QueueTable:
                         queue.ext.load()
 
     def complete_last(self) -> None:
-        """Give the files that a kill left short their length."""
+        """Extend files that a kill left short."""
         for queue in self.table.values():
             queue.files.complete_last()
             if queue.ext is not None:
                 queue.ext.files.complete_last()
 
     def remove_topic(self, topic: str) -> int:
-        """Delete the topic's queues, files and numbering; how many there were."""
+        """Delete the topic's queues with files and offsets; how many there were."""
         keys = [key for key in self.table if key[0] == topic]
         for key in keys:
             self.table.pop(key).destroy()

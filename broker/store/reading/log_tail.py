@@ -1,4 +1,4 @@
-"""How a log ends: its newest record, found by the queues and a walk from there."""
+"""The end of a log: its newest record, found through the queues and a scan from there."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from aerobee.protocol.files.record_layout import BLANK_MAGIC, BLANK_SIZE, SIZE_A
 
 
 class LogTail(NamedTuple):
-    """The newest of a log: also what is in no queue, or not yet."""
+    """The end of a log, including what is not in a queue (yet)."""
 
-    record: tuple[int, int] | None  # where it stands, and its size
-    blank_at: int | None  # the end of a file behind it
+    record: tuple[int, int] | None  # offset and size of the newest
+    blank_at: int | None  # the blank record after it, at the end of a file
     end: int
 
 
 def last_entry(queues: QueueTable, before: int) -> tuple[int, int] | None:
-    """Where the newest record stands that is in a queue and begins before this offset, and its
-    size."""
+    """Offset and size of the newest record that is in a queue and begins before this offset."""
     newest: tuple[int, int] | None = None
     for queue in queues:
         low, high = queue.min_offset, queue.max_offset
@@ -40,7 +39,7 @@ def _place(queue: ConsumeQueue, number: int) -> int:
 
 
 def find_log_tail(log: CommitLog, queues: QueueTable, before: int) -> LogTail:
-    """How the log ends, or what of it begins before this offset."""
+    """The end of the log, or of its part that begins before this offset."""
     record, blank_at = last_entry(queues, before), None
     position = max(sum(record) if record else 0, log.files.min_offset)
     while position < min(before, log.max_offset):

@@ -1,8 +1,8 @@
-"""The read that selects nothing: entries of a queue into views of one file of the log.
+"""The read without a filter: entries of a queue to views of one file of the log.
 
-Records that stand side by side become one view. What is out of the ordinary (a blank slot, records
-in two files, one that is gone) is not handled here: the answer is then None, and the reader goes
-entry by entry. The compiled part has its own `take`, which copies records without making views.
+Adjacent records become one view. Special cases (a blank slot, records in two files, one that is
+gone) are not handled here: the result is then None, and the reader goes entry by entry. The
+compiled part has its own `take`, which copies records without making views.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     Records = list[memoryview] | _hot.Records
 
-# The file and the range of it in which all records are; the records, their bytes and their number;
-# how far before the log's end they begin. A plain tuple: one is made for each pull.
+# The file and the range of it that has all records; the records, their bytes and their number; how
+# far before the log's end they begin. A plain tuple: one is made for each pull.
 PlainRead = tuple[MappedFile, int, int, "Records", int, int, int]
 
 # The range in the file, the records, their bytes, their number.
@@ -35,8 +35,8 @@ _MANY_BYTES: Final = 64 * ENTRY_SIZE  # from here on numpy is faster than a loop
 
 
 def take(entries: bytes, file: MappedFile, max_bytes: int) -> Taken | None:
-    """The records of the entries, if all are in `file`: as many as stay within `max_bytes`, one at
-    least."""
+    """The records of the entries, if all are in `file`: as many as fit `max_bytes`, at least
+    one."""
     taken = _take(entries, file)
     if taken is not None and taken[3] > max_bytes and len(entries) > ENTRY_SIZE:
         entries = entries[: _fitting(entries, max_bytes) * ENTRY_SIZE]
@@ -72,7 +72,7 @@ def _take(entries: bytes, file: MappedFile) -> _Views | None:
     start = end = first = -1
     total = 0
     for offset, size in _places(entries):
-        if offset == end:  # side by side
+        if offset == end:  # adjacent
             end += size
             if not start < offset < end:
                 return None
@@ -108,6 +108,6 @@ def _take_many(entries: bytes, file: MappedFile) -> _Views | None:
 
 
 def _fitting(entries: bytes, max_bytes: int) -> int:
-    """How many of the records stay within `max_bytes`; one at least."""
+    """How many of the records fit `max_bytes`; at least one."""
     sizes = np.frombuffer(entries, ENTRY_TYPE)["size"].cumsum(dtype=np.int64)
     return max(1, int(sizes.searchsorted(max_bytes, "right")))

@@ -29,7 +29,7 @@ class Reader:
         self._scan_bytes = scan_bytes
         self.hot_bytes = _memory_bytes * hot_percent // 100
         self.take: Take = FASTEST
-        self.check_records = False  # set when the start found damage: each record is then checked
+        self.check_records = False  # set when the start found damage: check each record
 
     # -- by queue offset
 
@@ -45,7 +45,7 @@ class Reader:
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
-        if high <= queue_offset <= queue.assigned != high:  # there, but not dispatched yet
+        if high <= queue_offset <= queue.assigned != high:  # stored, but not dispatched yet
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
         if high == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -74,9 +74,9 @@ class Reader:
     def read_plain(
         self, queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
     ) -> PlainRead | None:
-        """What most pulls want: every record of a range. None when there is none, when it is far
-        behind the log's end or when something else is out of the ordinary: `read_queue` then finds
-        out. The caller holds the file while it keeps a view."""
+        """The common pull: every record of a range. None when there is none, when it is far behind
+        the log's end, or in a special case: use `read_queue` then. The caller holds the file while
+        it keeps a view."""
         if queue_offset < queue.min_offset or max_count < 1 or self.check_records:
             return None
         entries = queue.entries(queue_offset, max_count)
@@ -103,13 +103,13 @@ class Reader:
         matches: Callable[[int], bool] | None,
         matches_record: Callable[[memoryview], bool] | None,
     ) -> None:
-        """Take records for the entries; neighbours in the log become one view. One long loop
-        without calls: this is where a pull spends its time."""
+        """Take records for the entries; adjacent records become one view. One long loop without
+        calls: this is where a pull spends its time."""
         file: MappedFile | None = None
         view = _NO_BYTES
         file_start = file_end = 0  # the readable range of `file`
-        runs: list[tuple[MappedFile, int]] = []  # where neighbours begin
-        ends: list[int] = []  # where the run before each of them ends
+        runs: list[tuple[MappedFile, int]] = []  # where runs of adjacent records begin
+        ends: list[int] = []  # where the run before each ends
         run_end = -1
         next_offset = result.next_offset
         count = total = 0
@@ -179,7 +179,7 @@ class Reader:
     # -- by physical offset
 
     def record_at(self, physical_offset: int, size: int | None = None) -> memoryview | None:
-        """The bytes of the record that stands here; None when none does."""
+        """The bytes of the record at this offset; None when there is none."""
         file = self._log.find_readable(physical_offset)
         if file is None:
             return None
@@ -205,7 +205,7 @@ class Reader:
         return self.store_time_at(entry[0]) if entry is not None else -1
 
     def store_time_later(self, queue: ConsumeQueue, queue_offset: int) -> Callable[[], int]:
-        """The same by a thread, of what is now in the queue."""
+        """The same for a thread, for what is in the queue now."""
         place = queue.kept_place(queue_offset)
 
         def store_time() -> int:
@@ -235,10 +235,10 @@ class Reader:
 def _sound_only(
     matches_record: Callable[[memoryview], bool] | None,
 ) -> Callable[[memoryview], bool]:
-    """A filter that also leaves out damaged records, and says which."""
+    """A filter that also skips damaged records, and logs them."""
 
     def is_sound(view: memoryview) -> bool:
-        # Where it stands was checked with its queue entry.
+        # Its position was checked with its queue entry.
         try:
             check_record(view, None, 0, len(view), True)
         except CorruptRecord as error:
@@ -250,5 +250,5 @@ def _sound_only(
 
 
 def _resolving(queue: ConsumeQueue, matches: Callable[[int], bool]) -> Callable[[int], bool]:
-    """The filter for a queue whose entries may carry addresses of units in place of codes."""
+    """The filter for a queue whose entries may have unit addresses instead of tags codes."""
     return lambda code: matches(queue.real_tags_code(code))

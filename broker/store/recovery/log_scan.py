@@ -1,6 +1,6 @@
-"""Recovery's scan of the log: check every record, dispatch those that the plan says.
+"""Recovery's scan of the log: checks every record and dispatches those that the plan names.
 
-Blocks of thousands where they are plain; what ends a block is looked at record by record.
+Plain records in blocks of thousands, others one by one.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class LogScan:
         dispatch_from: int,
         tell: Callable[[int], None],
     ) -> None:
-        """`tell` is called with the offset that was reached."""
+        """`tell` is called with the offset reached."""
         self._settings = settings
         self._log = commit_log
         self._dispatcher = dispatcher
         self._dispatch_from = dispatch_from
         self._report_progress = tell
-        self.no_space: OSError | None = None  # the disk took no more queue entries or keys ...
+        self.no_space: OSError | None = None  # the disk refused queue entries or keys ...
         self.stalled_at = FOREVER  # ... of the records from here on
 
     def scan_file(self, file: MappedFile, position: int) -> None:
-        """Check one file's records and dispatch them; CorruptRecord at the first not sound."""
+        """Check one file's records and dispatch them; CorruptRecord at the first invalid one."""
         check_crc = self._settings.check_crc_on_recover
         while position < file.size:
             block = read_block(
@@ -74,15 +74,16 @@ class LogScan:
             number_block(self._log.queues, file.view, block)
 
     def _stall(self, error: OSError, offset: int) -> None:
-        """A disk without room must not keep the start: reput takes over from `offset`, later. The
-        rest of the log is only checked, and its queues numbered."""
+        """A full disk must not block the start: reput resumes from `offset` later. The rest of the
+        log is only checked, and queue offsets are assigned."""
         if not is_no_space(error):
             raise error
         self.no_space = error
         self.stalled_at = offset
 
     def _scan_one_by_one(self, file: MappedFile, position: int) -> int:
-        """The next records, of which the first is none for a block; the position after them."""
+        """Scan the next records, the first of which ended a block; returns the position after
+        them."""
         facts: list[Fact] = []
         check_crc = self._settings.check_crc_on_recover
         records = scan_records(file.view, file.start, position, file.size, check_crc=check_crc)

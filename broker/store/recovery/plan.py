@@ -1,4 +1,4 @@
-"""What a start has to do, decided from facts alone: no file is touched here.
+"""Decides what a start has to do, from facts alone: no file is accessed here.
 
     abort  commitlog   checkpoint              scan the log from            queues, index
     -----  ----------  ----------------------  ---------------------------  ---------------------
@@ -10,10 +10,10 @@
                                                at or before them (less 3 s)
     yes    files       no file begins before   the first file               rebuilt from it
 
-"Ours": the page carries our checksum, so RocketMQ has not written it since; its offset is a
-record's end below which log, queues and index are known to be on disk; if the log begins later by
-now, as its first files were removed, its begin stands for the offset. A record below it that is
-not sound is damage, not a torn tail: it is reported, and what follows it is kept.
+"Ours": the page has our checksum, so RocketMQ has not written it since; its offset is the end of a
+record below which log, queues and index are known to be on disk. If the log's first files were
+removed since, its beginning is used instead. An invalid record below the offset is damage, not a
+torn tail: it is reported, and what follows it is kept.
 
 Index files later than the checkpoint are dropped, or cut where the checkpoint counts their
 entries; when one is dropped the log is dispatched from where that file begins.
@@ -40,7 +40,7 @@ class Mode(Enum):
 @dataclass(frozen=True, slots=True)
 class LogFileFacts:
     start: int
-    first_timestamp: int  # store time of its first record; 0: there is no sound one
+    first_timestamp: int  # store time of its first record; 0: no valid one
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RecoveryFacts:
     files: tuple[LogFileFacts, ...]
     checkpoint: StoreCheckpoint
     index_files: tuple[IndexFileFacts, ...] = ()
-    index_safe: bool = False  # the checkpoint's index time counts for the log's start too
+    index_safe: bool = False  # use the checkpoint's index time for the log's start, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Plan:
     mode: Mode
     reason: str
     scan_from: int = 0  # the log is checked from here, a file's start
-    durable_to: int = -1  # what is not sound below here is damage; -1: the log ends at it
-    dispatch_from: int = -1  # records from here on are dispatched anew; -1: from the queues' end
-    rebuild_queues_from: int = -1  # entries of records from here on are dropped first; -1: none
+    durable_to: int = -1  # an invalid record below is damage; -1: the log ends there
+    dispatch_from: int = -1  # dispatch records from here again; -1: from the queues' end
+    rebuild_queues_from: int = -1  # drop entries of records from here first; -1: none
     drop_index: tuple[int, ...] = ()  # numbers of index files
     cut_index: tuple[int, int] | None = None  # number of an index file, entries to keep at most
 

@@ -1,4 +1,5 @@
-"""Where a consume queue ends: held against the log, because a power cut may have left anything."""
+"""Finds the end of a consume queue and checks it against the log: a power cut may have left
+anything."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ LIGHT: Final = "%LMQ%"  # RocketMQ's light queues: their entries point to record
 def recover_queue(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> None:
     """Find the queue's end: the last entry that is below `limit` and agrees with the log.
 
-    What is on disk for certain is an unbroken run of sound entries, so a binary search finds its
-    end; behind it a power cut may have left anything, so the entry found is held against the
-    record it points to, and given up for the one before it until one agrees.
+    What was flushed is an unbroken run of valid entries, so a binary search finds its end. After it
+    a power cut may have left anything, so the entry found is checked against its record, and
+    dropped for the one before it until one matches.
     """
     queue.write_kept()
     low = queue.files.min_offset // ENTRY_SIZE
@@ -63,7 +64,7 @@ def _first_unsound(file: MappedFile, limit: int | None) -> int:
 
 
 def _has_more(queue: ConsumeQueue) -> bool:
-    """Whether something stands behind the queue's end."""
+    """Whether there is data after the queue's end."""
     byte = queue.max_offset * ENTRY_SIZE
     file = queue.files.find(byte)
     return file is not None and (
@@ -86,7 +87,7 @@ def _agrees(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> bo
     if file is None:
         return offset < commit_log.files.min_offset  # its record has expired
     if file.file.first_unreadable(offset - file.start, offset - file.start + size) is not None:
-        return True  # on a bad sector: nobody can say
+        return True  # on a bad sector: unknown
     try:
         record = check_record(file.view, file.start, offset - file.start, file.end - offset, False)
     except CorruptRecord:
@@ -99,7 +100,7 @@ def _agrees(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> bo
 
 
 def _is_in_light(topic: str, number: int, record: Scanned, file: MappedFile) -> bool:
-    """Whether the record says that it has this number in this light queue."""
+    """Whether the record names this offset of this light queue."""
     if not topic.startswith(LIGHT):
         return False
     end = record.physical_offset + record.size - file.start

@@ -1,7 +1,8 @@
-"""Carries out a recovery plan: find the log's end, cut what is behind it, rebuild what is derived.
+"""Executes a recovery plan: find the log's end, cut what follows it, rebuild queues and index.
 
-Order matters, because the power may go again: the log's end is settled and synced first, queues
-and index follow from the log, the checkpoint is written last. All of it can be done twice.
+Order matters, because the power may fail again: the log's end is fixed and synced first, then
+queues and index are derived from the log, and the checkpoint is written last. All steps are
+idempotent.
 """
 
 from __future__ import annotations
@@ -78,16 +79,16 @@ def rebuild_derived(
     reput: Reput,
     checkpoint: CheckpointFile,
 ) -> Iterator[None]:
-    """Make queues and index anew from the checkpoint on, while the store runs: some records between
-    one yield and the next. Readers of entries that are not rebuilt yet are told to wait. OSError
-    when the disk refuses: it can be done again."""
+    """Rebuild queues and index from the checkpoint on, while the store runs: a few records per
+    yield. Readers of entries that are not rebuilt yet have to wait. OSError when the disk refuses:
+    it can be repeated."""
     facts = gather_facts(settings, commit_log, index, checkpoint.value, clean=False)
     return Recovery(settings, commit_log, index, reput, None).rebuild(facts)
 
 
 def cut_log(commit_log: CommitLog, end: int, *, synced: bool = False) -> OSError | None:
-    """Let the log end here, durably: what is behind reads as zeros and has blocks. The disk's error
-    when it has no room for those."""
+    """Cut the log here, durably: what follows reads as zeros and is allocated. OSError when the
+    disk has no room for that."""
     no_space: OSError | None = None
     files = commit_log.files
     files.remove_from(end if files.find(end) is None or end % files.file_size else end + 1)
@@ -109,8 +110,8 @@ def cut_log(commit_log: CommitLog, end: int, *, synced: bool = False) -> OSError
 
 
 def _limit_of(queue: ConsumeQueue, plan: Plan) -> int | None:
-    """Where a queue's entries are dropped from. A light queue gets no entries from us: what is
-    dropped of it would not come back."""
+    """Where a queue's entries are dropped from. We write no entries of light queues: dropped ones
+    would be lost."""
     rebuilt = plan.rebuild_queues_from >= 0 and not queue.topic.startswith(LIGHT)
     return plan.rebuild_queues_from if rebuilt else None
 
@@ -135,8 +136,8 @@ class Recovery:
         self._dispatcher = reput.dispatcher
         self._progress = progress
         self.found_damage = False
-        self._stalled_at = FOREVER  # where the scan met a full disk, and dispatched no further
-        self.no_space: OSError | None = None  # the disk refused a part, which is left for later
+        self._stalled_at = FOREVER  # where a full disk stopped dispatch during the scan
+        self.no_space: OSError | None = None  # a full disk deferred a step
 
     def run(self, facts: RecoveryFacts) -> Plan:
         plan = plan_recovery(facts)
@@ -162,8 +163,8 @@ class Recovery:
         return plan
 
     def rebuild(self, facts: RecoveryFacts) -> Iterator[None]:
-        """Queues and index from where the checkpoint covers them, some records between one yield
-        and the next; the log stays as it is."""
+        """Rebuild queues and index from the checkpoint on, a few records per yield; the log is not
+        changed."""
         plan = plan_recovery(facts)
         if self._index is not None:
             self._index.forget_pending()
@@ -193,8 +194,8 @@ class Recovery:
         self._complete_newest()
 
     def _complete_newest(self) -> None:
-        """Give the newest indexed record the keys that it lacks: they were in a file that is gone,
-        or a kill came between two of them."""
+        """Add the missing keys of the newest indexed record: they were in a removed file, or a kill
+        came between two of them."""
         assert self._index is not None
         offset = self._index.indexed_offset
         file = self._log.files.find(offset) if offset >= 0 else None
@@ -202,11 +203,11 @@ class Recovery:
             return
         position = offset - file.start
         if file.file.first_unreadable(position, position + _RECORD_MAX) is not None:
-            return  # on a bad sector: its keys cannot be read
+            return  # on a bad sector: keys are unreadable
         try:
             record = decode_record(file.view, position)
         except CorruptRecord:
-            return  # the scan finds that too, and cuts the log before it
+            return  # the scan will cut the log before it
         queue = self._log.queues.of_record(record.topic.encode(), record.queue_id)
         if queue is None:
             return
@@ -234,7 +235,7 @@ class Recovery:
             self._note_no_space(error)  # they are written with the next keys
 
     def _forget_derived(self, plan: Plan) -> None:
-        """Without a log there is nothing that queues or index could point to."""
+        """Without a log, queues and index point to nothing: remove them."""
         for queue in self._log.queues:
             if queue.files.files:
                 log.warning(
@@ -248,7 +249,7 @@ class Recovery:
     # -- log
 
     def _scan(self, plan: Plan) -> int:
-        """The end of the sound records; those that the plan says are dispatched on the way."""
+        """Find the end of the valid records; dispatches those that the plan names."""
         end = plan.scan_from
         last = self._log.files.files[-1]
         total = last.end - plan.scan_from
@@ -303,8 +304,8 @@ class Recovery:
             self._progress(done, total)
 
     def _write_again(self, start: int, end: int) -> None:
-        """After a failed sync the kernel calls pages clean that never came to the disk: a sync
-        alone would not write them."""
+        """After a failed sync the kernel marks pages as clean that never reached the disk: another
+        sync would not write them."""
         log.warning("a sync failed before: the log is written again", start=start, end=end)
         for file in self._log.files.overlapping(start, end):
             length = min(end - file.start, file.size)
@@ -335,7 +336,7 @@ class Recovery:
         self._dispatcher.dispatched_timestamp = self._log.last_store_timestamp
 
     def _step_past_damage(self, end: int) -> bool:
-        """A step of reput; a record that cannot be read is said, and what follows it dispatched."""
+        """A step of reput; an unreadable record is logged and skipped."""
         try:
             return self._reput.step()
         except CorruptRecord as error:
@@ -348,7 +349,7 @@ class Recovery:
             return True
 
     def _date_queue_files(self, rebuilt_from: int) -> None:
-        """Files that were written anew are as old as their last messages."""
+        """Set the dates of rewritten files to those of their last messages."""
         for queue in self._log.queues:
             for mapped in queue.files.files[:-1]:
                 date_file(self._log.files, queue, mapped, rebuilt_from)
@@ -357,6 +358,6 @@ class Recovery:
         for queue in self._log.queues:
             known = (
                 queue.assigned if self.no_space is not None else 0
-            )  # numbers without entries yet
+            )  # offsets without entries yet
             queue.assigned = max(known, queue.max_offset)
             queue_start.correct_min_offset(queue, self._log.files.min_offset)

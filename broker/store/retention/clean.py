@@ -6,9 +6,9 @@
     disk above 90 %             ... and puts are refused, until it is at 85 % or below
 
 The ratios count only while less than diskReservedBytes is free as well; 0 lets them act alone.
-Queue and index files go after the log files that they point to; the file that is written is never
-removed. What waits in a file (timers, delayed and half messages) is stored again before it goes:
-see `keepers`.
+Queue and index files are removed after the log files that they point to; the current file is never
+removed. Pending messages in a file (timers, delayed and half messages) are stored again before it
+is removed: see `keepers`.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ log = structlog.get_logger("aerobee.store")
 FIRST_DELAY_S: Final = 60.0
 MANUAL_ROUNDS: Final = 20
 HOUR_MS: Final = 3_600_000
-CARRY_PAUSE_S: Final = 0.02  # between two pieces of what is stored again
-TURN: Final = 32  # queues looked at before the loop gets its turn
+CARRY_PAUSE_S: Final = 0.02  # between two pieces of pending messages
+TURN: Final = 32  # queues checked per turn of the loop
 
 Chosen = tuple[MappedFileQueue, MappedFile]
-# Of a log file: its start and end, when it was written last (ms), why it went.
+# Of a removed log file: start, end, last write (ms), reason.
 Removed = Callable[[int, int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """What the disks ask for."""
+    """What the disks' fill level requires."""
 
     reclaim: bool = False  # remove expired files now
     force: bool = False  # remove the oldest files whatever their age
@@ -73,7 +73,7 @@ class Clean:
         reports: Reports,
         trusted_time: TrustedTime,
     ) -> None:
-        self.settings = settings  # replaced whole when an operator changes what may change
+        self.settings = settings  # replaced when an operator changes settings
         self._disk = disk
         self._log = commit_log
         self._index = index
@@ -86,7 +86,7 @@ class Clean:
             refusals, reports, lambda: (commit_log.max_offset, commit_log.flushed_offset)
         )
         self.on_removed: Removed | None = None
-        self._reason = ""  # why the file that was chosen goes
+        self._reason = ""  # why the chosen file is removed
         self._written_ms = 0  # when it was written last
         self._manual = 0
         self._unmeasurable: set[str] = set()
@@ -96,7 +96,7 @@ class Clean:
     # -- the disk
 
     def measure(self) -> DiskState:
-        """Measure both disks; refuse puts or take them again."""
+        """Measure both disks; refuse puts or accept them again."""
         if not self.settings.disk_guard_enable:
             return DiskState()
         settings = self.settings
@@ -114,7 +114,7 @@ class Clean:
             force = force or used > settings.disk_space_clean_forcibly_ratio
             if worst is None or used > worst[1].used_ratio * 100:
                 worst = path, space
-        if worst is not None or not unknown:  # else it may be as full as it was
+        if worst is not None or not unknown:  # else keep the last state
             self._guard(worst)
         return DiskState(reclaim, force and settings.clean_file_forcibly_enable)
 
@@ -160,14 +160,14 @@ class Clean:
         )
 
     def choose(self) -> Chosen | None:
-        """The next file to remove, taken out of its stream; None when none may go."""
+        """The next file to remove, detached from its stream; None when there is none."""
         state = self.measure()
-        now_ms = self._time.now_ms()  # asked each time, so that a step of the clock is seen
+        now_ms = self._time.now_ms()  # each time, to notice a step of the clock
         files = self._log.files
         self.keepers.busy = False
         if not state.force:
             self.keepers.relax()
-        begun = bool(files.files) and not files.files[0].usable  # nobody may read it any more
+        begun = bool(files.files) and not files.files[0].usable  # closed to readers already
         if not (state.reclaim or state.force or begun or self._manual > 0 or self._is_time()):
             return None
         keep_ms = self.settings.file_reserved_time * HOUR_MS
@@ -177,7 +177,7 @@ class Clean:
                 return True
             try:
                 return self._disk.modified_ms(file.path) + keep_ms <= now_ms
-            except FileNotFoundError:  # somebody else was quicker
+            except FileNotFoundError:  # already removed by an operator
                 return True
 
         limit = min(self._log.flushed_offset, self._dispatched_offset())
@@ -203,10 +203,10 @@ class Clean:
         return files, file
 
     def choose_derived(self) -> Iterator[Chosen | None]:
-        """Queue files that point only to what the log no longer has, each taken out when it is its
-        turn; index files of that kind are removed here. None now and then: queues may be many."""
+        """Queue files that point only to removed log, each detached when it is yielded; such index
+        files are removed here. Yields None now and then: there may be many queues."""
         if self.keepers.busy:
-            return  # nothing was removed, and it is called again soon
+            return  # nothing was removed, and this runs again soon
         low = self._log.files.min_offset
         for number, queue in enumerate(self._log.queues):
             if number % TURN == TURN - 1:
@@ -220,7 +220,7 @@ class Clean:
             self._index.remove(index_files[0])
 
     def remove(self, chosen: Chosen) -> bool:
-        """Delete the file; False when that failed and it is still there."""
+        """Delete the file; False when that failed and it still exists."""
         files, file = chosen
         try:
             files.remove(file)
@@ -239,14 +239,14 @@ class Clean:
         self._reports.disk_error(event, error, call=call, path=path, then=then)
 
     def _log_settled(self, chosen: Chosen, removed: bool) -> bool:
-        """The same as `_settled`, for a file of the log, and tell who wants to know."""
+        """As `_settled`, for a file of the log; notifies listeners."""
         _, file = chosen
         if removed and self.on_removed is not None:
             self.on_removed(file.start, file.end, self._written_ms, self._reason)
         return _settled(chosen, removed)
 
     def step(self) -> float:
-        """Remove at most one log file and what hangs on it; seconds until the next step."""
+        """Remove at most one log file and what points to it; seconds until the next step."""
         chosen = self.choose()
         removed = chosen is not None and self._log_settled(chosen, self.remove(chosen))
         for derived in self.choose_derived():
@@ -255,7 +255,7 @@ class Clean:
         return self.pause(removed)
 
     def pause(self, removed: bool) -> float:
-        """How long to wait: a little between two files, the interval between two rounds."""
+        """Seconds to wait: short between two files, the interval between two rounds."""
         if self.keepers.busy:
             return CARRY_PAUSE_S
         self._removed_in_round += removed
@@ -284,7 +284,7 @@ class Clean:
 
 
 def _expired_of(queue: ConsumeQueue, low: int) -> Iterator[Chosen]:
-    """The files of one queue that point only to what the log, from `low` on, no longer has."""
+    """The files of one queue that point only to log before `low`."""
     if queue_start.begins_before(queue, low):
         queue_start.correct_min_offset(queue, low)
     yield from _taken_out(queue.files, partial(queue_start.is_file_expired, queue, low))
@@ -294,7 +294,7 @@ def _expired_of(queue: ConsumeQueue, low: int) -> Iterator[Chosen]:
 
 
 def _taken_out(files: MappedFileQueue, first_may_go: Callable[[], bool]) -> Iterator[Chosen]:
-    """The first files of a stream, one after the other, but never the last."""
+    """The first files of a stream, one after the other, never the last."""
     while len(files.files) > 1 and first_may_go():
         file = files.files.pop(0)
         yield files, file
@@ -307,8 +307,8 @@ def _first_ends_by(files: MappedFileQueue, byte: int) -> bool:
 
 
 def _settled(chosen: Chosen, removed: bool) -> bool:
-    """A file that could not be removed stays the first of its stream: were the next one removed
-    all the same, the store would have a hole, and the next start be refused."""
+    """A file that could not be removed stays the first of its stream: removing the next one would
+    leave a hole, and the next start would be refused."""
     files, file = chosen
     if not removed:
         files.files.insert(0, file)

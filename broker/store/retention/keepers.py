@@ -1,11 +1,11 @@
-"""Keepers: services whose messages wait in the log, asked before one of its files is removed.
+"""Keepers: services with pending messages in the log, asked before one of its files is removed.
 
-A timer, a delayed message, a half message was acknowledged and nobody has had it yet. So before a
-file goes, each keeper stores again, further on, what of its own waits in it, in small pieces; and
-all that was delivered or stored again from it must be on disk. When
-the disk is nearly full this must pay: at most three quarters of what it frees is stored again.
-Where that is not possible, the file stays. Only while sends are refused because of the disk does it
-go all the same: then every message that goes with it is named in the log, and counted.
+A timer, a delayed message or a half message was acknowledged but not delivered yet. So before a
+file is removed, each keeper appends its pending messages in that file to the log again, in small
+pieces; and all that was delivered or stored again must be on disk. When the disk is nearly full
+this must free space: at most three quarters of the file may be stored again, else the file stays.
+Only while sends are refused because of a full disk is it removed all the same; every message lost
+with it is then logged and counted.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from aerobee.protocol.files.record import StoredMessage
 log = structlog.get_logger("aerobee.store")
 
 NAMED_AT_ONCE: Final = 128
-SHARE_MAX: Final = 0.75  # of a file that may be stored again to remove it from a full disk
+SHARE_MAX: Final = 0.75  # of a file that may be stored again on a nearly full disk
 
 
-LogEnds = tuple[int, int]  # where the log ends, and up to where it is on disk
+LogEnds = tuple[int, int]  # end of the log, and of its part on disk
 
 
 class Standing(Enum):
-    """What a keeper has left before an offset."""
+    """Whether a keeper has pending messages before an offset."""
 
     CLEAR = auto()  # nothing
     BUSY = auto()  # something; ask again soon
@@ -41,7 +41,7 @@ class Standing(Enum):
 
 
 class Keeper(Protocol):
-    """A service with messages that wait in the log."""
+    """A service with pending messages in the log."""
 
     kind: str  # of its messages
     carried: int  # messages stored again so far
@@ -49,15 +49,15 @@ class Keeper(Protocol):
     problem: str  # why it is stuck
 
     def carry(self, end: int, may_put: bool) -> Standing:
-        """Store again some of what waits before physical offset `end`; called until it is CLEAR.
-        Without `may_put` it only looks."""
+        """Store again some pending messages before physical offset `end`; called until it is CLEAR.
+        Without `may_put` it only checks."""
 
     def waiting(self, end: int) -> Iterator[StoredMessage]:
-        """The messages that wait before `end`."""
+        """The pending messages before `end`."""
 
 
 class Keepers:
-    """All keepers, asked together about one file."""
+    """All keepers, for one file at a time."""
 
     def __init__(
         self, refusals: Refusals, reports: Reports, log_ends: Callable[[], LogEnds]
@@ -66,9 +66,9 @@ class Keepers:
         self._reports = reports
         self._log_ends = log_ends
         self._keepers: list[Keeper] = []
-        self._gain: float | None = None  # what a disk that is nearly full has gained, in files
-        self._may_put: tuple[int, bool] = (-1, True)  # end of a file, whether it pays to carry
-        self._clear: tuple[int, int] = (-1, 0)  # end of a file; of the log when nothing waited
+        self._gain: float | None = None  # space gained on a nearly full disk, in files
+        self._may_put: tuple[int, bool] = (-1, True)  # file end, whether it frees space
+        self._clear: tuple[int, int] = (-1, 0)  # file end; log end when nothing waited
         self._naming: tuple[int, Iterator[tuple[str, StoredMessage]]] | None = None
         self.lost: dict[str, int] = {}  # kind -> messages
         self.busy = False  # after `is_clear`: ask again soon
@@ -79,11 +79,11 @@ class Keepers:
 
     @property
     def carried(self) -> dict[str, int]:
-        """Messages that were stored again, of each kind."""
+        """Messages that were stored again, by kind."""
         return {keeper.kind: keeper.carried for keeper in self._keepers}
 
     def is_clear(self, file: MappedFile, forced: bool) -> bool:
-        """Whether nothing that waits is in the file; else some of it is stored again."""
+        """Whether the file has no pending messages; else some are stored again."""
         self.busy = False
         if self._naming is not None and self._naming[0] == file.end:
             return self._name_some(self._naming[1])
@@ -93,7 +93,7 @@ class Keepers:
             before = keeper.carried_bytes
             try:
                 standing = keeper.carry(file.end, may_put)
-            except Exception as error:  # cleaning must go on, and nothing be removed by mistake
+            except Exception as error:  # cleaning must continue, and nothing be removed by mistake
                 event, then = "messages that wait were not stored again", "their file is kept"
                 self._reports.failed(event, error, then=then, kind=keeper.kind)
                 return False
@@ -111,7 +111,7 @@ class Keepers:
         return True
 
     def _is_on_disk(self, file: MappedFile) -> bool:
-        """Whether what took the place of the file's messages, as far as they waited, is there."""
+        """Whether what replaced the file's pending messages is on disk."""
         if not self._keepers:
             return True
         log_end, flushed = self._log_ends()
@@ -121,12 +121,12 @@ class Keepers:
         return not self.busy
 
     def relax(self) -> None:
-        """The disk is not nearly full: what is stored again may cost what it will."""
+        """The disk is not nearly full: storing again may take any amount of space."""
         self._gain = None
         self._may_put = (-1, True)
 
     def _pays(self, file: MappedFile) -> bool:
-        """Whether the files before this one have left enough room; decided once for each."""
+        """Whether removing earlier files has freed enough space; decided once per file."""
         if self._gain is None:
             self._gain = 1 - SHARE_MAX
         if self._may_put[0] != file.end:
@@ -158,7 +158,7 @@ class Keepers:
                 yield keeper.kind, message
 
     def _name_some(self, waiting: Iterator[tuple[str, StoredMessage]]) -> bool:
-        """Name the next messages that go with the file; whether those were the last."""
+        """Log the next messages that are lost with the file; whether those were the last."""
         count = 0
         for kind, message in islice(waiting, NAMED_AT_ONCE):
             count += 1
