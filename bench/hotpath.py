@@ -24,7 +24,8 @@ from aerobee.broker.fast.choice import HotFeed
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.busy_poll import BusyPoll
-from aerobee.broker.net.connection import Connection, Feed, Limits
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.feed import Feed, Limits
 from aerobee.broker.net.outbox import Part
 from aerobee.broker.settings import Settings
 from aerobee.protocol.files import properties

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.fast.hot_path import HotPath
-from aerobee.broker.net.connection import Connection, Feed
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.feed import Feed
 from aerobee.broker.net.tls import Tls, TlsFiles, TlsTransport
 from aerobee.protocol.wire.command import JSON
 from bench.hotpath import ROUND_MESSAGES, NoServer, reads

@@ -42,7 +42,8 @@ from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.why import explain
 from aerobee.broker.net.addresses import Addresses
-from aerobee.broker.net.connection import Connection, Feed
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.feed import Feed
 from aerobee.broker.net.listening import limits_of, quotas_of
 from aerobee.broker.net.requests import Dispatcher, Handler
 from aerobee.broker.net.server import Server

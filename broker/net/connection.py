@@ -1,24 +1,24 @@
 """One client's connection: bytes in, answers out.
 
-It knows nothing of what the frames mean. A `Feed` (see `hot_path`) is given every read and returns
+It knows nothing of what the frames mean. A `Feed` is given every read and returns
 the answers, which leave in one write. Reading stops while the client does not take what it asked
 for, or while too many of its requests wait for the disk.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 import structlog
 
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.net.busy_poll import BusyPoll
+from aerobee.broker.net.feed import Feed, Limits
 from aerobee.broker.net.outbox import Outbox, Part
 from aerobee.broker.net.questions import Questions
 from aerobee.protocol.wire.codecs import ProtocolError
 from aerobee.protocol.wire.command import Command
-from aerobee.protocol.wire.frame import FRAME_SIZE_MAX, encode_frame
+from aerobee.protocol.wire.frame import encode_frame
 
 log = structlog.get_logger("aerobee.connection")
 
@@ -27,44 +27,6 @@ READ_LARGE: Final = 16 << 10  # bytes of a read that may hold so many requests t
 READS_S: Final = 0.002  # once the turn has taken so long: a hundred clients may send such reads
 
 Address = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one connection."""
-
-    frame_size_max: int = FRAME_SIZE_MAX
-    write_buffer_max: int = 1 << 20  # unsent bytes at which we stop reading
-    waiting_max: int = 10_000  # requests that wait for the disk, at which we stop reading
-    idle_seconds: float = 120.0
-    header_seconds: float = 10.0  # a frame's lengths and header must be here so soon
-    frame_seconds: float = 30.0  # and all of it so soon
-
-
-class Feed(Protocol):
-    """Turns bytes into answers: the hot path in Python, or its compiled counterpart."""
-
-    error: ProtocolError | None  # set once the bytes are no frames; nothing more is answered
-    completed: int  # frames that were whole, so far
-
-    def feed(self, data: bytes) -> Sequence[Part]:
-        """The answers that can be given at once to the requests that `data` completes."""
-
-    def resume(self) -> Sequence[Part]:
-        """Answers to deferred requests: earlier answers were too large, or other clients had
-        their turn."""
-
-    @property
-    def kept_back(self) -> Sequence[object]:
-        """Requests that `resume` will answer."""
-
-    @property
-    def partial(self) -> bool:
-        """Whether a frame has begun and not ended."""
-
-    @property
-    def header_missing(self) -> bool:
-        """Whether not even the header of that frame is whole."""
 
 
 class Owner(Protocol):

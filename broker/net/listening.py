@@ -8,7 +8,7 @@ import socket
 import structlog
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.net.connection import Limits
+from aerobee.broker.net.feed import Limits
 from aerobee.broker.net.quotas import InFlight, Most, Quotas
 from aerobee.broker.net.server import bind, bind_pair
 from aerobee.broker.net.tls import DISABLED, ENFORCING, Tls, TlsError, TlsFiles

@@ -12,7 +12,8 @@ import structlog
 
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.net.busy_poll import BusyPoll
-from aerobee.broker.net.connection import Connection, Feed, Limits
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.feed import Feed, Limits
 from aerobee.broker.net.quotas import RefusingFeed
 from aerobee.broker.net.tls import Tls, protocol_factory
 

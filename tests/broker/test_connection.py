@@ -23,7 +23,8 @@ from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.pull import pull as pull_module
 from aerobee.broker.net import server as net_server
-from aerobee.broker.net.connection import Connection, Limits
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.feed import Limits
 from aerobee.broker.net.general_feed import GeneralFeed
 from aerobee.broker.net.questions import ConnectionClosed
 from aerobee.broker.net.requests import Dispatcher, Request

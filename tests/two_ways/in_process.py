@@ -13,7 +13,8 @@ from aerobee.broker.base.turns import Turns
 from aerobee.broker.daemon.wiring import make_broker, make_front
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.net.busy_poll import BusyPoll
-from aerobee.broker.net.connection import Connection, Feed, Limits
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.feed import Feed, Limits
 from aerobee.broker.net.outbox import Part
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.settings import Settings

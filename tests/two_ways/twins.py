@@ -26,7 +26,8 @@ from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
-from aerobee.broker.net.connection import Connection, Feed
+from aerobee.broker.net.connection import Connection
+from aerobee.broker.net.feed import Feed
 from aerobee.broker.net.general_feed import GeneralFeed
 from aerobee.broker.net.requests import Dispatcher
 from aerobee.broker.services.groups.config import GroupConfig
