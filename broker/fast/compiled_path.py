@@ -17,7 +17,8 @@ from aerobee.broker.fast.compiled_batches import CompiledBatches
 from aerobee.broker.fast.hot_codecs import JSON_HEAD_SIZE, JSON_HEADS, PULL
 from aerobee.broker.fast.hot_path import Mark, Run, Stored
 from aerobee.broker.fast.repeated_pulls import RepeatedPulls
-from aerobee.broker.handlers.pull.pull import Pulls, PutOff
+from aerobee.broker.handlers.pull.one_pull import PutOff
+from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
 from aerobee.broker.net.answers import SendAnswers, pieces_of

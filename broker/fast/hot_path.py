@@ -17,7 +17,8 @@ from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.fast.hot_codecs import PULL, SEND, UNUSUAL, Head, heads_by_codec
 from aerobee.broker.fast.signed_codecs import signed_heads_by_codec
-from aerobee.broker.handlers.pull.pull import Pulls, PutOff
+from aerobee.broker.handlers.pull.one_pull import PutOff
+from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import (
     LATE,

@@ -21,7 +21,7 @@ from waiting import until
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.fast.hot_path import HotPath
-from aerobee.broker.handlers.pull import pull as pull_module
+from aerobee.broker.handlers.pull.reading import PullReads
 from aerobee.broker.net import server as net_server
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.feed import Limits
@@ -465,7 +465,7 @@ async def test_no_more_is_read_from_the_disk_than_the_client_takes(
     for _ in range(10):
         await writer.request(310, send_ext("Large"), bytes(100_000))
     await until(lambda: app.broker.store.max_offset("Large", 0) == 10)
-    monkeypatch.setattr(pull_module, "RECENT_BYTES", 0)
+    monkeypatch.setattr(PullReads, "recent_bytes", 0)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
     fetched: list[object] = []
     real = app.broker.store.read_cold

@@ -12,7 +12,7 @@ from peers.in_process import Client, pull_ext, running_broker, send_ext
 from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker
-from aerobee.broker.handlers.pull import pull as pull_module
+from aerobee.broker.handlers.pull.reading import PullReads
 from aerobee.broker.services import long_polling
 from aerobee.broker.store.files import page_cache
 from aerobee.broker.store.results import ReadResult
@@ -633,7 +633,7 @@ async def test_what_is_not_in_memory_is_read_by_a_thread(
     await asyncio.sleep(0.05)  # what was found in memory is believed for 20 ms
     cold_reads = []
     real = app.broker.store.read_cold
-    monkeypatch.setattr(pull_module, "RECENT_BYTES", 0)
+    monkeypatch.setattr(PullReads, "recent_bytes", 0)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
     monkeypatch.setattr(
         app.broker.store, "read_cold", lambda result: cold_reads.append(1) or real(result)
@@ -660,7 +660,7 @@ async def test_an_sql_filter_touches_no_record_that_is_not_in_memory(
     sought = [b"a", b"b", b"a", b"b"] * 10
     expected = await client.request(11, pull_ext("Orders", **sql) | {"maxMsgNums": "64"})
     assert bodies(expected) == sought
-    monkeypatch.setattr(pull_module, "RECENT_BYTES", 0)
+    monkeypatch.setattr(PullReads, "recent_bytes", 0)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
     tested_in_log = []
     real = app.broker.store.read_queue

@@ -9,17 +9,25 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-import msgspec
 import structlog
 
 from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.handlers.context import Broker
+from aerobee.broker.handlers.pull.answers import (
+    CODES,
+    EMPTY,
+    SEEN,
+    refusal,
+    with_messages,
+    without_messages,
+)
 from aerobee.broker.handlers.pull.checks import selection_of
 from aerobee.broker.handlers.pull.cold import OldEntries, in_thread
-from aerobee.broker.handlers.pull.filtering import select
-from aerobee.broker.net.answers import found_head, pull_fields
+from aerobee.broker.handlers.pull.one_pull import Pull, PutOff
+from aerobee.broker.handlers.pull.reading import PullReads
+from aerobee.broker.net.answers import found_head
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.outbox import JOIN_MAX, Part
 from aerobee.broker.net.requests import (
@@ -27,18 +35,14 @@ from aerobee.broker.net.requests import (
     ERROR_TEXT_MAX,
     Handler,
     Request,
-    log_refusal,
 )
-from aerobee.broker.services.filters.selection import ALL, Selection
+from aerobee.broker.services.filters.selection import ALL
 from aerobee.broker.services.long_polling import Hold, LongPolling
-from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.reading.plain_read import PlainRead, answer
-from aerobee.broker.store.results import Arrival, ReadResult, ReadStatus
-from aerobee.protocol.files.queue_entry import ENTRY_SIZE
+from aerobee.broker.store.results import ReadResult, ReadStatus
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
-from aerobee.protocol.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from aerobee.protocol.wire.frame import encode_frame
+from aerobee.protocol.wire.command import ONEWAY_FLAG, Command
 from aerobee.protocol.wire.headers import (
     PULL_COMMIT_OFFSET,
     PULL_SUSPEND,
@@ -49,59 +53,11 @@ from aerobee.protocol.wire.headers import (
 log = structlog.get_logger("aerobee.pull")
 
 SUSPEND_MAX_S: Final = 600.0
-RECENT_BYTES: Final = 32 << 20  # so much of the log's end may be looked at record by record
 RECENT_ENTRIES: Final = 50_000  # of a queue: what was written last is in memory, no need to ask
 MANY: Final = JOIN_MAX // 1024  # messages: more are taken for a large answer before they are read
 LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
 
-CODES: Final = {
-    ReadStatus.FOUND: ResponseCode.SUCCESS,
-    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-}
-# Nothing was ever there: right for a reader at the start, wrong for one that is farther on.
-EMPTY: Final = frozenset({ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE})
-# The reader has seen all there is before its next offset.
-SEEN: Final = EMPTY | {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_OVERFLOW_ONE}
-
-
 ReadKey = tuple[ConsumeQueue, int, int, int]  # a queue, from where, how many, bytes at most
-
-
-class PutOff(Exception):
-    """The answer is large, and the loop has others to serve first: ask again in a later turn."""
-
-
-class Pull(msgspec.Struct, eq=False):
-    """One pull under way; also the hold that waits in long polling. A struct, because one is made
-    for each pull."""
-
-    connection: Connection
-    codec: int
-    opaque: int
-    flag: int
-    code: int
-    fields: PullRequest
-    topic: str
-    queue_id: int
-    queue_offset: int
-    may_wait: bool  # whether its caller takes a PutOff
-    principal: Principal | None  # who pulls; None: nobody asks
-    selection: Selection = ALL
-    entries_read: bool = False  # its queue's entries were brought into memory already
-    filters_later: bool = False  # what was read still has to be selected from
-    tick: int = 0
-
-    @property
-    def owner(self) -> Connection:
-        return self.connection
-
-    def wants(self, arrival: Arrival) -> bool:
-        return self.selection.wants(arrival)
 
 
 class Pulls:
@@ -112,7 +68,8 @@ class Pulls:
         self._watched: set[Connection] = set()  # whose end must drop their holds
         self._long_polling: LongPolling = broker.long_polling
         self._long_polling.rerun = self._rerun
-        self._residence = Residence()
+        self._reads = PullReads(broker)
+        self._residence = self._reads.residence
         self._old_entries = OldEntries(broker)
         self._reports = broker.store.reports
         # What pulls that are woken together have read: many groups wait for the same messages.
@@ -184,7 +141,7 @@ class Pulls:
         high = store.max_offset(pull.topic, pull.queue_id)
         remark = "take the answers before, then pull again"
         code = ResponseCode.PULL_NOT_FOUND
-        return _without_messages(pull, code, remark, pull.queue_offset, low, high)
+        return without_messages(pull, code, remark, pull.queue_offset, low, high)
 
     def _run(self, pull: Pull, *, first: bool) -> Sequence[Part]:
         try:
@@ -201,8 +158,8 @@ class Pulls:
                     return ()
                 if pull.selection is ALL and (parts := self._answer_plain(pull, queue, first)):
                     return parts
-            result = self._read(pull)
-            if not self._in_memory(result):
+            result = self._reads.read(pull)
+            if not self._reads.in_memory(result):
                 self._read_cold(pull, result, first)
                 return ()
             if result.size > JOIN_MAX and self._has_to_wait(pull):
@@ -210,7 +167,7 @@ class Pulls:
                 raise PutOff
             return self._answer(pull, result, result.views, first)
         except Refused as refused:
-            return _refusal(pull, refused.code, refused.remark)
+            return refusal(pull, refused.code, refused.remark)
         except PutOff:
             raise
         except OSError as error:
@@ -218,7 +175,7 @@ class Pulls:
         except Exception as error:  # one pull's failure is its own: say it, log it, go on
             log.exception("pull failed", topic=pull.topic, peer=pull.connection.name)
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
-            return _refusal(pull, ResponseCode.SYSTEM_ERROR, text)
+            return refusal(pull, ResponseCode.SYSTEM_ERROR, text)
 
     def _answer_plain(self, pull: Pull, queue: ConsumeQueue, first: bool) -> Sequence[Part]:
         """The usual pull, whose records are all there and in memory; nothing when it is another.
@@ -245,8 +202,8 @@ class Pulls:
         file, position, end, records, size, count, behind = found
         residence = self._residence
         if self._reports.device_failed or not (
-            (behind < RECENT_BYTES and monotonic() < residence.recent_until)
-            or (behind < RECENT_BYTES and self._holds_recent())
+            (behind < self._reads.recent_bytes and monotonic() < residence.recent_until)
+            or (behind < self._reads.recent_bytes and self._reads.holds_recent())
             or residence.holds_range(file, position, end)
         ):
             return ()
@@ -300,82 +257,6 @@ class Pulls:
         in_thread(pull.connection, 0, work, lambda _: self._run(pull, first=first), failed)
         return True
 
-    def _read(self, pull: Pull) -> ReadResult:
-        settings = self.broker.settings
-        pull.filters_later = self._may_be_cold_to_filter(pull)
-        if pull.filters_later:
-            result: ReadResult = self.broker.store.read_queue(
-                pull.topic,
-                pull.queue_id,
-                pull.queue_offset,
-                settings.max_filter_message_size // ENTRY_SIZE,
-                max_bytes=settings.max_transfer_bytes_on_message_in_memory,
-            )
-            return result
-        result = self._read_queue(
-            pull,
-            settings.max_transfer_count_on_message_in_memory,
-            settings.max_transfer_bytes_on_message_in_memory,
-        )
-        if result.cold:
-            count = settings.max_transfer_count_on_message_in_disk
-            size = settings.max_transfer_bytes_on_message_in_disk
-            if result.count > count or (result.count > 1 and result.size > size):
-                result.release()
-                result = self._read_queue(pull, count, size)
-        return result
-
-    def _may_be_cold_to_filter(self, pull: Pull) -> bool:
-        """Whether the pull selects by what stands in records, and these may not be in memory."""
-        if pull.selection.matches_record is None:
-            return False
-        store = self.broker.store
-        entry = store.queue_entry(pull.topic, pull.queue_id, pull.queue_offset)
-        if entry is None:
-            return False
-        behind = store.max_physical_offset - entry[0]
-        return behind >= RECENT_BYTES or self._reports.device_failed or not self._holds_recent()
-
-    def _holds_recent(self) -> bool:
-        """Whether what was written last is in memory. It nearly always is, but a page that is not
-        would have to come from the disk, and a disk that is gone ends the process there."""
-        end = self.broker.store.max_physical_offset
-        files = self.broker.store.commit_log.files
-        return self._residence.holds_recent(files, max(end - RECENT_BYTES, 0), end)
-
-    def _read_queue(self, pull: Pull, count_max: int, bytes_max: int) -> ReadResult:
-        fields, selection = pull.fields, pull.selection
-        result: ReadResult = self.broker.store.read_queue(
-            pull.topic,
-            pull.queue_id,
-            pull.queue_offset,
-            max(1, min(fields.max_msg_nums, count_max)),  # Go's Poll asks for 0, and gets one
-            max_bytes=_bytes_max(fields, bytes_max),
-            matches=selection.matches,
-            matches_record=selection.matches_record,
-        )
-        return result
-
-    def _select(self, pull: Pull, result: ReadResult, views: Sequence[Part]) -> Sequence[Part]:
-        """Those of the records that the pull wants, as many as `_read` would have brought."""
-        settings, fields = self.broker.settings, pull.fields
-        count = settings.max_transfer_count_on_message_in_memory
-        size = settings.max_transfer_bytes_on_message_in_memory
-        if result.cold:
-            count = settings.max_transfer_count_on_message_in_disk
-            size = settings.max_transfer_bytes_on_message_in_disk
-        matches = pull.selection.matches_record
-        assert matches is not None
-        count = min(fields.max_msg_nums, count)
-        return select(result, views, matches, count, _bytes_max(fields, size))
-
-    def _in_memory(self, result: ReadResult) -> bool:
-        """Whether the loop can send the records without waiting for the disk."""
-        spans = result.spans
-        if not spans:
-            return True
-        return not self._reports.device_failed and self._residence.holds(spans, result.size)
-
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
         """Have a thread read what is not in memory: the loop must not wait for the disk."""
 
@@ -394,13 +275,13 @@ class Pulls:
         if isinstance(error, OSError):
             return self._disk_failed(pull, error)
         log.error("a pull failed", topic=pull.topic, queue_id=pull.queue_id, exc_info=error)
-        return _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
+        return refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
 
     def _disk_failed(self, pull: Pull, error: OSError) -> Sequence[Part]:
         self._reports.disk_error(
             "a pull could not be read from disk", error, call="read", then=CLIENT_TOLD
         )
-        return _refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading from disk failed: {error}")
+        return refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading from disk failed: {error}")
 
     def _reset(self, pull: Pull) -> Sequence[Part]:
         """The answer that sends a reader to where an operator has reset its group, if one has."""
@@ -412,7 +293,7 @@ class Pulls:
             return ()
         low = broker.store.min_offset(pull.topic, pull.queue_id)
         high = broker.store.max_offset(pull.topic, pull.queue_id)
-        return _without_messages(
+        return without_messages(
             pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset, low, high
         )
 
@@ -423,7 +304,7 @@ class Pulls:
     ) -> Sequence[Part]:
         broker, fields = self.broker, pull.fields
         if pull.filters_later and result.status is ReadStatus.FOUND:
-            views = self._select(pull, result, views)
+            views = self._reads.select(pull, result, views)
         status = result.status
         if first and fields.sys_flag & PULL_COMMIT_OFFSET:
             broker.offsets.commit(
@@ -432,7 +313,7 @@ class Pulls:
         if status is ReadStatus.FOUND:
             broker.stats.add_get(pull.topic, fields.consumer_group, result.count, result.size)
             self._note_pulled(pull, result.next_offset)
-            return _with_messages(pull, result, views, self._next_broker(pull, result.cold))
+            return with_messages(pull, result, views, self._next_broker(pull, result.cold))
         if status in EMPTY:
             empty = fields.queue_offset == 0
             code = ResponseCode.PULL_NOT_FOUND if empty else ResponseCode.PULL_OFFSET_MOVED
@@ -447,7 +328,7 @@ class Pulls:
         may_wait = first and fields.sys_flag & PULL_SUSPEND
         if may_wait and code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
             return ()
-        return _without_messages(
+        return without_messages(
             pull,
             code,
             status.name,
@@ -504,60 +385,6 @@ class Pulls:
     def _closed(self, connection: Connection) -> None:
         self._watched.discard(connection)
         self._long_polling.drop(connection)
-
-
-def _bytes_max(fields: PullRequest, most: int) -> int:
-    """What the client wants at most, or `most` where that is less."""
-    wanted = fields.max_msg_bytes
-    return wanted if wanted is not None and 0 < wanted < most else most
-
-
-def _with_messages(
-    pull: Pull, result: ReadResult, views: Sequence[Part], next_broker: int
-) -> Sequence[Part]:
-    if pull.flag & ONEWAY_FLAG:
-        result.release()
-        return ()
-    size = result.size
-    head = found_head(
-        pull.codec,
-        pull.opaque,
-        result.next_offset,
-        result.min_offset,
-        result.max_offset,
-        size,
-        next_broker,
-    )
-    if size <= JOIN_MAX:
-        joined = b"".join((head, *views))
-        result.release()
-        return (joined,)
-    pull.connection.outbox.release_when_sent(result.release)
-    return (head, *views)
-
-
-def _without_messages(
-    pull: Pull,
-    code: int,
-    remark: str,
-    next_offset: int,
-    min_offset: int,
-    max_offset: int,
-    next_broker: int = 0,
-) -> Sequence[Part]:
-    if pull.flag & ONEWAY_FLAG:
-        return ()
-    fields = pull_fields(next_offset, min_offset, max_offset, next_broker)
-    answer = Command(code, fields, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)
-    return (encode_frame(answer),)
-
-
-def _refusal(pull: Pull, code: int, remark: str) -> Sequence[Part]:
-    if pull.flag & ONEWAY_FLAG:
-        return ()
-    answer = Command(code, {}, b"", pull.opaque, RESPONSE_FLAG, remark, codec=pull.codec)
-    log_refusal(pull.connection, pull.code, False, answer)
-    return (encode_frame(answer),)
 
 
 def handlers(pulls: Pulls) -> dict[int, Handler]:
