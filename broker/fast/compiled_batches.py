@@ -43,8 +43,8 @@ class CompiledBatches(HotPath):
         rows = remaining.batches(
             sends.plain,
             batch_rules(),
-            self._born_host,
-            self._store_host,
+            self._runs.born_host,
+            self._runs.store_host,
             sends.broker.settings.max_message_size,
             is_unusual_batch,
             most,
@@ -59,14 +59,14 @@ class CompiledBatches(HotPath):
                 return most > 1 and self._put_batches(remaining, out, most=1)
         except Exception as error:
             failure = failure_text(_BATCH_CODE, self.connection, error)
-        requests = rows.requests(self._id_head)
+        requests = rows.requests(self._runs.id_head)
         remaining.skip(len(requests))
         if failure:
             for request in requests:
                 self._refuse_batch(request, ResponseCode.SYSTEM_ERROR, {}, failure, out)
         else:
             for _, _, _, _, queue, _, _, count, size in requests:
-                self._stats.add_put(queue.topic, count, size)
+                self._sends.broker.stats.add_put(queue.topic, count, size)
             if self._store.puts_wait:  # all of them: one that does not is for the general way
                 self.connection.waits_begin(len(requests))
                 durable = partial(self._batches_durable, requests, started)
@@ -87,7 +87,7 @@ class CompiledBatches(HotPath):
                 )
 
     def _batches_durable(self, requests: list[_Batch], started: float, status: PutStatus) -> None:
-        """As `_durable`."""
+        """As `SendRuns._durable`."""
         self._latencies[_BATCH_CODE].add_many(perf_counter() - started, len(requests))
         answers = self._sends.answers
         out: list[Part] = []
@@ -114,4 +114,4 @@ class CompiledBatches(HotPath):
     ) -> None:
         codec, opaque, flag, _, queue, _, _, _, _ = request
         mark = opaque, queue.queue_id, flag, False, ""
-        self._refuse((codec, _BATCH_CODE, 0.0), mark, code, ext, remark, out)
+        self._runs.refuse((codec, _BATCH_CODE, 0.0), mark, code, ext, remark, out)

@@ -7,25 +7,23 @@ and whatever the store does not take at once, goes on in Python, from the same f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, cast, overload
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aerobee.broker.auth.verdicts import proven
 from aerobee.broker.compiled import hot
 from aerobee.broker.fast.compiled_batches import CompiledBatches
+from aerobee.broker.fast.compiled_runs import CompiledRuns
 from aerobee.broker.fast.hot_codecs import JSON_HEAD_SIZE, JSON_HEADS, PULL
-from aerobee.broker.fast.hot_path import Mark, Run, Stored
 from aerobee.broker.fast.repeated_pulls import RepeatedPulls
 from aerobee.broker.handlers.pull.one_pull import PutOff
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
-from aerobee.broker.net.answers import SendAnswers, pieces_of
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.outbox import Part
-from aerobee.broker.net.requests import Dispatcher, failure_text
-from aerobee.broker.store.log.facts import Facts
+from aerobee.broker.net.requests import Dispatcher
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.properties import CRC32, NAME_END
 from aerobee.protocol.wire.command import JSON
@@ -46,14 +44,6 @@ def rules(added: str) -> _hot.Rules:
     """What makes a send unusual; `added`: the properties that every message gets."""
     make: type[_hot.Rules] = _compiled().Rules
     return make(_UNIQUE, _NO_WAIT, _NAMES, UNUSUAL_SYS_FLAGS, added.encode())
-
-
-@lru_cache(maxsize=1024)
-def _answers(answers: SendAnswers, id_head: bytes) -> _hot.Answers:
-    """`id_head`: that of the address by which clients reach us; there are few."""
-    pieces = pieces_of(answers.json_template(id_head))
-    make: type[_hot.Answers] = _compiled().Answers
-    return make(pieces, partial(answers.form, id_head))
 
 
 def _compiled() -> Any:
@@ -88,26 +78,6 @@ class CutDecoder(FrameDecoder):
         return cast(list[RawFrame], frames)  # as far as it is used: to go through, and its length
 
 
-class _Marks(Sequence[Mark]):
-    """The marks of a run of C's: made only for those that the store did not take there."""
-
-    def __init__(self, run: _hot.Run) -> None:
-        self.run = run
-
-    def __len__(self) -> int:
-        return len(self.run)
-
-    def __iter__(self) -> Iterator[Mark]:
-        return iter(self.run.marks())  # once: `Sequence` would make all of them for each
-
-    @overload
-    def __getitem__(self, which: int) -> Mark: ...
-    @overload
-    def __getitem__(self, which: slice) -> list[Mark]: ...
-    def __getitem__(self, which: int | slice) -> Mark | list[Mark]:
-        return self.run.marks()[which]
-
-
 class CompiledPath(CompiledBatches):
     """The feed of a broker's connection."""
 
@@ -121,9 +91,10 @@ class CompiledPath(CompiledBatches):
     ) -> None:
         super().__init__(connection, dispatcher, frame_size_max, sends, pulls)
         self._hot = _compiled()
+        self._runs = self._compiled_runs = CompiledRuns(connection, dispatcher, sends)
         self._cursor: type[_hot.Cursor] = self._hot.Cursor
         self._decoder = CutDecoder(frame_size_max)
-        self._takes_sends = self._is_plain_host and self._admission is None
+        self._takes_sends = self._runs.is_plain_host and self._admission is None
         self._sent_last = False  # the last read had plain sends: look for them first
         self._sends_of = self._hot.sends_of
         self._length_max = frame_size_max - 4
@@ -146,7 +117,7 @@ class CompiledPath(CompiledBatches):
         started = perf_counter()
         found = repeated.find(data)
         if found is None:
-            sends = self._sends
+            sends, runs = self._sends, self._compiled_runs
             run = None
             if self._sent_last and self._takes_sends:
                 run = self._sends_of(
@@ -154,8 +125,8 @@ class CompiledPath(CompiledBatches):
                     self._length_max,
                     sends.plain,
                     rules(sends.added),
-                    self._born_host,
-                    self._store_host,
+                    runs.born_host,
+                    runs.store_host,
                     self._store.puts_wait,
                 )
             if run is None:
@@ -163,7 +134,7 @@ class CompiledPath(CompiledBatches):
                 return super().feed(data)
             self.completed += len(run)
             out: list[Part] = []
-            self._put_run(run, started, out)
+            runs.put_encoded(run, started, out)
             return out
         opaque, flag, code, fields = repeated.pull_of(found)
         try:
@@ -187,7 +158,7 @@ class CompiledPath(CompiledBatches):
     def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
         if not isinstance(remaining, self._cursor):
             return super()._send_run(remaining, out)
-        takes, sends = self._takes_sends, self._sends
+        takes, sends, runs = self._takes_sends, self._sends, self._compiled_runs
         signer = self._signer() if self._admission is not None else None
         while True:
             kind = remaining.next_kind()
@@ -201,8 +172,8 @@ class CompiledPath(CompiledBatches):
                 run = remaining.sends(
                     sends.plain,
                     rules(sends.added),
-                    self._born_host,
-                    self._store_host,
+                    runs.born_host,
+                    runs.store_host,
                     self._store.puts_wait,
                     signer,
                 )
@@ -210,33 +181,8 @@ class CompiledPath(CompiledBatches):
                 return super()._send_run(remaining, out)
             if signer is not None:
                 self.connection.user = proven(self._signed_by[0][0])
-            self._put_run(run, started, out)
-
-    def _put_run(self, run: _hot.Run, started: float, out: list[Part]) -> None:
-        """As `_put`, with few steps where the store takes all of them and no answer waits."""
-        self._sent_last = True
-        if run.waits:
-            self._put((run.codec, run.code, started), run, _Marks(run), out)
-            return
-        facts: Facts = []
-        failure = ""
-        try:
-            facts = self._store.put_rows(run)
-        except Exception as error:
-            failure = failure_text(run.code, self.connection, error)
-        count = len(run)
-        if len(facts) < count or run.encoded < count:
-            one = run.codec, run.code, started
-            self._go_on(one, run, _Marks(run), facts, failure, out)
-            return
-        # As `_count`, without its call.
-        if not isinstance(facts, list) and (alike := facts.size_if_alike()) is not None:
-            self._stats.add_put(alike[0], count, alike[1], count)
-        else:
-            super()._count(facts)
-        if answers := run.answers(_answers(self._sends.answers, self._id_head)):
-            out.append(answers)
-        self._latencies[run.code].add_many(perf_counter() - started, count)
+            self._sent_last = True
+            runs.put_encoded(run, started, out)
 
     def _signer(self) -> _hot.Signer | None:
         """Checks signatures of the user whom the path in Python has admitted last, for the same
@@ -244,7 +190,7 @@ class CompiledPath(CompiledBatches):
         admission = self._admission
         assert admission is not None
         sender = admission.sender
-        if sender is None or not self._is_plain_host:
+        if sender is None or not self._runs.is_plain_host:
             return None
         principal, name, topic, must_be_fresh = sender
         if not name or must_be_fresh or not admission.is_current(principal):
@@ -256,31 +202,3 @@ class CompiledPath(CompiledBatches):
                 signer = self._hot.Signer(name.encode(), topic.encode(), principal.secrets)
             self._signed_by = sender, signer
         return signer
-
-    def _answer_rows(
-        self,
-        run: Run,
-        marks: Sequence[Mark],
-        facts: Facts,
-        out: list[Part],
-        waiting: list[Stored],
-    ) -> None:
-        if not isinstance(marks, _Marks) or marks.run.encoded != len(facts):
-            super()._answer_rows(run, marks, facts, out, waiting)
-        elif marks.run.waits:
-            waiting += marks.run.stored()
-        elif answers := marks.run.answers(_answers(self._sends.answers, self._id_head)):
-            out.append(answers)
-
-    def _stored_answers(self, run: Run, waiting: list[Stored]) -> list[Part]:
-        made = self._hot.answers_of(run[0], waiting, _answers(self._sends.answers, self._id_head))
-        if made is None:
-            return super()._stored_answers(run, waiting)
-        return [made] if made else []
-
-    def _count(self, facts: Facts) -> None:
-        if not isinstance(facts, list) and (alike := facts.size_if_alike()) is not None:
-            count = len(facts)
-            self._stats.add_put(alike[0], count, alike[1], count)
-        else:
-            super()._count(facts)

@@ -1,0 +1,108 @@
+"""Runs of sends that C has read: encoded there into the log and answered from there.
+
+Whatever the store does not take as it is goes on as a run in Python does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import TYPE_CHECKING, overload
+
+from aerobee.broker.compiled import hot
+from aerobee.broker.fast.send_runs import Mark, Run, SendRuns, Stored
+from aerobee.broker.net.answers import SendAnswers, pieces_of
+from aerobee.broker.net.outbox import Part
+from aerobee.broker.net.requests import failure_text
+from aerobee.broker.store.log.facts import Facts
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
+
+
+@lru_cache(maxsize=1024)
+def _answers(answers: SendAnswers, id_head: bytes) -> _hot.Answers:
+    """`id_head`: that of the address by which clients reach us; there are few."""
+    pieces = pieces_of(answers.json_template(id_head))
+    assert hot is not None, "this installation has no compiled part"
+    make: type[_hot.Answers] = hot.Answers
+    return make(pieces, partial(answers.form, id_head))
+
+
+class _Marks(Sequence[Mark]):
+    """The marks of a run of C's: made only for those that the store did not take there."""
+
+    def __init__(self, run: _hot.Run) -> None:
+        self.run = run
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def __iter__(self) -> Iterator[Mark]:
+        return iter(self.run.marks())  # once: `Sequence` would make all of them for each
+
+    @overload
+    def __getitem__(self, which: int) -> Mark: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Mark]: ...
+    def __getitem__(self, which: int | slice) -> Mark | list[Mark]:
+        return self.run.marks()[which]
+
+
+class CompiledRuns(SendRuns):
+    """Those of one connection."""
+
+    def put_encoded(self, run: _hot.Run, started: float, out: list[Part]) -> None:
+        """As `put`, with few steps where the store takes all of them and no answer waits."""
+        if run.waits:
+            self.put((run.codec, run.code, started), run, _Marks(run), out)
+            return
+        facts: Facts = []
+        failure = ""
+        try:
+            facts = self._store.put_rows(run)
+        except Exception as error:
+            failure = failure_text(run.code, self._connection, error)
+        count = len(run)
+        if len(facts) < count or run.encoded < count:
+            one = run.codec, run.code, started
+            self.go_on(one, run, _Marks(run), facts, failure, out)
+            return
+        # As `_count`, without its call.
+        if not isinstance(facts, list) and (alike := facts.size_if_alike()) is not None:
+            self._stats.add_put(alike[0], count, alike[1], count)
+        else:
+            super()._count(facts)
+        if answers := run.answers(_answers(self._sends.answers, self.id_head)):
+            out.append(answers)
+        self._latencies[run.code].add_many(perf_counter() - started, count)
+
+    def _answer_rows(
+        self,
+        run: Run,
+        marks: Sequence[Mark],
+        facts: Facts,
+        out: list[Part],
+        waiting: list[Stored],
+    ) -> None:
+        if not isinstance(marks, _Marks) or marks.run.encoded != len(facts):
+            super()._answer_rows(run, marks, facts, out, waiting)
+        elif marks.run.waits:
+            waiting += marks.run.stored()
+        elif answers := marks.run.answers(_answers(self._sends.answers, self.id_head)):
+            out.append(answers)
+
+    def _stored_answers(self, run: Run, waiting: list[Stored]) -> list[Part]:
+        assert hot is not None
+        made = hot.answers_of(run[0], waiting, _answers(self._sends.answers, self.id_head))
+        if made is None:
+            return super()._stored_answers(run, waiting)
+        return [made] if made else []
+
+    def _count(self, facts: Facts) -> None:
+        if not isinstance(facts, list) and (alike := facts.size_if_alike()) is not None:
+            count = len(facts)
+            self._stats.add_put(alike[0], count, alike[1], count)
+        else:
+            super()._count(facts)
