@@ -1,4 +1,4 @@
-"""Which hot path the broker takes: the one with a compiled part, where there is one."""
+"""Selects the hot path: the compiled one if it is available."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The batches of a read, put together in C and answered: a part of `compiled_path`."""
+"""Batches of a read, parsed and answered in C: a part of `compiled_path`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ _Batch = tuple[int, int, int, str, Any, int, bytes, int, int]
 
 
 class CompiledBatches(HotPath):
-    """The feed of a broker's connection, as far as it puts batches."""
+    """The part of a connection's feed that puts batches."""
 
     def _put_batches(
         self, remaining: _hot.Cursor, out: list[Part], most: int = BATCHES_MAX
     ) -> bool:
-        """Put the batches that come next and answer them, as sends are: whatever the turn has
-        taken, for what is put off is read in Python. False: there is none, or the next one is for
-        the general way."""
+        """Put the next batches and answer them, even if the turn's limit is reached: deferred
+        frames are read in Python. False: there is none, or the next one needs the general path."""
         sends = self._sends
         started = perf_counter()
         rows = remaining.batches(
@@ -55,7 +54,7 @@ class CompiledBatches(HotPath):
         facts: Facts = []
         try:
             facts = self._store.put_whole(rows, rows.topic)
-            if not facts:  # one of them may still fit the file
+            if not facts:  # some may still fit the file
                 return most > 1 and self._put_batches(remaining, out, most=1)
         except Exception as error:
             failure = failure_text(_BATCH_CODE, self.connection, error)
@@ -67,7 +66,7 @@ class CompiledBatches(HotPath):
         else:
             for _, _, _, _, queue, _, _, count, size in requests:
                 self._sends.broker.stats.add_put(queue.topic, count, size)
-            if self._store.puts_wait:  # all of them: one that does not is for the general way
+            if self._store.puts_wait:  # all of them: one that does not wait takes the general path
                 self.connection.waits_begin(len(requests))
                 durable = partial(self._batches_durable, requests, started)
                 self._store.when_durable(end_of_all(facts), durable)
@@ -93,7 +92,7 @@ class CompiledBatches(HotPath):
         out: list[Part] = []
         if status is PutStatus.PUT_OK:
             self._answer_batches(requests, out)
-        elif status in STORED:  # but not in time: the answer says where, all the same
+        elif status in STORED:  # but not in time: the answer has the offset all the same
             for codec, opaque, flag, text, queue, queue_offset, ids, _, _ in requests:
                 key = properties.get(text, properties.UNIQ_KEY) if text else None
                 ext = answers.fields(ids.decode(), str(queue.queue_id), str(queue_offset), key)

@@ -1,7 +1,7 @@
 """The hot path with its plain sends in C (`broker.compiled`): same answers, same files.
 
-Frames are cut there, and what comes next in a read is taken there as far as it is plain. The rest,
-and whatever the store does not take at once, goes on in Python, from the same frame.
+Frames are parsed in C as long as they are plain. The rest, and whatever the store does not take at
+once, continues in Python from the same frame.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
 _SEND, _BATCH, _NO_MORE = 1, 2, -1  # kinds of frames
-SECRETS_MAX: Final = 4  # of a user whose signatures are checked in C
+SECRETS_MAX: Final = 4  # per user, for signatures checked in C
 _UNIQUE: Final = f"{properties.UNIQ_KEY}{NAME_END}".encode()
 _NO_WAIT: Final = f"{properties.WAIT}{NAME_END}false".encode()
 _NAMES: Final = tuple(name.encode() for name in (*UNUSUAL_NAMES, CRC32))
@@ -52,7 +52,7 @@ def _compiled() -> Any:
 
 
 class CutDecoder(FrameDecoder):
-    """Cuts frames in C, one when it is asked for."""
+    """Splits bytes into frames in C, lazily."""
 
     __slots__ = ("_cut",)
 
@@ -72,10 +72,10 @@ class CutDecoder(FrameDecoder):
         frames = self._cut(data, self.frame_size_max - 4)
         self._wanted = frames.wanted
         if frames.bad:
-            super().feed(data[frames.stop :])  # which says what is wrong with it
+            super().feed(data[frames.stop :])  # raises the error
         elif frames.stop < len(data):
             self._buffer += data[frames.stop :] if frames.stop else data
-        return cast(list[RawFrame], frames)  # as far as it is used: to go through, and its length
+        return cast(list[RawFrame], frames)  # only iterated and measured
 
 
 class CompiledPath(CompiledBatches):
@@ -99,12 +99,12 @@ class CompiledPath(CompiledBatches):
         self._sends_of = self._hot.sends_of
         self._length_max = frame_size_max - 4
         self._repeated = RepeatedPulls(frame_size_max) if self._admission is None else None
-        # With access control: the last sender as the path in Python has found him, and his signer.
+        # With access control: the last sender admitted by the Python path, and its signer.
         self._signed_by: tuple[Any, _hot.Signer | None] = (None, None)
 
     def feed(self, data: bytes) -> Sequence[Part]:
-        """A read that is one pull, like one before, or nothing but plain sends is answered at once,
-        in few steps; others go on."""
+        """Fast paths for a read that is one repeated pull, or only plain sends; others are parsed
+        frame by frame."""
         repeated = self._repeated
         if (
             repeated is None
@@ -185,8 +185,8 @@ class CompiledPath(CompiledBatches):
             runs.put_encoded(run, started, out)
 
     def _signer(self) -> _hot.Signer | None:
-        """Checks signatures of the user whom the path in Python has admitted last, for the same
-        topic; None when it has to look again."""
+        """Checks signatures of the user that the Python path admitted last, for the same topic;
+        None when the Python path has to check again."""
         admission = self._admission
         assert admission is not None
         sender = admission.sender

@@ -1,8 +1,7 @@
 """The two busiest requests, send and pull, decoded in one step.
 
-Whatever is unusual about a header makes a decoder raise or return None: the frame then goes the
-general way (`protocol.codecs`), which knows all the rules and says what is wrong. Nothing is
-refused here.
+For an unusual header a decoder raises or returns None: the frame then takes the general path
+(`protocol.codecs`), which has all the rules and the error messages. Nothing is refused here.
 """
 
 import struct
@@ -21,8 +20,9 @@ UNUSUAL: Final = (msgspec.MsgspecError, ValueError, ProtocolError, struct.error,
 
 
 class SendFields(msgspec.Struct, gc=False):
-    """Those of SEND_MESSAGE_V2 that a plain send needs, and all others that are numbers: one that
-    is none is unusual. In the order in which clients send them, which is read fastest."""
+    """The fields of SEND_MESSAGE_V2 that a plain send needs, and all other numeric ones: if one is
+    not a number, the send is unusual. In the order in which clients send them, which decodes
+    fastest."""
 
     b: str  # topic
     d: Int32  # queues of a new topic
@@ -105,16 +105,16 @@ def _packed(kind: type[Any]) -> Callable[[bytes], Any]:
 class BinarySends:
     """Decodes the sends of one connection that come in ROCKETMQ's binary header.
 
-    The headers of one producer differ in opaque, queue id, time and properties only. For each
-    header length the others' bytes are remembered; a header that has the same ones is cut by one
-    `struct`, which takes a third of the time of the general way.
+    The headers of one producer differ only in opaque, queue id, time and properties. For each
+    header length the bytes of the other fields are cached; a header with the same bytes is decoded
+    by one `struct`, in a third of the time of the general path.
     """
 
     __slots__ = ("_layouts", "_misses")
 
     LAYOUTS_MAX: Final = 8  # of one length
     LENGTHS_MAX: Final = 512
-    MISSES_MAX: Final = 2000  # headers in random order (maps of Go) are not worth learning
+    MISSES_MAX: Final = 2000  # headers in random order (Go's maps) are not worth learning
 
     def __init__(self) -> None:
         self._layouts: dict[int, list[_Layout]] = {}
@@ -162,7 +162,7 @@ class BinarySends:
 
 
 class _Layout:
-    """Where the changing fields of a header stand, and the bytes between them."""
+    """Positions of a header's changing fields, and the bytes between them."""
 
     __slots__ = (
         "batch",
@@ -192,19 +192,19 @@ class _Layout:
 
 QUEUE_IDS: Final = {b"%d" % number: number for number in range(4096)}
 _REMARK_AT: Final = 13
-_CHANGING: Final = (b"e", b"g", b"i")  # in Java's order, the alphabet's; each once
-_DIGITS_MAX: Final = 18  # so many are always less than 2**63
+_CHANGING: Final = (b"e", b"g", b"i")  # in Java's (alphabetical) order; each once
+_DIGITS_MAX: Final = 18  # always less than 2**63
 
 
 def changing_spans(header: bytes, changing: Collection[bytes]) -> list[tuple[bytes, int, int]]:
-    """Name, place and length of each changing field in a header that is known to be sound."""
+    """Name, position and length of each changing field in a valid header."""
     (remark_length,) = struct.unpack_from(">i", header, _REMARK_AT)
     position = _REMARK_AT + 4 + remark_length
     (ext_length,) = struct.unpack_from(">i", header, position)
     position += 4
     spans: list[tuple[bytes, int, int]] = []
     if position + ext_length != len(header):
-        return spans  # what follows is no field
+        return spans  # no more fields
     while position < len(header):
         (name_length,) = struct.unpack_from(">h", header, position)
         name = header[position + 2 : position + 2 + name_length]
@@ -218,7 +218,7 @@ def changing_spans(header: bytes, changing: Collection[bytes]) -> list[tuple[byt
 
 
 def _layout(header: bytes, fields: SendFields, frame_flag: int) -> _Layout | None:
-    """The layout of a header that is known to be sound; None when it is an unusual one."""
+    """The layout of a valid header; None when it is unusual."""
     spans = changing_spans(header, _CHANGING)
     if tuple(name for name, _, _ in spans) != _CHANGING or spans[1][2] > _DIGITS_MAX:
         return None
@@ -229,7 +229,7 @@ def _layout(header: bytes, fields: SendFields, frame_flag: int) -> _Layout | Non
     return _Layout(f"{form}{len(header) - at}s", header, fields, frame_flag)
 
 
-# Codec -> how many bytes of a header tell a send or a pull; what these are -> kind, decoder, code.
+# Codec -> length of the prefix that identifies a send or a pull; prefix -> kind, decoder, code.
 JSON_HEAD_SIZE: Final = 12
 JSON_HEADS: Final = {
     b'{"code":310,': (SEND, _json(SendFrame), 310),
@@ -248,7 +248,7 @@ Heads = tuple[int, dict[bytes, Head]]
 
 
 def heads_by_codec() -> tuple[Heads, Heads, Heads]:
-    """For each codec the table of one connection: head of the header -> kind, decoder, code."""
+    """For each codec the table of one connection: prefix of the header -> kind, decoder, code."""
     tables: dict[int, Heads] = {
         JSON: (JSON_HEAD_SIZE, JSON_HEADS),
         ROCKETMQ: (2, {BINARY_SEND_HEAD: (SEND, BinarySends().decode, 310)}),

@@ -1,7 +1,7 @@
-"""Pulls that repeat one before them, as those of a consumer do: only four numbers are new.
+"""Pulls that repeat an earlier one, as a consumer's do: only four numbers differ.
 
-The first of them is decoded as any other. The next ones are compared with it in C, byte by byte
-but for the numbers, and are decoded by that.
+The first one is decoded as usual. The next ones are compared with it in C, byte by byte except for
+the numbers, which decodes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aerobee.protocol.wire.headers import PullRequest
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
-LEARN_MAX: Final = 200  # pulls that are like none before: more are not worth it
+LEARN_MAX: Final = 200  # pulls without a match: after that, learning is not worth it
 _NAMES: Final = (b"opaque", b"queueId", b"queueOffset", b"commitOffset")
 _NUMBER: Final = re.compile(rb'"(%s)"\s*:\s*"?(\d+)' % b"|".join(_NAMES))
 _decode: Final = msgspec.json.Decoder(PullFrame, strict=False).decode
@@ -27,17 +27,17 @@ Found = tuple[PullFrame, int, int, int, int]
 
 
 class RepeatedPulls:
-    """Those of one connection."""
+    """The repeated pulls of one connection."""
 
     def __init__(self, frame_size_max: int) -> None:
         assert hot is not None, "this installation has no compiled part"
         self._repeats: _hot.Repeats = hot.Repeats(frame_size_max)
         self._learned = 0
-        # Of the pull that a read consists of what `pull_of` needs; None: it is like none before.
+        # For a read that is one pull: what `pull_of` needs; None: no match.
         self.find = self._repeats.match
 
     def pull_of(self, found: Found) -> Repeated:
-        """The pull that was found."""
+        """The pull that `match` found."""
         like: PullFrame
         like, opaque, queue_id, queue_offset, commit_offset = found
         same = like.extFields
@@ -58,14 +58,14 @@ class RepeatedPulls:
         return opaque, like.flag, like.code, fields
 
     def learn(self, header: bytes) -> None:
-        """Know the next pulls by this one, if it is as plain as it gets."""
+        """Remember this pull as a template, if it is plain."""
         if self._learned >= LEARN_MAX:
             return
         self._learned += 1
         numbers = list(_NUMBER.finditer(header))
         names = [found[1] for found in numbers]
         if sorted(names) != sorted(_NAMES) or b"\\" in header:
-            return  # one is not there, or twice, or a name is written in another way
+            return  # a number is missing or appears twice, or a name is escaped
         try:
             frame = _decode(header)
         except UNUSUAL:

@@ -1,8 +1,8 @@
-"""Sends of a broker with access control, decoded in one step together with what they sign.
+"""Sends with access control, decoded in one step together with their signed content.
 
-The text that a signature is made over is the values of all ext fields in the order of their names.
-Fields that clients really send are read as texts into one struct in that order; a header with
-others, or with bare numbers, is decoded in full. What cannot be read at all goes the general way.
+The signed text is the values of all ext fields in the order of their names. The fields that clients
+usually send are read as texts into one struct in that order; a header with others, or with bare
+numbers, is decoded in full. What cannot be decoded takes the general path.
 """
 
 import struct
@@ -37,17 +37,17 @@ from aerobee.protocol.wire.signing import (
     SIGNATURE,
 )
 
-DIGITS_MAX: Final = 18  # so many are always less than 2**63
+DIGITS_MAX: Final = 18  # always less than 2**63
 
 if TYPE_CHECKING:
     Text = Any
 else:
-    Text = str  # read as a text, then replaced by the number that it says
+    Text = str  # read as a text, then replaced by its number
 
 
 class SignedFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """All fields that clients send, in the order in which they are signed; `l`, which only some
-    send, and the signature come last."""
+    """All fields that clients send, in signing order; `l`, which only some send, and the signature
+    come last."""
 
     AccessKey: str = ""
     SecurityToken: str = ""
@@ -72,12 +72,13 @@ class SignedFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class SignedSend(msgspec.Struct, gc=False):
-    """A send's header, and what is signed of it. The decoder sets what no header may say."""
+    """A send's header and its signed content. The decoder sets the fields that no header may
+    carry."""
 
     opaque: Int32
     extFields: SignedFields
     flag: Int32 = 0
-    content: bytes = b""  # that is signed before the body
+    content: bytes = b""  # signed before the body
 
 
 class _PackedSignedSend(msgspec.Struct, gc=False, array_like=True):
@@ -103,8 +104,8 @@ _L_SIGNED_AT: Final = 16
 def _signed(
     codec: int, decode: Callable[[bytes], SignedSend | _PackedSignedSend]
 ) -> Callable[[bytes], SignedSend | _PackedSignedSend]:
-    """A decoder of one connection that first tries `decode`."""
-    # Most sends of a read were made in the same millisecond, most of a producer's are alike.
+    """The decoder of one connection; tries `decode` first."""
+    # Most sends of a read have the same millisecond, and most of a producer's are alike.
     last_born, last_born_ms = "0", 0
     last_head: tuple[Any, ...] = ()
     last_tail: tuple[Any, ...] = ()
@@ -124,7 +125,7 @@ def _signed(
                 last_born_ms = _born(fields.g)
                 last_born = fields.g
             fields.e = _QUEUE_TEXTS[fields.e]
-        except (msgspec.MsgspecError, ValueError, KeyError):  # one is left out, or no number
+        except (msgspec.MsgspecError, ValueError, KeyError):  # a field is missing or not a number
             return _in_full(codec, header, SendFields)
         fields.g = last_born_ms
         fields.f, fields.h, fields.j, fields.m = rest
@@ -140,7 +141,7 @@ def _signed(
 
 
 def _rest(head: tuple[Any, ...], tail: tuple[Any, ...]) -> _Rest:
-    """The fields that are the same in most sends of a producer, by the rules for all."""
+    """The fields that are equal in most sends of a producer, parsed by the general rules."""
     texts = dict(zip("dfhj", head, strict=True)) | {"m": tail[0], "l": tail[-1]}
     fields = msgspec.convert(texts | {"b": "", "e": "0", "g": "0"}, SendFields, strict=False)
     return fields.f, fields.h, fields.j, fields.m
@@ -177,14 +178,14 @@ def _in_full(codec: int, header: bytes, kind: type[SendFields | LongSendFields])
 class SignedBinarySends:
     """Decodes the sends of one connection that come in ROCKETMQ's binary header.
 
-    As `BinarySends`, with the signature among the fields that change, and in any order: Java's
-    clients write the fields of a signed send twice."""
+    As `BinarySends`, with the signature among the changing fields, and in any order: Java's clients
+    write the fields of a signed send twice."""
 
     __slots__ = ("_layouts", "_misses")
 
     LAYOUTS_MAX: Final = 8  # of one length
     LENGTHS_MAX: Final = 512
-    MISSES_MAX: Final = 2000  # headers in random order (maps of Go) are not worth learning
+    MISSES_MAX: Final = 2000  # headers in random order (Go's maps) are not worth learning
 
     def __init__(self) -> None:
         self._layouts: dict[int, list[_SignedLayout]] = {}
@@ -229,7 +230,7 @@ _CHANGING: Final = (b"e", b"g", b"i", SIGNATURE.encode())
 
 
 class _SignedLayout:
-    """Where the changing fields of a header stand, the bytes between them, and what is signed."""
+    """Positions of a header's changing fields, the bytes between them, and the signed content."""
 
     __slots__ = (
         "constants",
@@ -252,7 +253,7 @@ class _SignedLayout:
         self.last = itemgetter(*(places[name][-1] for name in _CHANGING))
         self.copy_fields: Callable[[], SignedFields] = getattr(copy(send.extFields), "__copy__")  # noqa: B009
         self.flag = send.flag
-        # The signed text: what changes, and the runs of other values between in one piece each.
+        # The signed text: changing values, and the other values between them joined.
         ext = decode_command(ROCKETMQ, header).ext
         constants: list[bytes] = [b""]
         order: list[int] = []
@@ -271,7 +272,7 @@ class _SignedLayout:
 
 
 def _layout(header: bytes, send: SignedSend) -> _SignedLayout | None:
-    """The layout of a header that is known to be sound; None when it is an unusual one."""
+    """The layout of a valid header; None when it is unusual."""
     spans = changing_spans(header, _CHANGING)
     form, at = ">5si", 9
     places: dict[bytes, list[int]] = {}
@@ -296,7 +297,7 @@ _texts_of_msgpack: Final = msgspec.msgpack.Decoder(_PackedSignedSend).decode
 
 
 def signed_heads_by_codec() -> tuple[Heads, Heads, Heads]:
-    """`heads_by_codec` of a connection whose sends have to be signed."""
+    """`heads_by_codec` for a connection whose sends must be signed."""
     json_sends: dict[int, Decode] = {310: _signed(JSON, _texts_of_json), 10: _long(JSON)}
     packed_sends: dict[int, Decode] = {310: _signed(MSGPACK, _texts_of_msgpack)}
     json_heads: dict[bytes, Head] = {

@@ -62,7 +62,7 @@ class Columns:
             self._add_keys(record.topic, record.physical_offset, text)
 
     def _tag_hash(self, topic: bytes, tag: str) -> int:
-        """RocketMQ 5.5 keeps tags in the index too, as keys `T#tag`."""
+        """RocketMQ 5.5 also indexes tags, as keys `T#tag`."""
         found = self._tag_hashes.get((topic, tag))
         if found is None:
             found = index_hash(topic.decode("utf-8", "replace"), f"T#{tag}")

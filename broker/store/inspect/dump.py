@@ -1,4 +1,4 @@
-"""Messages out of a store directory at rest: by topic, queue, offset, time or key."""
+"""Messages of an offline store directory: by topic, queue, offset, time or key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from aerobee.protocol.files.record_scan import NOTHING_HERE, Scanned, check_reco
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages; what is None does not matter. Offsets and times: from, to (not included)."""
+    """Which messages; None: any. Offsets and times: from, to (exclusive)."""
 
     topic: str | None = None
     queue_id: int | None = None
@@ -136,7 +136,7 @@ def _skip_damage(store: RestStore, bad: Callable[[Problem], None]) -> Any:
 
 
 def as_json(message: StoredMessage) -> dict[str, Any]:
-    """All of a message; the body as text, or base64 where it is none."""
+    """All fields of a message; the body as text, or base64 if it is not text."""
     pairs = message.property_map()
     pairs.pop(properties.CRC32, None)
     row: dict[str, Any] = {

@@ -1,6 +1,7 @@
-"""A store directory at rest, to be looked at and never changed: every file is mapped read-only.
+"""An offline store directory, for inspection only: every file is mapped read-only.
 
-Sizes come from the files themselves, so a directory needs no settings to be read, whoever wrote it.
+Sizes come from the files themselves, so a directory can be read without settings, of Aerobee and
+RocketMQ alike.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import Scanned, check_record, scan_records
 
 QueueKey = tuple[str, int]
-Tell = Callable[[int], None]  # bytes that were read
+Tell = Callable[[int], None]  # bytes read
 TELL_BYTES: Final = 4 * 1024 * 1024
 
 
 class Problem(NamedTuple):
-    """A place where the directory does not agree with itself."""
+    """An inconsistency of the directory."""
 
     path: str
     position: int  # in the file; -1: the file itself
@@ -42,7 +43,7 @@ class Problem(NamedTuple):
 
 
 class RestFile:
-    """One file; it is mapped when its content is first asked for."""
+    """One file; mapped on first use."""
 
     __slots__ = ("_view", "allocated", "path", "size", "start")
 
@@ -76,14 +77,14 @@ class RestFile:
                     begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
                     end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # that one says: only holes from here on
+                if error.errno != errno.ENXIO:  # ENXIO: only holes from here on
                     return self.size
         return min(end, self.size)
 
 
 @dataclass
 class RestStore:
-    """What a directory holds."""
+    """The content of a directory."""
 
     root: str
     log: list[RestFile] = field(default_factory=list)
@@ -92,8 +93,8 @@ class RestStore:
     index: list[RestFile] = field(default_factory=list)
     checkpoint: StoreCheckpoint = field(default_factory=StoreCheckpoint)
     stopped_cleanly: bool = True
-    problems: list[Problem] = field(default_factory=list)  # of names and lengths
-    notes: list[str] = field(default_factory=list)  # what the next start makes good
+    problems: list[Problem] = field(default_factory=list)  # in names and lengths
+    notes: list[str] = field(default_factory=list)  # what the next start repairs
 
     @property
     def log_bytes(self) -> int:
@@ -105,7 +106,7 @@ class RestStore:
 
     @cached_property
     def topics(self) -> frozenset[str]:
-        """Those that the broker had; none when its configuration does not tell."""
+        """The broker's topics; empty when its configuration is missing."""
         try:
             return frozenset(read_config(self.root, "topics.json")["topicConfigTable"])
         except (OSError, ValueError, LookupError, TypeError):
@@ -124,7 +125,7 @@ class RestStore:
 
 
 def open_directory(root: str, commitlog: str = "") -> RestStore:
-    """List a store directory; StoreError when it is none."""
+    """List a store directory; StoreError when it is not one."""
     root = os.path.abspath(os.path.expanduser(root))
     layout = Layout(root, commitlog or os.path.join(root, "commitlog"))
     if not os.path.isdir(layout.commitlog):
@@ -163,7 +164,7 @@ def _queue_folders(folder: str) -> Iterator[tuple[QueueKey, str]]:
 
 
 def _stream(folder: str, store: RestStore) -> list[RestFile]:
-    """The files of a stream: of one length, and each beginning where the one before ends. A kill
+    """The files of a stream: of equal length, each beginning where the one before ends. A kill
     during a recovery may leave the last one short."""
     files: list[RestFile] = []
     problems = store.problems
@@ -176,7 +177,7 @@ def _stream(folder: str, store: RestStore) -> list[RestFile]:
             continue
         file = RestFile(path, start)
         if files and not file.size and name == names[-1]:
-            break  # a kill came while it was made: the next start removes it
+            break  # killed while it was created: the next start removes it
         if files and name == names[-1] and file.size < files[-1].size:
             text = f"{path} has {file.size} of {files[-1].size} bytes"
             store.notes.append(f"{text}, as a kill leaves it: the next start extends it")
@@ -192,7 +193,7 @@ def _stream(folder: str, store: RestStore) -> list[RestFile]:
 
 @contextmanager
 def kept_at_rest(root: str) -> Iterator[None]:
-    """Hold the directory while the block lasts, or StoreLocked when a broker has it."""
+    """Lock the directory for the block; StoreLocked when a broker has it."""
     path = os.path.realpath(os.path.join(os.path.expanduser(root), "lock"))
     if path in real_disk.locked_here:
         raise _locked(root)
@@ -223,13 +224,13 @@ def walk_log(
     files: list[RestFile] | None = None,
     check_crc: bool = True,
 ) -> Iterator[tuple[RestFile, Scanned]]:
-    """Every sound record of these files, or of all, in order. Where one is not, `on_damage` says at
-    which offset to go on; None: the log ends there."""
+    """Every valid record of these files, or of all, in order. At an invalid one `on_damage` returns
+    the offset to continue at; None: the log ends there."""
     files = store.log if files is None else files
     offset, end = (files[0].start, files[-1].end) if files else (0, 0)
     while offset < end:
         file = store.log_file(offset)
-        if file is None:  # a file is lost
+        if file is None:  # a file is missing
             offset = min(each.start for each in files if each.start > offset)
             continue
         told = position = offset - file.start
@@ -252,7 +253,7 @@ def walk_log(
 
 
 def record_at(store: RestStore, physical_offset: int) -> tuple[RestFile, Scanned] | None:
-    """The record that stands at an offset; None when none does."""
+    """The record at an offset; None when there is none."""
     try:
         return sound_record(store, physical_offset)
     except CorruptRecord:
@@ -260,7 +261,7 @@ def record_at(store: RestStore, physical_offset: int) -> tuple[RestFile, Scanned
 
 
 def sound_record(store: RestStore, physical_offset: int) -> tuple[RestFile, Scanned] | None:
-    """The same; CorruptRecord when the log reaches there and it is not sound."""
+    """The same; CorruptRecord when the log has that offset and the record is invalid."""
     file = store.log_file(physical_offset)
     if file is None:
         return None
@@ -269,7 +270,7 @@ def sound_record(store: RestStore, physical_offset: int) -> tuple[RestFile, Scan
 
 
 def log_end(store: RestStore) -> int:
-    """The end of the sound records, found in the last file that has any."""
+    """The end of the valid records, found in the last file that has any."""
     for file in reversed(store.log):
         end = file.start
         try:
@@ -277,6 +278,6 @@ def log_end(store: RestStore) -> int:
                 end = record.physical_offset + record.size
         except CorruptRecord:
             if end == file.start:
-                continue  # made ahead of need, or nothing in it is sound
+                continue  # created ahead, or without a valid record
         return end
     return store.log[0].start if store.log else 0

@@ -1,7 +1,7 @@
-"""Index files looked at from outside: how many slots one has, what it finds, whether it agrees.
+"""Offline index files: number of slots, lookup, consistency.
 
-An index file does not say how many slots and entries it was made for; it follows from where its
-entries stand: entry 0 is empty, the last one ends the file's written part, and slots lead to them.
+An index file does not state its number of slots and entries; it follows from the positions of its
+entries: entry 0 is empty, the last one ends the file's written part, and slots point to them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from aerobee.protocol.files.java_hash import index_hash
 
 DEFAULT_SLOTS: Final = 5_000_000
 _EVERYWHERE: Final = 1 << 62
-_SAMPLE: Final = 256  # entries looked at to tell the number of slots
-_SEARCH: Final = 4096  # entries that a crash may have left behind the header's count
+_SAMPLE: Final = 256  # entries checked to find the number of slots
+_SEARCH: Final = 4096  # entries that a crash may have left after the header's count
 
 
 def header_of(file: RestFile) -> IndexHeader:
@@ -43,7 +43,7 @@ def header_of(file: RestFile) -> IndexHeader:
 
 
 def slots_of(store: RestStore) -> dict[int, int]:
-    """The number of slots of the index files, by their length; 0 where it cannot be told."""
+    """The number of slots of the index files, by their length; 0 where it is unknown."""
     found: dict[int, int] = {}
     for file in sorted(store.index, key=lambda file: -file.size):  # a kill may leave one short
         if not found.get(file.size):
@@ -64,7 +64,7 @@ def _slots(file: RestFile, of_others: list[int]) -> int:
         # The last entry ends in [end, end + 20): one number of slots fits the file's length.
         least = (end - HEADER_SIZE - count * INDEX_ENTRY_SIZE + SLOT_SIZE - 1) // SLOT_SIZE
         candidates.append(least + (words - least) % (INDEX_ENTRY_SIZE // SLOT_SIZE))
-    # A kill can leave the slots behind their entries: then the chains have to tell.
+    # After a kill the slots may lag behind the entries: use the chains then.
     for by_slots in (True, False):
         for slots in candidates:
             if _fits(file, header, slots, by_slots=by_slots):
@@ -73,8 +73,8 @@ def _slots(file: RestFile, of_others: list[int]) -> int:
 
 
 def _fits(file: RestFile, header: IndexHeader, slots: int, *, by_slots: bool) -> bool:
-    """Whether most of the first entries look like entries if the file has so many slots: are
-    chained as they would be, and, `by_slots`, are led to."""
+    """Whether most of the first entries are consistent with this number of slots: chained
+    accordingly and, `by_slots`, reached from their slots."""
     start = index_file_size(slots, 0)
     if slots <= 0 or (file.size - start) % INDEX_ENTRY_SIZE:
         return False
@@ -107,7 +107,7 @@ def _written_end(file: RestFile) -> int:
 
 
 def entries_of(file: RestFile, slots: int) -> NDArray[Any]:
-    """Entries 1.. as the header counts them."""
+    """Entries 1.. up to the header's count."""
     start = index_file_size(slots, 1)
     count = min(header_of(file).next_number - 1, (file.size - start) // INDEX_ENTRY_SIZE)
     return np.frombuffer(file.view, INDEX_ENTRY_TYPE, max(count, 0), start)
@@ -174,7 +174,7 @@ def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Prob
 def _are_behind(
     slot_values: NDArray[Any], newest: NDArray[Any], slot_numbers: NDArray[Any]
 ) -> NDArray[Any]:
-    """Which slots say nothing yet, or name an older entry of their own chain."""
+    """Which slots are empty, or point to an older entry of their own chain."""
     older = (slot_values > 0) & (slot_values < newest)
     behind: NDArray[Any] = slot_values == 0
     behind[older] = slot_numbers[slot_values[older] - 1] == np.flatnonzero(older)
@@ -190,13 +190,13 @@ def _chains(slot_numbers: NDArray[Any], slots: int) -> tuple[NDArray[Any], NDArr
         order = np.argsort(slot_numbers, kind="stable")
         same = slot_numbers[order][1:] == slot_numbers[order][:-1]
         previous[order[1:][same]] = order[:-1][same] + 1
-        newest[slot_numbers] = np.arange(1, count + 1)  # of equal slots the last stays
+        newest[slot_numbers] = np.arange(1, count + 1)  # of equal slots the last wins
     return newest, previous
 
 
 class KnownKeys:
-    """The keys of records, to be compared in bulk: each offset and hash as one number, which is the
-    record's place among the records and the 31 bits of the hash."""
+    """The keys of records for bulk comparison: each offset and hash as one number, the record's
+    index and the 31 bits of the hash."""
 
     def __init__(self, columns: Columns) -> None:
         self.rows, self.keys = columns.rows(), columns.keys()
@@ -206,12 +206,12 @@ class KnownKeys:
         self.allowed = np.concatenate((self.wanted, tags))
 
     def pairs(self, offsets: NDArray[Any], hashes: NDArray[Any]) -> NDArray[Any]:
-        """-1: no record stands there."""
+        """-1: no record at that offset."""
         at, known = self.find(offsets)
         return np.where(known, at << 31 | hashes.astype(np.int64), -1)
 
     def find(self, offsets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The rows of the records at these offsets, and which of them there are."""
+        """The rows of the records at these offsets, and which of them exist."""
         if not len(self.rows):
             return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), bool)
         at = np.searchsorted(self.rows[:, OFFSET], offsets)
@@ -222,8 +222,8 @@ class KnownKeys:
 def check_keys(
     file: RestFile, slots: int, numbers: range, known: KnownKeys, low: int, high: int
 ) -> Iterator[Problem]:
-    """Whether the entries with these numbers are of keys that the records in this part of the log
-    have, and tell the records' times."""
+    """Whether the entries with these numbers have keys and times of records in this part of the
+    log."""
     entries = entries_of(file, slots)[numbers.start - 1 : numbers.stop - 1]
     start = index_file_size(slots, numbers.start)
     inside = (entries["offset"] >= low) & (entries["offset"] < high)
@@ -239,7 +239,7 @@ def check_keys(
         return
     right = np.clip((known.rows[at, TIME] - begin) // 1000, 0, SECONDS_MAX)
     off = found & (np.abs(right - entries["seconds"]) > 1)
-    off[: 2 - numbers.start] = False  # the first of a file may count from the file before it
+    off[: 2 - numbers.start] = False  # the first of a file may be relative to the file before
     wrong = np.flatnonzero(off)
     if wrong.size:
         seconds = int(entries["seconds"][wrong[0]])
@@ -255,7 +255,7 @@ def check_lost_keys(
     headers = [(file, header) for file, header in headers if header.next_number > 1]
     if not headers:
         return
-    # After a kill those may lack whose entries the checkpoint does not vouch for.
+    # After a kill entries that the checkpoint does not cover may be missing.
     until = _EVERYWHERE if store.stopped_cleanly else store.checkpoint.dispatched_offset
     have = [np.empty(0, np.int64)]
     for file, header in headers:

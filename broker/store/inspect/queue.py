@@ -1,4 +1,4 @@
-"""A consume queue looked at from outside: its entries, and whether they agree with the records."""
+"""An offline consume queue: its entries, and whether they match the records."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ class RestQueue:
 
 def _read(files: list[RestFile]) -> tuple[NDArray[Any], NDArray[Any]]:
     """The entries, from the first file's start to the last byte ever written, and the queue offset
-    of each: by the files' names, so that a file that is lost or too short does not move the
-    entries behind it."""
+    of each: by the files' names, so that a missing or short file does not shift the entries after
+    it."""
     entries, places = [np.empty(0, ENTRY_TYPE)], [np.empty(0, np.int64)]
     for number, file in enumerate(files):
-        if number + 1 < len(files):  # what reaches into the next file's part is none of the queue's
+        if number + 1 < len(files):  # bytes beyond the next file's start do not belong to the queue
             size = min(file.size, files[number + 1].start - file.start)
         else:
             size = file.data_end()
         count = min(-(-size // ENTRY_SIZE), file.size // ENTRY_SIZE)
-        # Read, not mapped: queues may be thousands, and a map keeps a file open.
+        # Read, not mapped: there may be thousands of queues, and a map keeps a file open.
         entries.append(np.fromfile(file.path, ENTRY_TYPE, count))
         places.append(np.arange(count) + file.start // ENTRY_SIZE)
     return np.concatenate(entries), np.concatenate(places)
 
 
 def files_between(files: list[RestFile], low: int, high: int) -> list[RestFile]:
-    """Those whose entries point into this part of the log, the first and the last."""
+    """The first and the last file with entries that point into this part of the log."""
     firsts = [int(np.fromfile(file.path, ENTRY_TYPE, 1)["offset"].sum()) for file in files]
     wanted = range(bisect_right(firsts, low) - 1, bisect_left(firsts, high))
     return [file for n, file in enumerate(files) if n in (0, len(files) - 1) or n in wanted]
 
 
 def check_end(queue: RestQueue) -> Iterator[Problem]:
-    """Whether nothing stands behind the queue's end."""
+    """Check that nothing follows the queue's end."""
     rest = queue.entries[queue.end :]
     behind = np.flatnonzero((rest["size"] > 0) | (rest["offset"] != 0))
     if behind.size:
@@ -81,7 +81,7 @@ def check_end(queue: RestQueue) -> Iterator[Problem]:
 def check_entries(
     store: RestStore, queue: RestQueue, which: NDArray[Any], rows: NDArray[Any]
 ) -> Iterator[Problem]:
-    """Whether these live entries are right for the records of the queue that have their numbers."""
+    """Check these live entries against the queue's records with the same queue offsets."""
     entries, places = queue.entries[which], queue.places[which]
     rows = _of_last_life(queue, rows)
     expected = np.full(len(which), -1, np.int64)
@@ -108,14 +108,15 @@ def check_entries(
 
 
 def _of_last_life(queue: RestQueue, rows: NDArray[Any]) -> NDArray[Any]:
-    """The records that have queue offsets, since the queue last began anew (a deleted topic)."""
+    """The records with queue offsets, since the queue last started over (after its topic was
+    deleted)."""
     return rows[(rows[:, NUMBER] >= 0) & (rows[:, OFFSET] >= queue.live_begin)]
 
 
 def _wrong_codes(
     store: RestStore, key: QueueKey, codes: NDArray[Any], right: NDArray[Any]
 ) -> NDArray[Any]:
-    if key[0] == SCHEDULE_TOPIC:  # a deliver time, by levels that only the broker's settings know
+    if key[0] == SCHEDULE_TOPIC:  # a deliver time, which depends on the broker's settings
         return np.flatnonzero((codes != right[:, TAGS_CODE]) & (codes < right[:, TIME]))
     codes = codes.astype(np.int64)
     for number in np.flatnonzero(codes <= ADDRESS_MAX).tolist():
@@ -124,7 +125,7 @@ def _wrong_codes(
 
 
 def _code_of_unit(store: RestStore, key: QueueKey, address: int) -> int:
-    """The tags code of a unit of consumequeue_ext; an impossible one when it is not there."""
+    """The tags code of a unit of consumequeue_ext; an impossible one when it is missing."""
     for file in store.units.get(key, []):
         if file.start <= address and address + UNIT.size <= file.end:
             return int(UNIT.unpack_from(file.view, address - file.start)[1])
@@ -132,7 +133,7 @@ def _code_of_unit(store: RestStore, key: QueueKey, address: int) -> int:
 
 
 def check_missing(store: RestStore, queue: RestQueue, rows: NDArray[Any]) -> Iterator[Problem]:
-    """Whether the records that should have an entry have one."""
+    """Check that the records that should have an entry have one."""
     dead = is_entry(queue.entries) & ~queue.live
     dead[queue.end :] = False
     there = rows[np.isin(rows[:, NUMBER], queue.places[dead])]

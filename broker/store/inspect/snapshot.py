@@ -1,4 +1,4 @@
-"""A copy of a store directory to start a broker on, made while another one runs on the original.
+"""A copy of a store directory for another broker, taken while the original is in use.
 
 The copy is what a kill of the running broker would have left, so the next start recovers it. Its
 parts are taken one after the other, in an order that recovery relies on:
@@ -42,26 +42,26 @@ from aerobee.protocol.files.record_scan import scan_records
 FICLONE: Final = 0x40049409
 STEP: Final = 1 << 20
 PARTIAL: Final = ".partial"
-TRIES_MAX: Final = 200  # to find files unchanged while they were read
+TRIES_MAX: Final = 200  # to read a set of files unchanged
 TRY_AGAIN_S: Final = 0.02
 _NAMES: Final = ("topics.json", "subscriptionGroup.json")  # each with .journal and .bak
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was made."""
+    """The result of a snapshot."""
 
     path: str
-    running: bool  # whether a broker had the original
+    running: bool  # whether a broker was running on the original
     log_end: int = 0
-    linked: int = 0  # files that share their blocks with the original by a second name
+    linked: int = 0  # files that share their blocks with the original by a hard link
     cloned: int = 0  # ... by a copy-on-write clone
     copied: int = 0
     copied_bytes: int = 0
 
 
 def snapshot(root: str, destination: str, commitlog: str, tell: Tell) -> Snapshot:
-    """Make the copy; StoreError when there is no store or the destination is not free."""
+    """Take the copy; StoreError when there is no store or the destination exists."""
     opened = listed(root, commitlog)
     source = Layout(
         opened.root, os.path.abspath(commitlog or os.path.join(opened.root, "commitlog"))
@@ -88,7 +88,7 @@ def snapshot(root: str, destination: str, commitlog: str, tell: Tell) -> Snapsho
 
 
 def listed(root: str, commitlog: str) -> RestStore:
-    """What the directory holds, also when files come and go while they are listed."""
+    """The content of the directory, even if files are added and removed meanwhile."""
     for _ in range(TRIES_MAX):
         with suppress(FileNotFoundError):
             return open_directory(root, commitlog)
@@ -128,7 +128,7 @@ class _Copying:
 
     def _abort(self) -> bytes:
         try:
-            return Path(self._source.abort).read_bytes()  # it may tell of a failed sync
+            return Path(self._source.abort).read_bytes()  # it may record a failed sync
         except FileNotFoundError:  # the broker has stopped meanwhile
             return b""
 
@@ -157,7 +157,7 @@ class _Copying:
         for name, (content, mode) in found.items():
             if wanted(name):
                 path = Path(self._target.config, name)
-                path.touch(mode)  # one with secrets is its owner's, before it is filled
+                path.touch(mode)  # permissions first: it may hold secrets
                 path.write_bytes(content)
                 self._made.copied += 1
                 self._made.copied_bytes += len(content)
@@ -171,7 +171,7 @@ class _Copying:
         return {name: fact for name, fact in facts.items() if not name.endswith(".tmp")}
 
     def _derived(self) -> Iterator[str]:
-        """Every file that the other steps do not take."""
+        """Every file that the other steps do not copy."""
         source = self._source
         apart = {source.lock, source.abort, source.checkpoint}
         for folder, folders, names in os.walk(source.root):
@@ -201,7 +201,7 @@ class _Copying:
         if os.path.exists(target):
             return
         try:
-            os.link(file.path, target)  # it does not change any more
+            os.link(file.path, target)  # full files do not change
             self._made.linked += 1
             self._report_progress(file.size)
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class _Copying:
             self._copy(file.path, target)
 
     def _copy_log(self) -> None:
-        """Full files by a link; one that the next start may write to is always a copy."""
+        """Link full files; one that the next start may write to is always copied."""
         store = self._log()
         last = max((file.start for file in store.log if _has_data(file)), default=0)
         end = self._whole_end(store, last) if self._made.running else log_end(store)
@@ -224,11 +224,11 @@ class _Copying:
                     self._copy(file.path, target, end - file.start if self._made.running else None)
         kept = {os.path.basename(file.path) for file in store.log}
         for name in set(os.listdir(self._target.commitlog)) - kept:
-            os.unlink(os.path.join(self._target.commitlog, name))  # retention was faster
+            os.unlink(os.path.join(self._target.commitlog, name))  # removed by retention meanwhile
 
     def _whole_end(self, store: RestStore, last: int) -> int:
-        """The end of the last record that is whole, checked from where the copied checkpoint
-        vouches for the log: what is not sound before is damage, and copied as it is."""
+        """The end of the last complete record, checked from the copied checkpoint on: an invalid
+        record before it is damage, and copied as it is."""
         path = self._target.checkpoint
         point = decode_checkpoint(Path(path).read_bytes()) if os.path.exists(path) else None
         end = point.dispatched_offset if point else -1
@@ -247,7 +247,7 @@ class _Copying:
     # -- one file
 
     def _copy(self, path: str, target: str, length: int | None = None) -> None:
-        """A clone where the file system has them, else the bytes (not the holes); all behind
+        """A clone if the file system supports it, else the bytes (not the holes); everything after
         `length` is left empty."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with open(path, "rb") as source, open(target, "xb") as copy:
@@ -259,7 +259,7 @@ class _Copying:
                 self._copy_bytes(source.fileno(), copy.fileno(), facts.st_size)
                 self._made.copied += 1
             if length is not None:
-                copy.truncate(length)  # what was appended meanwhile is not whole for certain
+                copy.truncate(length)  # what was appended meanwhile may be incomplete
             copy.truncate(facts.st_size)
         os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # retention goes by it
 

@@ -1,4 +1,4 @@
-"""What a store directory holds: topics, queues, ranges, times, sizes; reads little of the log."""
+"""A summary of a store directory: topics, queues, ranges, times, sizes; reads little of the log."""
 
 from __future__ import annotations
 

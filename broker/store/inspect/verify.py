@@ -1,12 +1,12 @@
-"""Whether every record, queue entry and index entry of a directory at rest agree.
+"""Checks every record, queue entry and index entry of an offline directory against each other.
 
-What records say of queues and keys becomes columns of numbers, and queues and index are held
-against the columns in bulk. `verify` walks the log once, with checksums, for all of it.
-`verify_part` looks at one log file, queue or index file and reads the records that it needs for
-that, so that many processes can share a directory.
+The queue offsets and keys of records become columns of numbers, and queues and index are compared
+with these columns in bulk. `verify` scans the log once, with checksums, for everything.
+`verify_part` checks one log file, queue or index file and reads the records that it needs for that,
+so that many processes can share a directory.
 
-After a stop that was not clean the newest records may have no entries yet: the next start adds
-them, so that alone is no problem. Everything else is one.
+After an unclean stop the newest records may have no entries yet: the next start adds them, so that
+is not reported as a problem. Everything else is.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from aerobee.protocol.files.queue_entry_columns import is_entry
 from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import NOTHING_HERE, check_record
 
-PIECE: Final = 500_000  # entries whose records are looked at together
+PIECE: Final = 500_000  # entries checked together
 _EVERYWHERE: Final = 1 << 62
 
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at and what was wrong with it, in the order of the log, queues, index."""
+    """What was checked and the problems found: log, queues, index."""
 
     records: int = 0
     queue_entries: int = 0
@@ -71,7 +71,7 @@ class Report:
 
 
 class Part(NamedTuple):
-    """What can be verified on its own."""
+    """A unit that can be verified on its own."""
 
     kind: str  # "folder": names and lengths of all files; "log", "queue", "index"
     path: str
@@ -80,7 +80,7 @@ class Part(NamedTuple):
 
 
 def verify(store: RestStore, tell: Tell) -> Report:
-    """All of the directory."""
+    """Verify the whole directory."""
     report = Report(stopped_cleanly=store.stopped_cleanly, problems=list(store.problems))
     report.notes += store.notes
     if not store.stopped_cleanly:
@@ -106,7 +106,7 @@ def verify(store: RestStore, tell: Tell) -> Report:
 
 
 def parts_of(store: RestStore) -> list[Part]:
-    """All that there is to look at for `verify_part`."""
+    """All parts of a directory for `verify_part`."""
     parts = [Part("folder", store.root)]
     parts += [Part("log", file.path, number) for number, file in enumerate(store.log)]
     parts += [
@@ -152,7 +152,7 @@ def _verify_log_file(store: RestStore, file: RestFile, report: Report) -> None:
 
 
 def _read_records(store: RestStore, offsets: NDArray[Any]) -> Columns:
-    """The records at these places, where one stands."""
+    """The records at these offsets, where there is one."""
     columns = Columns()
     for offset in np.unique(offsets).tolist():
         if found := record_at(store, offset):
@@ -169,7 +169,7 @@ def _pieces(numbers: NDArray[Any]) -> list[NDArray[Any]]:
 
 def _walk(store: RestStore, files: list[RestFile], report: Report, tell: Tell) -> Columns:
     columns = Columns()
-    known: list[NDArray[Any]] = []  # the places that queues point to; read when there is damage
+    known: list[NDArray[Any]] = []  # offsets that queues point to; loaded when there is damage
 
     def on_damage(file: RestFile, error: CorruptRecord) -> int | None:
         if not known:
@@ -230,7 +230,7 @@ def _check_queue(
     pieces: Iterable[tuple[NDArray[Any], NDArray[Any]]],
     report: Report,
 ) -> Iterator[Problem]:
-    """`pieces`: numbers of entries, and the records of the queue to hold them against."""
+    """`pieces`: numbers of entries, and the records of the queue to compare them with."""
     topic = queue.key[0]
     if topic.startswith(LIGHT):
         report.notes.append(f"{topic} is a light queue of RocketMQ: not checked")
@@ -244,7 +244,7 @@ def _check_queue(
 def _check_queueless(
     store: RestStore, records: dict[QueueKey, NDArray[Any]], report: Report
 ) -> Iterator[Problem]:
-    """Records whose queue is not there: gone with its topic, or lost."""
+    """Records without a queue: removed with its topic, or lost."""
     with_queues = {topic for topic, _ in store.queues}
     without = sorted({topic for topic, _ in records} - with_queues - store.topics)
     if without:
@@ -268,14 +268,14 @@ def _check_index(
     pieces: Iterable[tuple[range, KnownKeys]],
     report: Report,
 ) -> Iterator[Problem]:
-    """`pieces`: numbers of entries, and the keys of the records to hold them against."""
+    """`pieces`: numbers of entries, and the keys of the records to compare them with."""
     if header_of(file).next_number < 2:
         return
     yield from check_index_file(
         file, slots, torn=not store.stopped_cleanly and not _vouched(store, file)
     )
     yield from _check_times(store, file)
-    # After a kill the index may know records that the log has lost.
+    # After a kill the index may have entries of records that the log has lost.
     end = _EVERYWHERE if store.stopped_cleanly else report.log_end
     for numbers, keys in pieces if slots else ():
         report.index_entries += len(numbers)
@@ -283,21 +283,21 @@ def _check_index(
 
 
 def _check_times(store: RestStore, file: RestFile) -> Iterator[Problem]:
-    """A query passes over a file by the times that its header says."""
+    """A query skips a file by the times in its header."""
     header = header_of(file)
     first, last = (record_at(store, offset) for offset in (header.begin_offset, header.end_offset))
     if first is not None and first[1].store_timestamp != header.begin_timestamp:
         text = f"begins at {header.begin_timestamp} ms, its record at {first[1].store_timestamp}"
         yield Problem(file.path, BEGIN_TIME_AT, f"the header {text}")
-    # A cut file knows its end to the second; a clock that was set back leaves a later one.
+    # A cut file has its end to the second; after the clock was set back it may be later.
     if last is not None and last[1].store_timestamp > header.end_timestamp + 999:
         text = f"ends at {header.end_timestamp} ms, its record at {last[1].store_timestamp}"
         yield Problem(file.path, END_TIME_AT, f"the header {text}")
 
 
 def _vouched(store: RestStore, file: RestFile) -> bool:
-    """Whether all of an index file was on disk by the last checkpoint. A start drops the entries
-    from the dispatched offset on and writes them anew: those are not, however few there are."""
+    """Whether the last checkpoint covers all of an index file. A start drops the entries from the
+    dispatched offset on and writes them again: those are not covered."""
     number, checkpoint = int(os.path.basename(file.path)), store.checkpoint
     if number != checkpoint.index_file:
         return number < checkpoint.index_file
