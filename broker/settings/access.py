@@ -1,4 +1,4 @@
-"""Settings of access control: who may connect, sign and do what."""
+"""Settings of access control: connections, signatures, rights."""
 
 import os
 from dataclasses import dataclass
@@ -52,10 +52,11 @@ def _check_json(value: str, kind: type[msgspec.Struct], example: str) -> str | N
 
 @dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class AccessSettings:
-    """Users, their rights, and what is open."""
+    """Users, rights, TLS and limits per client."""
 
     acl_enable: bool = setting(
-        False, "Requests must be signed, and are allowed by users' rights. See docs/security.md."
+        False,
+        "Requests must be signed and are checked against users' rights. See docs/security.md.",
     )
     authentication_enabled: bool = setting(
         False, "The same as aclEnable, by RocketMQ 5's name: it checks rights as well."
@@ -71,14 +72,14 @@ class AccessSettings:
     )
     init_authentication_user: str = setting(
         "",
-        "A super user that is there from the start, where the files do not have it.",
+        "A super user to create at the start, unless the files have it.",
         unit="JSON",
         secret=True,
         check=_check_initial_user,
     )
     inner_client_authentication_credentials: str = setting(
         "",
-        "What this broker signs its own requests with, to name servers and to its master; a super "
+        "Credentials for this broker's own requests to name servers and to its master; a super "
         "user here.",
         unit="JSON",
         secret=True,
@@ -95,50 +96,50 @@ class AccessSettings:
     )
     slaves_need_signature: bool = setting(
         True,
-        "With access control, a slave must sign in before it is sent the log, by its "
+        "With access control, a slave must authenticate before it gets the log, by its "
         "innerClientAuthenticationCredentials. Apache's slaves cannot; nor can one behind a NAT.",
         ours=True,
     )
     requests_must_be_fresh: bool = setting(
         False,
-        "Signed requests must say when they were made, their number and their code, as our SDK's "
-        "do, and are taken once. Other clients cannot; `fresh: true` asks it of one account.",
+        "Signed requests must carry their time, number and code, as our SDK's "
+        "do, and are accepted once. Other clients cannot; `fresh: true` requires it per account.",
         ours=True,
     )
     request_freshness_millis: int = setting(
         60_000,
-        "How old such a request may be, and how wrong the clocks.",
+        "Largest age of such a request, and difference of the clocks.",
         unit="ms",
         low=1,
         ours=True,
     )
     allow_anonymous: bool = setting(
         False,
-        "Listen beyond this machine without access control: whoever reaches the ports may read "
+        "Listen beyond this machine without access control: anyone who reaches the ports may read "
         "and change everything.",
         ours=True,
     )
     max_connections_per_address: int = setting(
-        0, "Most connections at a time from one address; 0: no limit.", low=0, ours=True
+        0, "Connections at a time per address; 0: no limit.", low=0, ours=True
     )
 
     max_connections_per_user: int = setting(
-        0, "Most connections at a time of one user; 0: no limit.", low=0, ours=True
+        0, "Connections at a time per user; 0: no limit.", low=0, ours=True
     )
     max_requests_per_address: int = setting(
         0,
-        "Most requests of one address that wait for an answer (the disk, a message); 0: no limit.",
+        "Pending requests per address (waiting for the disk or a message); 0: no limit.",
         low=0,
         ours=True,
     )
     max_requests_per_user: int = setting(
-        0, "The same for one user, whatever its addresses; 0: no limit.", low=0, ours=True
+        0, "Pending requests per user, over all addresses; 0: no limit.", low=0, ours=True
     )
     max_bytes_per_second_per_address: int = setting(
-        0, "Most bytes a second from and to one address; 0: no limit.", low=0, ours=True
+        0, "Bytes per second from and to one address; 0: no limit.", low=0, ours=True
     )
     max_bytes_per_second_per_user: int = setting(
-        0, "Most bytes a second from and to one user; 0: no limit.", low=0, ours=True
+        0, "Bytes per second from and to one user; 0: no limit.", low=0, ours=True
     )
 
     # --- TLS
@@ -158,7 +159,7 @@ class AccessSettings:
     )
     tls_server_cert_path: str = setting(
         "",
-        "Certificate that clients are shown, with those between it and the root; PEM.",
+        "Server certificate with its intermediate certificates; PEM.",
         key="tls.server.certPath",
     )
     tls_server_key_path: str = setting("", "Its private key; PEM.", key="tls.server.keyPath")
@@ -167,30 +168,30 @@ class AccessSettings:
     )
     tls_server_trust_cert_path: str = setting(
         "",
-        "Certificates of those who may sign clients' certificates; PEM.",
+        "CA certificates for clients' certificates; PEM.",
         key="tls.server.trustCertPath",
     )
     tls_server_need_client_auth: str = setting(
         "none",
-        "Whether clients show a certificate; one that is shown is always verified.",
+        "Whether clients present a certificate; a presented one is always verified.",
         key="tls.server.need.client.auth",
         choices=("none", "optional", "require"),
     )
     tls_enable: bool = setting(
         False,
-        "Speak TLS with name servers and with our master.",
+        "Use TLS to name servers and to the master.",
         key="tls.enable",
     )
     tls_client_auth_server: bool = setting(
         True,
-        "Their certificates must be trusted and name their host.",
+        "Verify their certificates and host names.",
         key="tls.client.authServer",
         upstream="false",
         why="a name server that is not verified may be anybody",
     )
     tls_client_trust_cert_path: str = setting(
         "",
-        "Who may have signed their certificates; empty: whom the system trusts.",
+        "CA certificates for them; empty: the system's.",
         key="tls.client.trustCertPath",
         check=_check_readable,
     )

@@ -59,7 +59,7 @@ def _check_networks(value: str) -> str | None:
 
 @dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class DaemonSettings:
-    """Who we are, where we listen and to whom we say so."""
+    """Identity, addresses and registration."""
 
     # --- identity
     broker_name: str = setting("", "Name of this broker; empty: the machine's host name.")
@@ -127,20 +127,23 @@ class DaemonSettings:
 
     # --- connections
     server_channel_max_idle_time_seconds: int = setting(
-        120, "A connection that is silent both ways for so long is closed.", unit="s", low=1
+        120, "An idle connection is closed after this time.", unit="s", low=1
     )
     frame_timeout_seconds: int = setting(
         30,
-        "A frame that was begun must be whole after so long, or the connection is closed.",
+        "Time to receive a whole frame; then the connection is closed.",
         unit="s",
         low=1,
         ours=True,
     )
     frame_max_length: int = setting(
-        16777216, "Largest frame taken.", unit="bytes", low=4096, high=1 << 30, ours=True
+        16777216, "Largest frame accepted.", unit="bytes", low=4096, high=1 << 30, ours=True
     )
     max_connections: int = setting(
-        0, "Most connections at a time; 0: what the limit of open files allows.", low=0, ours=True
+        0,
+        "Connections at a time at most; 0: what the limit of open files allows.",
+        low=0,
+        ours=True,
     )
     write_buffer_high_water_mark: int = setting(
         0,
@@ -150,7 +153,7 @@ class DaemonSettings:
     )
     shutdown_wait_time_seconds: int = setting(
         30,
-        "At a stop, how long answers that are under way may take.",
+        "How long a stop waits for requests in progress.",
         unit="s",
         low=0,
         runtime=True,
@@ -159,14 +162,14 @@ class DaemonSettings:
     # --- registration with name servers
     register_name_server_period: int = setting(
         30000,
-        "How often to register; taken as at least 10 s and at most 60 s.",
+        "Interval of registration, limited to 10 to 60 s.",
         unit="ms",
         low=1,
         runtime=True,
     )
     register_broker_timeout_mills: int = setting(
         24000,
-        "How long one name server may take to answer a registration.",
+        "Timeout of a registration with one name server.",
         unit="ms",
         low=1,
         runtime=True,
@@ -187,7 +190,7 @@ class DaemonSettings:
     )
     max_kv_config_bytes: int = setting(
         16 << 20,
-        "Most that the name service's key-value table may take; 200 of it for each key.",
+        "Largest size of the name service's key-value table; each key counts 200 bytes.",
         unit="bytes",
         low=0,
         ours=True,
@@ -203,21 +206,26 @@ class DaemonSettings:
         True, "Answer requests for the list of all topics.", runtime=True
     )
     enable_topic_list: bool = setting(
-        True, "Answer requests for the list of a cluster's, or of the unit, topics.", runtime=True
+        True,
+        "Answer requests for the lists of a cluster's topics and of unit topics.",
+        runtime=True,
     )
     scan_not_active_broker_interval: int = setting(
-        5000, "How often the name service looks for brokers that went silent.", unit="ms", low=100
+        5000,
+        "Interval of the name service's check for brokers without a heartbeat.",
+        unit="ms",
+        low=100,
     )
     delete_topic_with_broker_registration: bool = setting(
         False,
-        "A topic absent from a broker's full registration is taken from its routes.",
+        "Remove a topic from the routes if a broker's full registration lacks it.",
         runtime=True,
     )
 
     # --- logs
     log_level: str = setting(
         "info",
-        "Least level that is logged.",
+        "Lowest level that is logged.",
         choices=("debug", "info", "warning", "error"),
         runtime=True,
         ours=True,
@@ -247,27 +255,31 @@ class DaemonSettings:
 
     # --- the console, at the metrics' port
     console_enable: bool = setting(
-        True, "Serve the console in a process of its own, started when somebody looks.", ours=True
+        True, "Serve the console in a process of its own, started on the first request.", ours=True
     )
     console_write: bool = setting(
-        False, "Whether it may change anything; else it only shows.", ours=True
+        False, "Whether the console may change anything; off: read-only.", ours=True
     )
     console_token: str = setting(
         "",
-        "Asked of every browser; beyond loopback it or consoleAuthHeader is needed.",
+        "Required of every browser; beyond loopback this or consoleAuthHeader is needed.",
         ours=True,
         secret=True,
     )
     console_hosts: str = setting(
-        "", "Names besides localhost by which browsers may come.", unit="name,name", ours=True
+        "", "Host names besides localhost that browsers may use.", unit="name,name", ours=True
     )
     console_auth_header: str = setting(
-        "", "The header in which a proxy says who looks; then nobody comes without.", ours=True
+        "", "The header with the user's name, set by a proxy; then required.", ours=True
     )
     console_proxies: str = setting(
-        "", "Who may say so by that header.", unit="address,network", ours=True
+        "", "Proxies that may set that header.", unit="address,network", ours=True
     )
-    console_bodies: bool = setting(True, "Whether it shows bodies of messages.", ours=True)
+    console_bodies: bool = setting(True, "Whether the console shows message bodies.", ours=True)
     console_idle_seconds: int = setting(
-        900, "When nobody has looked for so long, its process ends.", unit="s", low=1, ours=True
+        900,
+        "The console's process ends after this time without a request.",
+        unit="s",
+        low=1,
+        ours=True,
     )

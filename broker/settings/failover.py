@@ -42,53 +42,51 @@ def _check_prefix(value: str) -> str | None:
 
 @dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class FailoverSettings:
-    """Who decides which replica is the master, and who has to have what is acknowledged."""
+    """Who elects the master, and which replicas must have acknowledged messages."""
 
     etcd_endpoints: str = setting(
         "",
-        "etcd servers that keep who is the master; empty: a person decides (`aerobee promote`).",
+        "etcd servers for automatic failover; empty: promote by hand (`aerobee promote`).",
         unit="urls",
         ours=True,
         check=_check_endpoints,
     )
     etcd_prefix: str = setting(
-        "/aerobee", "Keys in etcd begin with this.", ours=True, check=_check_prefix
+        "/aerobee", "Prefix of the keys in etcd.", ours=True, check=_check_prefix
     )
-    etcd_user: str = setting("", "User of etcd; empty: none is needed.", ours=True)
+    etcd_user: str = setting("", "User in etcd; empty: none.", ours=True)
     etcd_password: str = setting("", "Its password.", ours=True, secret=True)
-    etcd_ca_file: str = setting(
-        "", "Certificates that etcd's is checked by; empty: the system's.", ours=True
-    )
-    etcd_cert_file: str = setting("", "Our own certificate for etcd; empty: none.", ours=True)
+    etcd_ca_file: str = setting("", "CA certificates for etcd; empty: the system's.", ours=True)
+    etcd_cert_file: str = setting("", "Client certificate for etcd; empty: none.", ours=True)
     etcd_key_file: str = setting("", "Its private key.", ours=True)
     enable_controller_mode: bool = setting(
-        False, "RocketMQ 5's controller says who is the master: see controllerAddr."
+        False, "Automatic failover by RocketMQ 5's controller: see controllerAddr."
     )
     controller_addr: str = setting(
         "",
-        "RocketMQ's controllers; the one that leads is found by itself.",
+        "RocketMQ's controllers; the leader is found automatically.",
         unit="addresses",
         check=_check_addresses,
     )
     fetch_controller_addr_by_dns_lookup: bool = setting(
-        False, "Each name in controllerAddr stands for all addresses that it has."
+        False, "Resolve each name in controllerAddr to all its addresses."
     )
     controller_heart_beat_timeout_mills: int = setting(
         10000,
-        "A master that the controller has not heard of for so long is replaced; one whose "
-        "connection ends, at once.",
+        "The controller replaces a master after this time without a heartbeat, one whose "
+        "connection ends at once.",
         unit="ms",
         low=1000,
         high=600000,
     )
     broker_election_priority: int = setting(
         2147483647,
-        "The controller elects the least of replicas whose logs are equally long.",
+        "Among replicas with equal logs the controller elects the lowest value.",
         high=2147483647,
     )
     failover_lease: int = setting(
         3000,
-        "A master that etcd has not heard of for so long is replaced.",
+        "A master is replaced after this time without contact to etcd.",
         unit="ms",
         low=1000,
         high=60000,
@@ -102,11 +100,11 @@ class FailoverSettings:
         ours=True,
     )
     all_ack_in_sync_state_set: bool = setting(
-        False, "With etcd or a controller it is so, unless failoverAck=MASTER says another thing."
+        False, "Always the case with etcd or a controller, unless failoverAck=MASTER."
     )
     ha_max_time_slave_not_catchup: int = setting(
         3000,
-        "With etcd or a controller, a replica that lacks what is older than this leaves the "
+        "With etcd or a controller, a replica that is further behind than this leaves the "
         "in-sync set.",
         unit="ms",
         low=100,
@@ -115,7 +113,7 @@ class FailoverSettings:
     )
     min_in_sync_replicas: int = setting(
         1,
-        "With etcd or a controller, messages are refused while fewer replicas are in sync, the "
+        "With etcd or a controller, refuse messages while fewer replicas are in sync, the "
         "master included.",
         low=1,
     )
@@ -130,7 +128,7 @@ class FailoverSettings:
 
     @property
     def lease_ms(self) -> int:
-        """For how long an arbiter believes that we are there."""
+        """How long the arbiter's lease lasts."""
         if self.enable_controller_mode:
             return self.controller_heart_beat_timeout_mills
         return self.failover_lease

@@ -15,7 +15,7 @@ REFUSED = "refuses"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known of one setting beside its value."""
+    """The metadata of one setting."""
 
     meaning: str
     key: str = ""  # as in the file; "" = the attribute's name in camelCase
@@ -23,13 +23,13 @@ class About:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()  # spellings that older versions, or other documents, use
+    aliases: tuple[str, ...] = ()  # spellings of older versions and other documents
     runtime: bool = False  # may change while the broker runs
-    secret: bool = False  # shown to nobody
+    secret: bool = False  # never shown
     ours: bool = False  # Apache RocketMQ has no such key
     upstream: str | None = None  # RocketMQ's default, where ours differs
     why: str = ""  # why it differs
-    check: Callable[[Any], str | None] | None = None  # a sentence when the value is bad
+    check: Callable[[Any], str | None] | None = None  # returns what is wrong with the value
 
 
 def setting(default: T, meaning: str, **about: Any) -> T:

@@ -1,4 +1,4 @@
-"""Every key that is known: those with effect, those without, and those that refuse to start."""
+"""All known keys: with effect, without, and those that refuse to start."""
 
 import difflib
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from aerobee.broker.settings.storage import StorageSettings
 
 Value = bool | int | float | str
 
-# Key, type, what it may be, and what it would promise that we do not have. Anything else than the
-# first value refuses the start: a broker that looks safe and is not is worse than none.
+# Key, type, allowed value, and what another value would promise that we do not have. Any other
+# value refuses the start: a broker that only looks safe is worse than none.
 REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
     ("totalReplicas", int, 1, "the set of replicas is kept by etcdEndpoints or controllerAddr"),
     ("enableControllerInNamesrv", bool, False, "our name service is no controller: etcdEndpoints"),
@@ -42,11 +42,11 @@ REFUSED_KEYS: tuple[tuple[str, type, Value, str], ...] = (
     ("readOnlyCommitLogStorePaths", str, "", "a log in several folders is not there yet"),
 )
 
-# Keys without effect whose value holds a password or a token: it is shown to nobody.
+# Keys without effect whose value is a password or a token: never shown.
 SECRET_KEYS: frozenset[str] = frozenset({"metricsGrpcExporterHeader", "socksProxyConfig"})
 HIDDEN = "******"
 
-# Keys that RocketMQ's getters and setters, or its older versions, spell in another way.
+# Other spellings, of RocketMQ's getters and setters or of older versions.
 _OTHER_ALIASES = {
     "scanAvailableNameSrv": "isScanAvailableNameSrv",
     "inBrokerContainer": "isInBrokerContainer",
@@ -58,7 +58,7 @@ _TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One key, whatever its effect."""
+    """One key, with or without effect."""
 
     key: str
     type: type

@@ -20,13 +20,13 @@ from aerobee.broker.settings.typed import (
 )
 
 PREFIX = "AEROBEE_"
-# Of clients, shells and the choice of the hot path.
+# Variables for clients, shells and the choice of the hot path.
 NO_SETTINGS = {
     *("AEROBEE_URL", "AEROBEE_NAMESRV", "AEROBEE_CREDENTIALS_FILE"),
     *("AEROBEE_COMPLETE", "AEROBEE_PURE"),
 }
 
-# Old keys that named single places of the store: right where they name what the layout has anyway.
+# Old keys for single folders of the store: accepted if they name the folder that is used anyway.
 _OLD_PLACES = {
     "storePathConsumeQueue": "consumequeue",
     "storePathIndex": "index",
@@ -42,7 +42,7 @@ def load_settings(
     *,
     meant: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read and check all settings; SettingsError says everything that is wrong with them.
+    """Read and check all settings; SettingsError lists everything that is wrong.
 
     `meant`: keys that stand for others (a name server's listenPort is our namesrvListenPort)."""
     environ = os.environ if env is None else env
@@ -101,7 +101,7 @@ def _from_file(
 
 
 def _from_tls_file(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """What tls.config.file says, where nothing else has said it."""
+    """Settings from tls.config.file, unless given elsewhere."""
     for key, value, source in _from_file(settings.tls_config_file or None, settings.warnings):
         if key not in settings.given:
             yield key, value, source
@@ -178,7 +178,7 @@ def _refusals(settings: Settings) -> Iterator[str]:
 
 
 def _without_effect(settings: Settings) -> Iterator[str]:
-    """One sentence for all keys of a kind, so that a long file does not drown the rest."""
+    """One warning for all keys of a kind."""
     kinds: dict[str, list[str]] = {}
     for key in settings.given:
         known = find_key(key)

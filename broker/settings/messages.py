@@ -18,17 +18,17 @@ def _check_delay_levels(value: str) -> str | None:
 
 @dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class MessageSettings:
-    """What the broker does with topics, groups and messages."""
+    """Topics, groups, messages, timers and transactions."""
 
     # --- topics and groups
     auto_create_topic_enable: bool = setting(
         True, "A send to an unknown topic creates it, from the template TBW102.", runtime=True
     )
     max_topics: int = setting(
-        10000, "Most topics that sends may create by themselves.", low=0, ours=True, runtime=True
+        10000, "Topics that sends may create at most.", low=0, ours=True, runtime=True
     )
     max_groups: int = setting(
-        10000, "Most groups that clients may create by themselves.", low=0, ours=True, runtime=True
+        10000, "Groups that clients may create at most.", low=0, ours=True, runtime=True
     )
     auto_create_subscription_group: bool = setting(
         True, "An unknown consumer group is created on first use.", runtime=True
@@ -47,12 +47,12 @@ class MessageSettings:
         True, "Refuse to change the topics that the broker itself uses.", runtime=True
     )
     store_reply_message_enable: bool = setting(
-        True, "Store the answers of request-reply, beside pushing them.", runtime=True
+        True, "Store the replies of request-reply in addition to pushing them.", runtime=True
     )
 
     # --- sending
     max_message_size: int = setting(
-        4194304, "Largest body taken.", unit="bytes", low=1, high=16777216 - 65536
+        4194304, "Largest message body.", unit="bytes", low=1, high=16777216 - 65536
     )
     max_queue_nums: int = setting(
         1024, "Most queues that one topic may have.", low=1, high=65536, ours=True, runtime=True
@@ -100,7 +100,7 @@ class MessageSettings:
     )
     max_filter_message_size: int = setting(
         16000,
-        "Most bytes of queue entries that one pull looks at.",
+        "Bytes of queue entries that one pull examines at most.",
         unit="bytes",
         low=20,
     )
@@ -117,24 +117,24 @@ class MessageSettings:
 
     # --- clients
     notify_consumer_ids_changed_enable: bool = setting(
-        True, "Tell the members of a group at once when one comes or goes.", runtime=True
+        True, "Notify the members of a group at once when one joins or leaves.", runtime=True
     )
     channel_expired_timeout: int = setting(
-        120000, "A client without a heartbeat for so long is forgotten.", unit="ms", low=1000
+        120000, "A client is removed after this time without a heartbeat.", unit="ms", low=1000
     )
     flush_consumer_offset_interval: int = setting(
         5000, "How often consumer offsets are written to disk.", unit="ms", low=10
     )
     use_server_side_reset_offset: bool = setting(
         True,
-        "A reset of offsets is kept by the broker and given with the next pull.",
+        "The broker keeps a reset of offsets and applies it with the next pull.",
         runtime=True,
     )
 
     # --- filters
     enable_property_filter: bool = setting(
         True,
-        "Consumers may select by SQL92 expressions.",
+        "Consumers may filter by SQL92 expressions.",
         runtime=True,
         upstream="false",
         why="it costs nothing where it is not used",
@@ -164,7 +164,7 @@ class MessageSettings:
     )
     timer_max_delay_sec: int = setting(
         366 * 24 * 3600,
-        "The farthest a timer may lie ahead.",
+        "Longest delay of a timer.",
         unit="s",
         low=1,
         high=100 * 366 * 24 * 3600,
@@ -172,7 +172,7 @@ class MessageSettings:
         why="a year must be possible",
     )
     timer_roll_window_slot: int = setting(
-        172800, "Slots that the wheel covers; farther timers are rolled on.", low=2
+        172800, "Slots that the wheel covers; later timers are rolled over.", low=2
     )
     timer_flush_interval_ms: int = setting(
         1000, "How often the wheel and its log are written to disk.", unit="ms", low=10
@@ -194,16 +194,16 @@ class MessageSettings:
     )
     transaction_time_out: int = setting(
         6000,
-        "Age of a half message at which the first check may be made.",
+        "Age of a half message before its first check.",
         unit="ms",
         low=0,
         runtime=True,
     )
     transaction_check_max: int = setting(
-        15, "After so many checks a half message is given up.", low=1, runtime=True
+        15, "Checks after which a half message is given up.", low=1, runtime=True
     )
     transaction_check_interval: int = setting(
-        30000, "How often half messages are looked through.", unit="ms", low=10, runtime=True
+        30000, "Interval of checks for open half messages.", unit="ms", low=10, runtime=True
     )
     spark_sink_keep_days: int = setting(
         90,

@@ -13,7 +13,7 @@ def parse_properties(text: str) -> list[tuple[int, str, str]]:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Lines without comments and blanks; one ending in an odd number of \\ goes on in the next."""
+    """Lines without comments and blanks; an odd number of \\ at the end continues it."""
     lines: list[tuple[int, str]] = []
     begun: tuple[int, str] | None = None
     for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):

@@ -12,7 +12,7 @@ ROLES = ("ASYNC_MASTER", "SYNC_MASTER", SLAVE)
 
 @dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class ReplicationSettings(FailoverSettings):
-    """Who copies whose log, and who waits for that."""
+    """Roles, links and acknowledgement by copies."""
 
     broker_role: str = setting(
         "ASYNC_MASTER",
@@ -21,7 +21,7 @@ class ReplicationSettings(FailoverSettings):
     )
     broker_ip2: str = setting(
         "",
-        "Address that slaves are told for replication; empty: that of brokerAddr.",
+        "Replication address that slaves get; empty: that of brokerAddr.",
         key="brokerIP2",
         check=check_host,
     )
@@ -35,19 +35,19 @@ class ReplicationSettings(FailoverSettings):
     )
     ha_master_address: str = setting(
         "",
-        "SLAVE: the master's replication port; empty: what a name server says.",
+        "SLAVE: the master's replication port; empty: from the name server.",
         unit="host:port",
         check=check_host_port,
     )
     ha_send_heartbeat_interval: int = setting(
-        5000, "How often a word is said on a replication link at least.", unit="ms", low=10
+        5000, "Heartbeat interval of a replication link.", unit="ms", low=10
     )
     ha_housekeeping_interval: int = setting(
-        20000, "A replication link that is silent for so long is closed.", unit="ms", low=100
+        20000, "Idle time after which a replication link is closed.", unit="ms", low=100
     )
     ha_transfer_batch_size: int = setting(
         1 << 20,
-        "Most bytes of the log sent in one frame.",
+        "Largest piece of the log in one frame.",
         unit="bytes",
         low=1024,
         high=(4 << 20) - 12,
@@ -56,18 +56,20 @@ class ReplicationSettings(FailoverSettings):
     )
     ha_slave_fallbehind_max: int = setting(
         256 << 20,
-        "SYNC_MASTER: a slave that lacks more of the log than this is not waited for.",
+        "SYNC_MASTER: do not wait for a slave that is further behind than this.",
         unit="bytes",
         low=1,
         aliases=("haMaxGapNotInSync",),
     )
-    ha_flow_control_enable: bool = setting(False, "Bound what a slave is sent in a second.")
+    ha_flow_control_enable: bool = setting(
+        False, "Limit the rate at which a slave is sent the log."
+    )
     max_ha_transfer_byte_in_second: int = setting(
-        100 << 20, "That bound.", unit="bytes/s", low=1024
+        100 << 20, "That limit.", unit="bytes/s", low=1024
     )
     in_sync_replicas: int = setting(
         1,
-        "SYNC_MASTER: copies that a send waits for, the master's included; 1 is taken as 2.",
+        "SYNC_MASTER: copies that a send waits for, including the master's; 1 counts as 2.",
         low=1,
     )
     slave_timeout: int = setting(
@@ -77,7 +79,7 @@ class ReplicationSettings(FailoverSettings):
         low=1,
     )
     slave_read_enable: bool = setting(
-        False, "Send consumers that are far behind to a slave.", runtime=True
+        False, "Redirect consumers that are far behind to a slave.", runtime=True
     )
 
     @property

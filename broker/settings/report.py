@@ -52,7 +52,7 @@ def _row(known: Known, settings: Settings) -> SettingRow:
 _INTRODUCTION = """\
 # Settings
 
-This page is made from the code: `make docs-settings`.
+This page is generated from the code by `make docs-settings`.
 
 A settings file has RocketMQ's format and names (`key=value` lines); `conf/broker.conf` is one to
 start from. Every key can also be given as a variable `AEROBEE_<KEY>` (`AEROBEE_LISTENPORT=20911`
@@ -60,11 +60,10 @@ or `AEROBEE_LISTEN_PORT=20911`), as `AEROBEE_<KEY>_FILE`, the path of a file tha
 (a container's secret), and as `--set key=value`. The file comes first, a variable overrides it,
 `--set` overrides both. `aerobee config` shows the values in force.
 
-- A key that nobody knows, or a value that is not possible, stops the start; the message names
-  the nearest known key.
+- An unknown key or an invalid value refuses to start; the message names the nearest known key.
 - A key that RocketMQ has and that has no effect here is accepted, with a warning.
-- A key that promises safety or a format that is not there refuses to start.
-- What is marked *live* can be changed while the broker runs, by `mqadmin updateBrokerConfig` or by
+- A key that promises a safety or a format that this broker does not have refuses to start.
+- Settings marked *live* can be changed while the broker runs, by `mqadmin updateBrokerConfig` or by
   editing the file and sending SIGHUP. A change by `mqadmin` lasts until the restart or the next
   SIGHUP: the file is the operator's and is not rewritten.
 

@@ -19,7 +19,7 @@ def _check_queue_file_size(value: int) -> str | None:
 
 
 def default_store_path(env: Mapping[str, str]) -> str:
-    """The folder that a broker without a setting uses."""
+    """The default folder of the store."""
     home = env.get("HOME") or os.path.expanduser("~")
     data = env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share")
     return os.path.join(data, "aerobee", "store")
@@ -27,7 +27,7 @@ def default_store_path(env: Mapping[str, str]) -> str:
 
 @dataclass(init=False, repr=False, eq=False)  # a part of Settings
 class StorageSettings:
-    """Where and how messages are kept."""
+    """Folders, sizes, flushing and retention."""
 
     # --- places
     store_path_root_dir: str = setting(
@@ -62,7 +62,7 @@ class StorageSettings:
     )
     message_index_enable: bool = setting(True, "Keep the index by key.")
     message_index_safe: bool = setting(
-        False, "A recovery after a crash checks index files too, instead of dropping the last."
+        False, "After a crash check index files too, instead of dropping the last one."
     )
     max_hash_slot_num: int = setting(5000000, "Slots of an index file.", low=1, high=2**31 - 1)
     max_index_num: int = setting(20000000, "Entries of an index file.", low=2, high=2**31 - 1)
@@ -80,21 +80,20 @@ class StorageSettings:
         True,
         "SYNC_FLUSH: write the log's blocks, 8 MiB ahead of the messages, not only allocate them.",
         upstream="false",
-        why="syncs are faster, and none succeeds for what a file system that goes down has lost",
+        why="syncs are faster, and none succeeds for data that a failing file system has lost",
     )
     write_without_mmap: bool = setting(
         True,
-        "Write the log by calls; off: store to its mapped files, which are made ready ahead.",
+        "Write the log by pwrite; off: through its mapped files, which are prepared ahead.",
         upstream="false",
-        why="as fast or faster, written to disk once, and no store can end the process when a "
-        "device goes away",
+        why="as fast or faster, written to disk once, and no SIGBUS when a device goes away",
     )
     flush_interval_commit_log: int = setting(500, "How often the log is flushed.", unit="ms", low=1)
     flush_commit_log_least_pages: int = setting(
-        4, "It is flushed when so many pages wait ...", unit="pages of 4 KiB", low=0
+        4, "Flush the log when this many pages are dirty ...", unit="pages of 4 KiB", low=0
     )
     flush_commit_log_thorough_interval: int = setting(
-        10000, "... or the last flush was so long ago.", unit="ms", low=1
+        10000, "... or this long after the last flush.", unit="ms", low=1
     )
     flush_commit_log_timed: bool = setting(
         True, "Flush by the clock only; off: each message wakes the flush."
@@ -103,10 +102,10 @@ class StorageSettings:
         1000, "How often the queues are flushed.", unit="ms", low=1
     )
     flush_consume_queue_least_pages: int = setting(
-        2, "A queue is flushed when so many pages wait ...", unit="pages of 4 KiB", low=0
+        2, "Flush a queue when this many pages are dirty ...", unit="pages of 4 KiB", low=0
     )
     flush_consume_queue_thorough_interval: int = setting(
-        60000, "... or the last flush was so long ago.", unit="ms", low=1
+        60000, "... or this long after the last flush.", unit="ms", low=1
     )
     transient_store_pool_enable: bool = setting(
         False, "Write into memory buffers first; they are copied to the files in the background."
@@ -118,10 +117,10 @@ class StorageSettings:
         200, "How often those buffers are copied.", unit="ms", low=1
     )
     commit_commit_log_least_pages: int = setting(
-        4, "They are copied when so many pages wait ...", unit="pages of 4 KiB", low=0
+        4, "Copy them when this many pages are pending ...", unit="pages of 4 KiB", low=0
     )
     commit_commit_log_thorough_interval: int = setting(
-        200, "... or the last copy was so long ago.", unit="ms", low=1
+        200, "... or this long after the last copy.", unit="ms", low=1
     )
 
     # --- records
@@ -139,12 +138,12 @@ class StorageSettings:
         True, "Check the checksums of bodies in a recovery.", key="checkCRCOnRecover"
     )
     os_page_cache_busy_time_out_mills: int = setting(
-        1000, "A write that takes longer makes sends be refused as busy.", unit="ms", low=1
+        1000, "Refuse sends as busy while a write takes longer than this.", unit="ms", low=1
     )
 
     access_message_in_memory_max_ratio: int = setting(
         40,
-        "Messages farther behind than this share of the memory are read as from disk.",
+        "Messages further behind than this share of the memory count as on disk.",
         unit="%",
         low=0,
         high=100,
@@ -162,22 +161,22 @@ class StorageSettings:
         runtime=True,
     )
     clean_resource_interval: int = setting(
-        10000, "How often to look for files to delete.", unit="ms", low=10
+        10000, "Interval of checks for files to delete.", unit="ms", low=10
     )
     delete_commit_log_files_interval: int = setting(
         100, "Pause between two deletions of log files.", unit="ms", low=0
     )
     destroy_maped_file_interval_forcibly: int = setting(
         120000,
-        "A file in use is deleted all the same after so long.",
+        "Delete a file in use after this time.",
         unit="ms",
         low=0,
         aliases=("destroyMappedFileIntervalForcibly",),
     )
-    delete_file_batch_max: int = setting(10, "Most files deleted in one round.", low=1)
+    delete_file_batch_max: int = setting(10, "Files deleted in one round at most.", low=1)
     disk_max_used_space_ratio: int = setting(
         75,
-        "Used share of the disk at which files are deleted early.",
+        "Used share of the disk at which expired files are deleted at any hour.",
         unit="%",
         low=10,
         high=95,
@@ -185,7 +184,7 @@ class StorageSettings:
     )
     disk_space_clean_forcibly_ratio: int = setting(
         85,
-        "Used share at which files are deleted whatever their age.",
+        "Used share at which the oldest files are deleted regardless of age.",
         unit="%",
         low=20,
         high=98,
@@ -195,14 +194,14 @@ class StorageSettings:
         90, "Used share at which sends are refused.", unit="%", low=35, high=99, runtime=True
     )
     clean_file_forcibly_enable: bool = setting(
-        True, "Allow deleting whatever the age.", runtime=True
+        True, "Allow deletion regardless of age.", runtime=True
     )
     disk_guard_enable: bool = setting(
         True, "Refuse sends on a full disk; off in a broker inside a test.", ours=True
     )
     disk_reserved_bytes: int = setting(
         10 << 30,
-        "The three shares act only when less than this is free. 0: they act alone, "
+        "The three shares apply only while less than this is free. 0: they apply alone, "
         "as they do when one of them is set and this is not.",
         unit="bytes",
         low=0,
