@@ -1,6 +1,7 @@
 """What the hot path asks about the requests of one connection.
 
-Nothing is refused here: a frame that is not let pass goes the general way; the guard says why.
+Nothing is refused here: a frame that is not admitted takes the general path, where the guard gives
+the reason.
 
 A right is looked up once for each user, topic and generation of users; signatures are always
 checked.
@@ -76,7 +77,7 @@ class Admission:
         self._guard = guard
         self._connection = connection
         self._pullers: dict[tuple[str, str, str], Principal] = {}  # access key, topic, group
-        self._generation = -1  # of the users, for whom this holds
+        self._generation = -1  # generation of the users that this is valid for
         # Who has sent last: principal, access key, topic, and whether each send must be a new one.
         self.sender: tuple[Principal, str, str, bool] | None = None
 

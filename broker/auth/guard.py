@@ -143,7 +143,7 @@ class Guard:
 
         return audited
 
-    # --- the general way
+    # --- the general path
 
     def admit(self, request: Request) -> None:
         """Let the request pass, with its principal, or raise Denied."""

@@ -26,7 +26,7 @@ CLUSTER: Final = "Cluster"
 KINDS: Final = (TOPIC, GROUP, CLUSTER)
 ANY: Final = "*"
 
-ANONYMOUS: Final = "anonymous"  # who has not signed; may be given rules like a user
+ANONYMOUS: Final = "anonymous"  # unsigned requests; can have rules like a user
 
 Network = IPv4Network | IPv6Network
 
@@ -197,12 +197,12 @@ class User:
     certificates: frozenset[str] = frozenset()  # a client that shows one of these is this user
     is_fresh: bool = False  # its requests must be such as cannot be sent again
     origin: str = ""  # the file, and the line in it
-    digest: str = ""  # of all that is said of it: the same at two brokers, the same user
+    digest: str = ""  # of the whole definition: equal on two brokers means the same user
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """May it, and what says so?"""
+    """Whether it is allowed, and the rule that decided."""
 
     allowed: bool
     reason: str  # for the client
@@ -220,7 +220,7 @@ class Access:
 
 
 def decide(user: User, actions: Collection[str], resource: Resource, address: str) -> Verdict:
-    """Whether the user may do one of `actions`, and which rule says so."""
+    """Whether the user may do one of `actions`, and the rule that decided."""
     if user.is_super and not (user.lists_bind and {PUB, SUB}.issuperset(actions)):
         return Verdict(True, f"{user.name} is a super user")
     matching = [rule for rule in user.rules if rule.matches(resource, actions, address)]

@@ -136,7 +136,7 @@ def record_by_id(*actions: str) -> Need:
 
 
 def _record(asked: Asked, offset: int, actions: tuple[str, ...]) -> Iterator[Ask]:
-    """Where there is no record nothing can be read: the handler says so."""
+    """Without a record there is nothing to read: the handler answers that."""
     name = asked.topic_of_record(offset)
     if name is not None:
         yield of_topic(name, *actions)

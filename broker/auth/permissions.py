@@ -1,7 +1,7 @@
 """What each request needs: one table, and a handler without a row in it stops the start.
 
-A row is OPEN (anybody), SIGNED (any user), SUPER, or needs (see `needs`), all of which must be met.
-docs/security.md shows the table.
+A row is OPEN (everyone), SIGNED (any user), SUPER, or needs (see `needs`), all of which must be
+met. docs/security.md shows the table.
 """
 
 from collections.abc import Iterable, Mapping

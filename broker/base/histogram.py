@@ -44,6 +44,6 @@ def quantile(counts: list[int], share: float) -> float:
 
 
 def buckets(counts: list[int], bounds: dict[int, str]) -> list[tuple[str, float]]:
-    """How many take at most so many bits, by their bounds in rising order; then all."""
+    """Cumulative counts by upper bound, in ascending order; then the total."""
     found = [(text, float(sum(counts[: bits + 1]))) for bits, text in bounds.items()]
     return [*found, ("+Inf", float(sum(counts)))]

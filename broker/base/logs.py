@@ -1,7 +1,7 @@
 """Logs by structlog on stderr: readable on a terminal, JSON otherwise, the level changeable.
 
 One line per event that an operator would want, none per message. Every part of the broker has
-`log = structlog.get_logger("aerobee.store")` or the like; where its lines go is decided here.
+`log = structlog.get_logger("aerobee.store")` or similar; where its lines go is decided here.
 """
 
 import contextlib

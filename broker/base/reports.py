@@ -35,7 +35,7 @@ class Reports:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._last: dict[Hashable, tuple[float, int]] = {}  # when it was said; left out since then
+        self._last: dict[Hashable, tuple[float, int]] = {}  # logged at; suppressed since
         self.device_failed = False
         self._device_failed_at = 0.0
 

@@ -99,7 +99,7 @@ class InOrder:
         self._waiting: deque[tuple[Turns, Iterator[None]]] = deque()
 
     def add(self, turns: Turns, work: Iterator[None]) -> None:
-        """Begin at once, unless other work is under way."""
+        """Begin at once, unless other work is in progress."""
         self._waiting.append((turns, work))
         if len(self._waiting) == 1:
             self._run_pending()

@@ -63,7 +63,7 @@ class Worker:
                 loop.call_soon_threadsafe(_answer, future, result, failure)
 
     def stop(self) -> None:
-        """Return when the call under way has ended."""
+        """Return when the current call has ended."""
         if self._thread is not None:
             self._calls.put(None)
             self._thread.join()

@@ -20,7 +20,7 @@ from aerobee.broker.base.turns import Turns, nothing
 
 log = structlog.get_logger("aerobee.garbage")
 
-# A run of sends makes thousands of tuples that die by themselves: collecting must not begin there.
+# A run of sends makes thousands of tuples that are freed by reference counts: do not collect there.
 _YOUNG_MAX: Final = 5_000
 _MIDDLE_MAX: Final = 1  # collections of the young before one of the middle generation: some 2 ms
 _OLD_MAX: Final = 1000

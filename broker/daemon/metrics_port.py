@@ -77,7 +77,7 @@ class MetricsPort:
 
 def start_metrics(settings: Settings, metrics: MetricsPort) -> bool:
     """Start as the settings say. A port that is taken is an error only where it was asked for:
-    the second broker of a machine starts without metrics, and says so."""
+    the second broker of a machine starts without metrics, and logs that."""
     if settings.metrics_exporter_type == "DISABLE":
         return False
     host = settings.metrics_prom_exporter_host or "127.0.0.1"

@@ -21,7 +21,7 @@ from aerobee.broker.daemon.metrics import Collector
 
 log = structlog.get_logger("aerobee.metrics")
 
-_LOOP_S: Final = 5.0  # an event loop that does not turn for so long is not healthy
+_LOOP_S: Final = 5.0  # an event loop that is blocked for longer is unhealthy
 _PEER_S: Final = 10.0  # how long a scraper may take with its request
 
 

@@ -163,7 +163,8 @@ class ServiceLife:
         self.spawn("batch ledger", broker.batch_ledger.run())
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run until the stop; an end by mistake is said loudly, and makes the broker unhealthy."""
+        """Run until the stop; an unexpected end is logged as an error, and makes the broker
+        unhealthy."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self.task_ended)
         self._tasks.append(task)

@@ -214,8 +214,8 @@ def _name_service(
 
 
 def make_front(broker: Broker) -> Front:
-    """The table of all requests, behind the guard; a code that two modules want, or that nobody has
-    said the needs of, is a mistake of ours."""
+    """The table of all requests, behind the guard; a code with two handlers, or without a row of
+    permissions, is a programming error."""
     sends, pulls = Sends(broker), Pulls(broker)
     table: dict[int, Handler] = {}
     for part in (

@@ -209,7 +209,7 @@ async def _run(request: Request, work: Coroutine[Any, Any, dict[str, str]], what
         answer = request.command.answer(ResponseCode.SUCCESS, await work)
     except Refused as refused:
         answer = request.command.answer(refused.code, remark=refused.remark)
-    except Exception as error:  # one request's failure is its own: say it, log it, go on
+    except Exception as error:  # fail this request only: answer, log, continue
         log.exception("a request of the sink failed", what=what)
         text = f"{type(error).__name__}: {error}"
         answer = request.command.answer(ResponseCode.SYSTEM_ERROR, remark=text)

@@ -30,7 +30,7 @@ _TRANSACTIONS: Final = (
     ResponseCode.SLAVE_NOT_AVAILABLE,
     "this broker is a slave: end the transaction at its master",
 )
-# What a slave answers to those who want to change something, as 4.9 does.
+# A slave's answer to requests for a change, as in 4.9.
 REFUSED_BY_SLAVES: Final[dict[int, tuple[ResponseCode, str]]] = {
     RequestCode.SEND_MESSAGE: _SENDS,
     RequestCode.SEND_MESSAGE_V2: _SENDS,

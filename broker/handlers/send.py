@@ -1,4 +1,4 @@
-"""SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, the general way.
+"""SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, the general path.
 
 Plain sends do not pass here: `hot_path` puts all those of one read at once. What is decided for a
 topic here (that its sends need no other check than the queue id) is what lets it.
@@ -53,7 +53,7 @@ class Sends:
         self.plain: dict[str, dict[int, ConsumeQueue]] = {}
         # By topic, for those that are not on disk yet.
         self._held: dict[str, dict[Connection, list[tuple[Request, SendRequest]]]] = {}
-        self.takes_plain_batches = hot is not None  # in C; tests compare with the general way
+        self.takes_plain_batches = hot is not None  # in C; tests compare with the general path
         self.added = ""  # the properties that every message gets
         self.unique_ids = UniqueIds()
         self._settings_changed(set())
@@ -323,7 +323,7 @@ class Sends:
     def put_rows_of_batch(
         self, rows: "_hot.Run", topic: str, id_head: bytes
     ) -> tuple[BatchPut, str] | None:
-        """What became of them, and their ids; None: the general way has to look."""
+        """What became of them, and their ids; None: the general path handles it."""
         result: BatchPut | None = self.broker.store.put_plain_batch(rows, topic)
         if result is None:
             return None

@@ -45,7 +45,7 @@ STORED: Final = frozenset(
         PutStatus.SLAVE_NOT_AVAILABLE,
     }
 )
-# What is said of a message that is stored, but not as safe as it should be.
+# Remarks for a message that is stored, but not as safe as configured.
 LATE: Final = {
     PutStatus.FLUSH_DISK_TIMEOUT: "stored, but not on disk within syncFlushTimeout",
     PutStatus.FLUSH_SLAVE_TIMEOUT: "stored, but not on enough slaves within slaveTimeout",

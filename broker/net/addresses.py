@@ -37,7 +37,7 @@ Endpoint = tuple[str, int]
 _ROUTES_V4 = Path("/proc/self/net/route")
 _ADDRESSES_V6 = Path("/proc/self/net/if_inet6")
 _ROUTES_V6 = Path("/proc/self/net/ipv6_route")
-_LOOK_AGAIN_S = 10.0  # interfaces come and go while a broker runs
+_LOOK_AGAIN_S = 10.0  # interfaces change while a broker runs
 _FIRST_ANSWER_S = 0.2  # how long the first message waits for the address of our name
 _ASK_AGAIN_S = 60.0  # while there is none
 

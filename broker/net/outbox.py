@@ -28,7 +28,7 @@ class Outbox:
         self.written = 0  # bytes, so far
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1  # of the socket, where pieces may be written to it directly
-        # Of mapped files whose bytes are under way: what to call, and after how many bytes.
+        # Of mapped files with unsent bytes: what to call, and after how many bytes.
         self.releases: deque[tuple[int, Callable[[], None]]] = deque()
         self._releases_unwritten: list[Callable[[], None]] = []
 

@@ -56,7 +56,7 @@ class Request:
         self.command = command
         self.connection = connection
         self.received_at = received_at  # the loop's time, in seconds
-        self.principal: Any = None  # who asks, where `auth` has looked at it
+        self.principal: Any = None  # the user, if `auth` has checked the request
 
     def reply(self, answer: Command) -> None:
         """Answer later than the handler's return; nothing happens once the peer is gone."""

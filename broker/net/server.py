@@ -121,7 +121,7 @@ class Server:
     # --- ends
 
     async def stop(self, grace_seconds: float = 30.0) -> None:
-        """Accept nothing, take no more requests, let answers that are under way go out, close."""
+        """Accept no connections and no requests, send the pending answers, close."""
         self._stopping = True
         for listener in self._listeners:
             listener.close()

@@ -38,7 +38,7 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What a server shows and whom it believes."""
+    """A server's certificate, and the CAs that it trusts."""
 
     certificate: str
     key: str
@@ -102,7 +102,7 @@ class Tls:
         self._logged_at = float("-inf")
 
     def reload(self) -> None:
-        """Take the files as they are now; connections that are open go on."""
+        """Load the files again; open connections continue."""
         self._marks = self._look()
         try:
             self.context = make_context(self._files)

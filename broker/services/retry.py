@@ -37,7 +37,7 @@ class SentBack(NamedTuple):
     delay_level: int  # 0: the broker's choice; below 0: no retry any more
     retry_max: int | None = None  # None: as the group's configuration says
     unit_mode: bool = False
-    reason: str = ""  # why, for those who look at the retry or the dead letter
+    reason: str = ""  # why; kept with the retry or the dead letter
 
 
 class Retry:

@@ -1,4 +1,4 @@
-"""A broker with users, and a client that asks as one of them, the short way or the general way."""
+"""A broker with users, and a client that asks as one of them, the short way or the general path."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def signed(command: Command, user: str, secret: str | None = None) -> Command:
 
 
 def loose(command: Command) -> bytes:
-    """The same frame, with a JSON header that only the general way can read."""
+    """The same frame, with a JSON header that only the general path can read."""
     header = json.dumps(
         {
             "opaque": command.opaque,

@@ -52,7 +52,7 @@ async def foreign_record(asker: Asker) -> tuple[int, str]:
     return int(message_id[16:], 16), message_id
 
 
-@pytest.mark.parametrize("general", [False, True], ids=["short way", "general way"])
+@pytest.mark.parametrize("general", [False, True], ids=["short way", "general path"])
 async def test_every_code_wants_the_right_credentials(
     tmp_path: Path, general: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +77,7 @@ async def test_every_code_wants_the_right_credentials(
         assert len(codes) > 100
 
 
-@pytest.mark.parametrize("general", [False, True], ids=["short way", "general way"])
+@pytest.mark.parametrize("general", [False, True], ids=["short way", "general path"])
 async def test_a_super_user_is_never_denied(tmp_path: Path, general: bool) -> None:
     async with guarded_broker(tmp_path) as app:
         await make_topics(app, "secret")

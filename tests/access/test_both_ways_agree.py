@@ -1,4 +1,4 @@
-"""Whatever a request is made of, the short way lets pass what the general way does, and no more."""
+"""Whatever a request is made of, the short way lets pass what the general one does, and no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is allowed and what is denied, case by case, the short way and the general way."""
+"""What is allowed and what is denied, case by case, the short way and the general path."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def app(tmp_path: Path) -> AsyncIterator[AppBroker]:
         yield broker
 
 
-@pytest.mark.parametrize("general", [False, True], ids=["short way", "general way"])
+@pytest.mark.parametrize("general", [False, True], ids=["short way", "general path"])
 async def test_each_case_is_allowed_or_denied_as_the_table_says(
     app: AppBroker, general: bool
 ) -> None:

@@ -230,7 +230,7 @@ def count_batches(way: Fed) -> list[int]:
         return facts
 
     def counting_one(rows: EncodedRows, topic: str) -> BatchPut | None:
-        """Those whose answers wait come by the general way."""
+        """Those whose answers wait come by the general path."""
         stored = put_one(rows, topic)
         counts.append(len(rows) if stored is not None else 0)
         return stored

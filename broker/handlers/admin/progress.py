@@ -80,7 +80,7 @@ def reset_offset(broker: Broker, request: Request) -> Command | None:
 
 
 def _note(broker: Broker, group: str, topic: str, table: dict[int, int], request: Request) -> None:
-    """Remember who moved a group, for those who ask later why it has not got a message."""
+    """Remember who moved a group, for `aerobee why`."""
     for queue_id, offset in table.items():
         was = broker.offsets.query(group, topic, queue_id)
         broker.history.reset(f"{topic}@{group}", queue_id, was, offset, peer(request))

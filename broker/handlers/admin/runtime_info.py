@@ -193,7 +193,7 @@ def _delays(broker: Broker) -> dict[str, str]:
 
 
 def watch_timers(broker: Broker) -> None:
-    """Have the timers that come and go counted, for their rates."""
+    """Count timers as they are set and delivered, for their rates."""
 
     def enqueued() -> int:
         return int(broker.store.max_offset(TIMER_TOPIC, 0)) - int(broker.timers.offset_behind)

@@ -254,7 +254,7 @@ class Clients:
         return list(self._producers.get(group, {}).values())
 
     def producer_channel(self, group: str) -> Peer | None:
-        """One open connection of the group, in turn: whom to ask about a transaction."""
+        """One open connection of the group, in turn, to check a transaction with."""
         members = [member for member in self.producers_of(group) if not member.connection.is_closed]
         if not members:
             return None
@@ -289,7 +289,8 @@ class Clients:
         self._registered.pop(connection, None)
 
     def expire(self) -> int:
-        """Forget the members not heard of for too long; close connections that have no other."""
+        """Remove members without a recent heartbeat; close connections that have no other
+        member."""
         return sum(1 for _ in self._expiring())
 
     def _expiring(self) -> Iterator[None]:

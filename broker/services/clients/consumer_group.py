@@ -198,7 +198,7 @@ class ConsumerGroup:
         )
 
     def conflicts_json(self) -> dict[str, list[dict[str, Any]]]:
-        """topic -> what each member says of it, for those who ask."""
+        """topic -> each member's subscription, for admin requests."""
         return {
             topic: [
                 {"clientId": client_id}

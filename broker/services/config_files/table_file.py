@@ -69,10 +69,10 @@ class TableFile:
         self._disk = disk if disk is not None else RealDisk()
         self._journal = JournalFile(path, self._disk)
         self._unsaved: dict[Path, None] = {}
-        self._saving: dict[Path, None] = {}  # of the save under way
+        self._saving: dict[Path, None] = {}  # of the current save
         self._waiting: list[Saved] = []  # for a save that has not begun
-        self._answering: deque[Saved] = deque()  # for the save under way
-        self._is_written = False  # the save under way is through, with this outcome
+        self._answering: deque[Saved] = deque()  # for the current save
+        self._is_written = False  # the current save is done, with this outcome
         self._outcome: OSError | None = None
         self._soon = False  # whether a change is to be saved without waiting for more
         self._changed_at = 0.0  # the first that is not saved
@@ -254,7 +254,7 @@ class TableFile:
         self._is_written, self._outcome = True, error
 
     def _answer_next(self) -> None:
-        """Answer one of those who wait for the save."""
+        """Answer one waiter of the save."""
         if self._answering:  # else the save was ended without waiting for a turn
             try:
                 self._answering.popleft()(self._outcome)

@@ -32,7 +32,7 @@ _SLICE: Final = 64
 
 @dataclass(slots=True)
 class _Live:
-    """A registered broker that was heard of."""
+    """A registered broker with a recent heartbeat."""
 
     registration: Registration
     heard_at: float
@@ -277,7 +277,7 @@ class Routes:
             self._drop(live, "its connection closed")
 
     def drop_silent(self) -> None:
-        """Forget the brokers that were not heard of in time."""
+        """Remove the brokers without a heartbeat in time."""
         now = self._clock.monotonic()
         for live in list(self._live.values()):
             if (now - live.heard_at) * 1000 > live.registration.timeout_ms:

@@ -139,7 +139,7 @@ def log_failure(reports: Reports, event: str, error: Exception) -> None:
 
 
 def is_done(result: PutResult, stored: StoredMessage, reports: Reports) -> bool:
-    """Whether a put needs no other try: it is stored, or never will be, which is said."""
+    """Whether a put needs no retry: it is stored, or never will be, which is logged."""
     if result.ok:
         return True
     if result.status in HOPELESS:

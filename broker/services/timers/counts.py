@@ -1,4 +1,4 @@
-"""Timers that were set and delivered, by topic; for those who watch."""
+"""Timers that were set and delivered, by topic; for metrics."""
 
 from aerobee.broker.base.histogram import Histogram
 

@@ -27,7 +27,7 @@ class Move(NamedTuple):
 
 
 class Journal:
-    """The moves under way, in a file of their own."""
+    """The moves in progress, in a file of their own."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self._path = path

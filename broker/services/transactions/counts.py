@@ -1,4 +1,4 @@
-"""How transactions ended, by topic; for those who watch."""
+"""How transactions ended, by topic; for metrics."""
 
 from aerobee.broker.base.histogram import Histogram
 

@@ -43,7 +43,7 @@ _SHAPES: Final[dict[str, tuple[type, set[str]]]] = {  # rows or lists of rows, a
     _REMOVED: (dict, {"end", "written", "at", "why"}),
 }
 
-# Queue id -> committed offset, how far it was pulled, and by whom: of a topic@group.
+# Of a topic@group: queue id -> committed offset, pulled offset, and client.
 Progress = Callable[[str], dict[int, tuple[int, int, str]]]
 Row = dict[str, Any]
 
