@@ -8,7 +8,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -64,10 +65,29 @@ class Console:
     def __init__(self, options: ConsoleOptions) -> None:
         self.options = options
         self.asked_at = time.monotonic()
+        self._answering = 0
+        self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._sessions = Sessions(options)
         self._thread = threading.Thread(target=self._run, name="aerobee-console", daemon=True)
         self._thread.start()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """A request, from its header to the last byte of its answer."""
+        with self._lock:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answering -= 1
+                self.asked_at = time.monotonic()
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether no request is in progress, and none was for this long."""
+        with self._lock:
+            return not self._answering and time.monotonic() - self.asked_at >= seconds
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -105,7 +125,6 @@ class Console:
         return answer
 
     def _answer(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        self.asked_at = time.monotonic()
         try:
             found = self._wait(work)
         except AerobeeError as error:

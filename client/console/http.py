@@ -76,6 +76,14 @@ class _Handler(BaseHTTPRequestHandler):
     # -- methods
 
     def do_GET(self) -> None:
+        with self.server.console.answering():
+            self._get()
+
+    def do_POST(self) -> None:
+        with self.server.console.answering():
+            self._post()
+
+    def _get(self) -> None:
         if not self._is_meant():
             return
         parts = urlsplit(self.path)
@@ -95,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def do_POST(self) -> None:
+    def _post(self) -> None:
         if not self._is_meant():
             return
         headers = self.headers

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 from peers.daemon import Daemon
 from peers.wire import Wire
 
+from aerobee.client.console.options import ConsoleOptions
+from aerobee.client.console.serve import serve_handed
 from console.test_safety import Browser
 
 
@@ -123,6 +127,31 @@ def test_it_ends_when_nobody_looks_and_comes_back(tmp_path: Path) -> None:
         child = children(daemon)[0]
         wait_until(lambda: not is_alive(child))
         assert browser_of(daemon).begin()["token"]
+
+
+def test_it_does_not_end_while_it_answers() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with socket.create_server(("127.0.0.1", 0)) as silent, ours, theirs:  # a cluster that hangs
+        options = ConsoleOptions(url=f"mq://127.0.0.1:{silent.getsockname()[1]}")
+        serving = threading.Thread(target=serve_handed, args=(options, theirs, 0.5), daemon=True)
+        serving.start()
+        with (
+            socket.create_server(("127.0.0.1", 0)) as door,
+            socket.create_connection(door.getsockname(), timeout=60) as browser,
+        ):
+            with door.accept()[0] as accepted:
+                socket.send_fds(ours, [b"c"], [accepted.fileno()])
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = browser
+            connection.request("GET", "/console/api/session")
+            with connection.getresponse() as session:
+                cookie = str(session.getheader("Set-Cookie")).partition(";")[0]
+                session.read()
+            connection.request("GET", "/console/api/overview", headers={"Cookie": cookie})
+            with connection.getresponse() as answer:
+                assert answer.status == 504
+        serving.join(60)  # idle now
+        assert not serving.is_alive()
 
 
 def test_beyond_loopback_it_needs_a_token(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ FILE_CALLS: Final = (
     "sync",
     "write",
     "read",
+    "send_to",
     "view",
 )
 DISK_CALLS: Final = (
