@@ -6,13 +6,15 @@ For an unusual header a decoder raises or returns None: the frame then takes the
 
 import struct
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from aerobee.protocol.wire.codecs import ProtocolError, decode_command
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
 from aerobee.protocol.wire.headers import Int32, Int64, PullRequest
+
+LayoutT = TypeVar("LayoutT")
 
 SEND: Final = 1
 PULL: Final = 2
@@ -102,13 +104,8 @@ def _packed(kind: type[Any]) -> Callable[[bytes], Any]:
     return msgspec.msgpack.Decoder(kind, strict=False).decode
 
 
-class BinarySends:
-    """Decodes the sends of one connection that come in ROCKETMQ's binary header.
-
-    The headers of one producer differ only in opaque, queue id, time and properties. For each
-    header length the bytes of the other fields are cached; a header with the same bytes is decoded
-    by one `struct`, in a third of the time of the general path.
-    """
+class LearnedLayouts(Generic[LayoutT]):
+    """Layouts of the headers of one connection, by header length."""
 
     __slots__ = ("_layouts", "_misses")
 
@@ -117,8 +114,29 @@ class BinarySends:
     MISSES_MAX: Final = 2000  # headers in random order (Go's maps) are not worth learning
 
     def __init__(self) -> None:
-        self._layouts: dict[int, list[_Layout]] = {}
+        self._layouts: dict[int, list[LayoutT]] = {}
         self._misses = 0
+
+    def _remember(self, header: bytes, make: Callable[[], LayoutT | None]) -> None:
+        """Learn from a header that matched no layout."""
+        self._misses += 1
+        if self._misses >= self.MISSES_MAX or len(self._layouts) >= self.LENGTHS_MAX:
+            return
+        known = self._layouts.setdefault(len(header), [])
+        layout = make() if len(known) < self.LAYOUTS_MAX else None
+        if layout is not None:
+            known.insert(0, layout)
+
+
+class BinarySends(LearnedLayouts["_Layout"]):
+    """Decodes the sends of one connection that come in ROCKETMQ's binary header.
+
+    The headers of one producer differ only in opaque, queue id, time and properties. For each
+    header length the bytes of the other fields are cached; a header with the same bytes is decoded
+    by one `struct`, in a third of the time of the general path.
+    """
+
+    __slots__ = ()
 
     def decode(self, header: bytes) -> SendFrame | None:
         layouts = self._layouts.get(len(header))
@@ -152,12 +170,7 @@ class BinarySends:
     def _learn(self, header: bytes) -> SendFrame | None:
         command = decode_command(ROCKETMQ, header)
         fields = msgspec.convert(command.ext, SendFields, strict=False)
-        self._misses += 1
-        if self._misses < self.MISSES_MAX and len(self._layouts) < self.LENGTHS_MAX:
-            layout = _layout(header, fields, command.flag)
-            known = self._layouts.setdefault(len(header), [])
-            if layout is not None and len(known) < self.LAYOUTS_MAX:
-                known.insert(0, layout)
+        self._remember(header, lambda: _layout(header, fields, command.flag))
         return SendFrame(command.opaque, fields, command.flag)
 
 

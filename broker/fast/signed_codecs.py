@@ -22,6 +22,7 @@ from aerobee.broker.fast.hot_codecs import (
     SEND,
     Head,
     Heads,
+    LearnedLayouts,
     LongSendFields,
     SendFields,
     changing_spans,
@@ -175,21 +176,13 @@ def _in_full(codec: int, header: bytes, kind: type[SendFields | LongSendFields])
     return SignedSend(command.opaque, fields, command.flag, content_of(ext))
 
 
-class SignedBinarySends:
+class SignedBinarySends(LearnedLayouts["_SignedLayout"]):
     """Decodes the sends of one connection that come in ROCKETMQ's binary header.
 
     As `BinarySends`, with the signature among the changing fields, and in any order: Java's clients
     write the fields of a signed send twice."""
 
-    __slots__ = ("_layouts", "_misses")
-
-    LAYOUTS_MAX: Final = 8  # of one length
-    LENGTHS_MAX: Final = 512
-    MISSES_MAX: Final = 2000  # headers in random order (Go's maps) are not worth learning
-
-    def __init__(self) -> None:
-        self._layouts: dict[int, list[_SignedLayout]] = {}
-        self._misses = 0
+    __slots__ = ()
 
     def decode(self, header: bytes) -> SignedSend:
         for layout in self._layouts.get(len(header), ()):
@@ -217,12 +210,7 @@ class SignedBinarySends:
 
     def _learn(self, header: bytes) -> SignedSend:
         send = _in_full(ROCKETMQ, header, SendFields)
-        self._misses += 1
-        if self._misses < self.MISSES_MAX and len(self._layouts) < self.LENGTHS_MAX:
-            known = self._layouts.setdefault(len(header), [])
-            layout = _layout(header, send) if len(known) < self.LAYOUTS_MAX else None
-            if layout is not None:
-                known.insert(0, layout)
+        self._remember(header, lambda: _layout(header, send))
         return send
 
 

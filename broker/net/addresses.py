@@ -161,16 +161,16 @@ def _from_proc() -> tuple[list[Network], set[Address]]:
     """Linux: connected networks and gateways, of both families."""
     networks: list[Network] = []
     gateways: set[Address] = set()
-    for _, target, gateway, *rest in _table(_ROUTES_V4)[1:]:
+    for _, target, gateway, _, _, _, _, mask, *_rest in _table(_ROUTES_V4)[1:]:
         if gateway != "00000000":
             gateways.add(_little_endian(gateway))
-        elif rest[4] != "00000000":
-            networks.append(IPv4Network((int(_little_endian(target)), _prefix(rest[4]))))
+        elif mask != "00000000":
+            networks.append(IPv4Network((int(_little_endian(target)), _prefix(mask))))
     for address, _, prefix, *_rest in _table(_ADDRESSES_V6):
         networks.append(IPv6Network((int(address, 16), int(prefix, 16)), strict=False))
-    for row in _table(_ROUTES_V6):
-        if int(row[4], 16):
-            gateways.add(IPv6Address(int(row[4], 16)))
+    for _, _, _, _, next_hop, *_rest in _table(_ROUTES_V6):
+        if int(next_hop, 16):
+            gateways.add(IPv6Address(int(next_hop, 16)))
     return networks, gateways
 
 

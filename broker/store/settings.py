@@ -1,4 +1,4 @@
-"""The store's settings: RocketMQ's store keys in snake case, with its defaults and units."""
+"""The store's share of the settings: names, units and defaults are those of `broker.settings`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
+from aerobee.broker.settings.messages import MessageSettings
+from aerobee.broker.settings.replication import ReplicationSettings
+from aerobee.broker.settings.storage import StorageSettings
 from aerobee.broker.store.files.layout import Layout
 from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
-DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Their messages are due at a time: their store times follow the clock, even after it was set back.
 TIMED_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
@@ -31,63 +33,65 @@ class StoreSettings:
     store_path_commit_log: str = ""  # empty: <root>/commitlog
 
     # files, bytes
-    mapped_file_size_commit_log: int = 1024 * 1024 * 1024
-    mapped_file_size_consume_queue: int = 300_000 * 20
-    enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
-    max_hash_slot_num: int = 5_000_000
-    max_index_num: int = 20_000_000
-    message_index_enable: bool = True
-    message_index_safe: bool = False
+    mapped_file_size_commit_log: int = StorageSettings.mapped_file_size_commit_log
+    mapped_file_size_consume_queue: int = StorageSettings.mapped_file_size_consume_queue
+    enable_consume_queue_ext: bool = StorageSettings.enable_consume_queue_ext
+    mapped_file_size_consume_queue_ext: int = StorageSettings.mapped_file_size_consume_queue_ext
+    max_hash_slot_num: int = StorageSettings.max_hash_slot_num
+    max_index_num: int = StorageSettings.max_index_num
+    message_index_enable: bool = StorageSettings.message_index_enable
+    message_index_safe: bool = StorageSettings.message_index_safe
 
     # messages
-    max_message_size: int = 4 * 1024 * 1024
-    auto_message_version_on_topic_len: bool = True
-    enabled_append_prop_crc: bool = True
-    message_delay_level: str = DELAY_LEVELS
-    broker_role: str = "ASYNC_MASTER"
+    max_message_size: int = MessageSettings.max_message_size
+    auto_message_version_on_topic_len: bool = StorageSettings.auto_message_version_on_topic_len
+    enabled_append_prop_crc: bool = StorageSettings.enabled_append_prop_crc
+    message_delay_level: str = MessageSettings.message_delay_level
+    broker_role: str = ReplicationSettings.broker_role
     has_arbiter: bool = False  # consumers see only what is confirmed
-    os_page_cache_busy_time_out_mills: int = 1000
+    os_page_cache_busy_time_out_mills: int = StorageSettings.os_page_cache_busy_time_out_mills
 
     # flush, milliseconds and 4 KB pages
-    flush_disk_type: str = "ASYNC_FLUSH"
-    sync_flush_timeout: int = 5000
-    warm_maped_file_enable: bool = True
-    write_without_mmap: bool = True
-    flush_interval_commit_log: int = 500
-    flush_commit_log_timed: bool = True
-    flush_commit_log_least_pages: int = 4
-    flush_commit_log_thorough_interval: int = 10_000
-    flush_interval_consume_queue: int = 1000
-    flush_consume_queue_least_pages: int = 2
-    flush_consume_queue_thorough_interval: int = 60_000
-    transient_store_pool_enable: bool = False
-    transient_store_pool_size: int = 5
-    commit_interval_commit_log: int = 200
-    commit_commit_log_least_pages: int = 4
-    commit_commit_log_thorough_interval: int = 200
+    flush_disk_type: str = StorageSettings.flush_disk_type
+    sync_flush_timeout: int = StorageSettings.sync_flush_timeout
+    warm_maped_file_enable: bool = StorageSettings.warm_maped_file_enable
+    write_without_mmap: bool = StorageSettings.write_without_mmap
+    flush_interval_commit_log: int = StorageSettings.flush_interval_commit_log
+    flush_commit_log_timed: bool = StorageSettings.flush_commit_log_timed
+    flush_commit_log_least_pages: int = StorageSettings.flush_commit_log_least_pages
+    flush_commit_log_thorough_interval: int = StorageSettings.flush_commit_log_thorough_interval
+    flush_interval_consume_queue: int = StorageSettings.flush_interval_consume_queue
+    flush_consume_queue_least_pages: int = StorageSettings.flush_consume_queue_least_pages
+    flush_consume_queue_thorough_interval: int = (
+        StorageSettings.flush_consume_queue_thorough_interval
+    )
+    transient_store_pool_enable: bool = StorageSettings.transient_store_pool_enable
+    transient_store_pool_size: int = StorageSettings.transient_store_pool_size
+    commit_interval_commit_log: int = StorageSettings.commit_interval_commit_log
+    commit_commit_log_least_pages: int = StorageSettings.commit_commit_log_least_pages
+    commit_commit_log_thorough_interval: int = StorageSettings.commit_commit_log_thorough_interval
 
     # recovery
-    check_crc_on_recover: bool = True
+    check_crc_on_recover: bool = StorageSettings.check_crc_on_recover
 
     # cleaning: hours, percent, milliseconds
-    file_reserved_time: int = 72
-    delete_when: str = "04"
-    disk_max_used_space_ratio: int = 75
-    disk_space_clean_forcibly_ratio: int = 85
-    disk_space_warning_level_ratio: int = 90
-    disk_reserved_bytes: int = 10 * 1024 * 1024 * 1024  # 0: the ratios act alone
-    disk_guard_enable: bool = True  # off in an embedded broker
-    clean_file_forcibly_enable: bool = True
-    clean_resource_interval: int = 10_000
-    delete_commit_log_files_interval: int = 100
-    destroy_maped_file_interval_forcibly: int = 120_000
-    delete_file_batch_max: int = 10
+    file_reserved_time: int = StorageSettings.file_reserved_time
+    delete_when: str = StorageSettings.delete_when
+    disk_max_used_space_ratio: int = StorageSettings.disk_max_used_space_ratio
+    disk_space_clean_forcibly_ratio: int = StorageSettings.disk_space_clean_forcibly_ratio
+    disk_space_warning_level_ratio: int = StorageSettings.disk_space_warning_level_ratio
+    disk_reserved_bytes: int = StorageSettings.disk_reserved_bytes  # 0: the ratios act alone
+    disk_guard_enable: bool = StorageSettings.disk_guard_enable  # off in an embedded broker
+    clean_file_forcibly_enable: bool = StorageSettings.clean_file_forcibly_enable
+    clean_resource_interval: int = StorageSettings.clean_resource_interval
+    delete_commit_log_files_interval: int = StorageSettings.delete_commit_log_files_interval
+    destroy_maped_file_interval_forcibly: int = StorageSettings.destroy_maped_file_interval_forcibly
+    delete_file_batch_max: int = StorageSettings.delete_file_batch_max
 
     # reading
-    max_filter_message_size: int = 16_000
-    access_message_in_memory_max_ratio: int = 40
-    max_msgs_num_batch: int = 64
+    max_filter_message_size: int = MessageSettings.max_filter_message_size
+    access_message_in_memory_max_ratio: int = StorageSettings.access_message_in_memory_max_ratio
+    max_msgs_num_batch: int = MessageSettings.max_msgs_num_batch
 
     @cached_property
     def layout(self) -> Layout:

@@ -18,7 +18,14 @@ from aerobee.broker.store.dispatch.facts import count_up_to
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.commitlog import CommitLog
-from aerobee.broker.store.log.facts import Fact, Facts, begin_of_all, end_of, end_of_all
+from aerobee.broker.store.log.facts import (
+    Fact,
+    Facts,
+    begin_of_all,
+    end_of,
+    end_of_all,
+    store_time_of,
+)
 from aerobee.broker.store.log.scan_block import Block, read_block
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.queues.listeners import ArrivalListeners
@@ -93,7 +100,7 @@ class RecordDispatcher:
         if derived is not None:
             if not dispatch_derived(self._index, derived, OPENED_MAX):
                 return False
-            self._note_dispatched(end, facts[-1][4], len(facts))
+            self._note_dispatched(end, store_time_of(facts[-1]), len(facts))
             return True
         block = read_block(
             file.view,
@@ -129,7 +136,7 @@ class RecordDispatcher:
         derived = self.derive(facts) if len(facts) else None
         if derived is None or not dispatch_derived(self._index, derived, OPENED_MAX):
             return False
-        self._note_dispatched(end_of_all(facts), facts[-1][4], len(facts))
+        self._note_dispatched(end_of_all(facts), store_time_of(facts[-1]), len(facts))
         self._note_time()
         return True
 
@@ -181,7 +188,7 @@ class RecordDispatcher:
         try:
             if known:
                 self._put_entries(facts[:known], NO_MAX)
-                self.dispatched_timestamp = facts[known - 1][4]
+                self.dispatched_timestamp = store_time_of(facts[known - 1])
             self._dispatch(facts[known:], NO_MAX)
         finally:
             for queue in {fact[0] for fact in facts}:
@@ -214,7 +221,7 @@ class RecordDispatcher:
         finally:
             done = facts[: count_up_to(facts, self.dispatched_offset)]
             if done:
-                self.dispatched_timestamp = done[-1][4]
+                self.dispatched_timestamp = store_time_of(done[-1])
                 self._stats.dispatched += len(done)
                 if self._index is not None:
                     if done[0][2] < self._failed_to:

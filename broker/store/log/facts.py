@@ -26,6 +26,10 @@ def end_of(fact: Fact) -> int:
     return fact[2] + fact[3]
 
 
+def store_time_of(fact: Fact) -> int:
+    return fact[4]
+
+
 def begin_of_all(facts: Facts) -> int:
     """Where the first record begins; there must be one."""
     return facts[0][2] if isinstance(facts, list) else facts.begin_offset()
