@@ -62,7 +62,7 @@ class AccessSettings:
         False, "The same as aclEnable, by RocketMQ 5's name: it checks rights as well."
     )
     authorization_enabled: bool = setting(
-        False, "RocketMQ 5's second switch; alone it refuses to start, as it would trust anybody."
+        False, "RocketMQ 5's second switch; alone it refuses to start, as it would trust everyone."
     )
     acl_file: str = setting(
         "",
@@ -155,7 +155,7 @@ class AccessSettings:
         "A file with the other tls. settings, as RocketMQ's tls.properties.",
         key="tls.config.file",
         upstream="/etc/rocketmq/tls.properties",
-        why="no file is read that nobody named",
+        why="only files that are configured are read",
     )
     tls_server_cert_path: str = setting(
         "",
@@ -187,7 +187,7 @@ class AccessSettings:
         "Verify their certificates and host names.",
         key="tls.client.authServer",
         upstream="false",
-        why="a name server that is not verified may be anybody",
+        why="an unverified name server may be an attacker",
     )
     tls_client_trust_cert_path: str = setting(
         "",

@@ -82,7 +82,7 @@ class DaemonSettings:
         "127.0.0.1",
         "Address to listen on. 0.0.0.0: all interfaces.",
         upstream="0.0.0.0",
-        why="a newcomer's broker is not open to the network before he says so",
+        why="a new broker is not open to the network by default",
         check=_check_bound,
     )
     broker_ip1: str = setting(

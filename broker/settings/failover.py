@@ -109,7 +109,7 @@ class FailoverSettings:
         unit="ms",
         low=100,
         upstream="15000",
-        why="sends wait for it so long",
+        why="sends wait that long for it",
     )
     min_in_sync_replicas: int = setting(
         1,

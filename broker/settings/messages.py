@@ -185,7 +185,7 @@ class MessageSettings:
         "A timer message can be recalled before its time.",
         runtime=True,
         upstream="false",
-        why="it takes nothing from those who do not use it",
+        why="no cost unless it is used",
     )
 
     # --- transactions

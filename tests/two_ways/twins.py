@@ -20,7 +20,7 @@ from waiting import until
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.compiled import hot
-from aerobee.broker.daemon import app as app_module
+from aerobee.broker.daemon import wiring
 from aerobee.broker.fast.compiled_path import CompiledPath
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.context import Broker
@@ -171,7 +171,7 @@ async def _twin(
             sends.broker.store.reput.dispatcher.derive = None
         return FEEDS[way](connection, dispatcher, frame_size_max, sends, pulls)
 
-    with mock.patch.object(app_module, "HotFeed", feed):
+    with mock.patch.object(wiring, "HotFeed", feed):
         async with running_broker(folder, clock, **SETTINGS | settings) as app:
             broker = app.broker
             broker.turns.slice_s = float("inf")  # nothing is put off to a later turn
