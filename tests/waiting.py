@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sized
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -20,6 +20,12 @@ async def until(condition: Callable[[], object], seconds: float = 100.0) -> None
             return
         assert loop.time() < deadline, f"it did not come about in {seconds:g} s"
         await asyncio.sleep(0.002)
+
+
+async def grown(collection: Callable[[], Sized], by: int, seconds: float = 100.0) -> None:
+    """Return once there are so many more in the collection."""
+    goal = len(collection()) + by
+    await until(lambda: len(collection()) >= goal, seconds)
 
 
 def finish(work: Generator[None, None, Result]) -> Result:

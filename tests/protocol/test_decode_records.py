@@ -1,11 +1,20 @@
 """The decoder of many records gives what that of one gives, one by one, or its error."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.protocol.files.record import Message, decode_record, decode_records, encode_record
+from aerobee.protocol.files.record import (
+    Message,
+    StoredMessage,
+    decode_record,
+    decode_records,
+    encode_record,
+)
 from aerobee.protocol.files.record_layout import CorruptRecord
 
 HOSTS = st.sampled_from([b"\x7f\x00\x00\x01\x00\x00\x2a\x9f", bytes(range(20))])
@@ -25,26 +34,29 @@ RECORDS = st.builds(
 )
 
 
-def one_by_one(data, check=False):
-    found, position = [], 0
+def one_by_one(data: bytes, check: bool = False) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    position = 0
     while position < len(data):
         found.append(decode_record(data, position, check=check))
         position += found[-1].size
     return found
 
 
-def plain(messages):
+def plain(messages: Iterable[StoredMessage]) -> list[tuple[Any, ...]]:
     return [msgspec.structs.astuple(message) for message in messages]
 
 
 @given(st.lists(RECORDS, max_size=8))
-def test_it_decodes_what_the_decoder_of_one_decodes(records):
+def test_it_decodes_what_the_decoder_of_one_decodes(records: list[bytes]) -> None:
     data = b"".join(records)
     assert plain(decode_records(data)) == plain(one_by_one(data))
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
-def test_damage_is_met_as_the_decoder_of_one_meets_it(records, data):
+def test_damage_is_met_as_the_decoder_of_one_meets_it(
+    records: list[bytes], data: st.DataObject
+) -> None:
     whole = bytearray(b"".join(records))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
@@ -59,7 +71,7 @@ def test_damage_is_met_as_the_decoder_of_one_meets_it(records, data):
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
-def test_a_flipped_bit_is_never_decoded(records, data):
+def test_a_flipped_bit_is_never_decoded(records: list[bytes], data: st.DataObject) -> None:
     whole = bytearray(b"".join(records))
     bit = data.draw(st.integers(0, len(whole) * 8 - 1))
     whole[bit // 8] ^= 1 << bit % 8

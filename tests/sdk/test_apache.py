@@ -2,34 +2,28 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from peers.apache import ApacheBroker
 
-from aerobee import ConsumerOptions, Durability, Verdict, connect
+from aerobee import ConsumerOptions, Durability, Message, Verdict, connect
+from sdk import reading
 
 pytestmark = pytest.mark.apache
+take = partial(reading.take, seconds=30.0)
 
 
 @pytest.fixture(scope="module")
-def apache(tmp_path_factory):
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
     folder = tmp_path_factory.mktemp("apache")
     settings = {"transactionCheckInterval": "6000", "transactionTimeOut": "5000"}
     with ApacheBroker("5.5.0", folder, **settings) as broker:
         yield broker
 
 
-async def take(inbox, count, seconds=30.0):
-    found = []
-    async with asyncio.timeout(seconds):
-        while len(found) < count:
-            message = await inbox.get()
-            await message.ack()
-            found.append(message)
-    return found
-
-
-async def test_producer(apache):
+async def test_producer(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         receipt = await mq.send("a-producer", b"one", tag="t", key="k", properties={"own": "1"})
         assert receipt.durability is Durability.ACCEPTED and receipt.queue_offset == 0
@@ -51,12 +45,12 @@ async def test_producer(apache):
         assert len({row.message_id for row in found}) == 1008
 
 
-async def test_push_like_consumer(apache):
+async def test_push_like_consumer(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as one, connect(f"mq://{apache.namesrv}") as two:
         await one.admin.create_topic("a-consumer", queues=4)
         got: list[bytes] = []
 
-        async def handle(message):
+        async def handle(message: Message) -> None:
             got.append(message.body)
 
         async with (
@@ -80,7 +74,7 @@ async def test_push_like_consumer(apache):
         assert sum(row.lag for row in lags) <= 4  # at most a last z in each queue
 
 
-async def test_sql_filter(apache):
+async def test_sql_filter(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         for number in range(10):
             await mq.send("a-sql", b"%d" % number, properties={"amount": str(number)})
@@ -88,10 +82,10 @@ async def test_sql_filter(apache):
             assert sorted(int(row.body) for row in await take(inbox, 3)) == [3, 4, 5]
 
 
-async def test_orderly(apache):
+async def test_orderly(apache: ApacheBroker) -> None:
     seen: dict[str, list[int]] = {}
 
-    async def handle(message):
+    async def handle(message: Message) -> None:
         await asyncio.sleep(0.002 * (int(message.body) % 3))
         if int(message.body) == 4 and message.reconsume_times == 0:
             raise RuntimeError("the order must survive this")
@@ -111,7 +105,7 @@ async def test_orderly(apache):
     assert seen == {"a": list(range(10)), "b": list(range(10))}
 
 
-async def test_delay(apache):
+async def test_delay(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         await mq.admin.create_topic("a-delay")
         async with mq.consumer("a-delay", group="a-delay") as inbox:
@@ -123,7 +117,7 @@ async def test_delay(apache):
             assert 2.0 < time.monotonic() - begun < 10
 
 
-async def test_retry_is_rounded_up_to_a_level(apache):
+async def test_retry_is_rounded_up_to_a_level(apache: ApacheBroker) -> None:
     options = ConsumerOptions(commit_interval=0.5)
     async with connect(f"mq://{apache.namesrv}") as mq:
         await mq.send("a-retry", b"again", key="k")
@@ -137,10 +131,10 @@ async def test_retry_is_rounded_up_to_a_level(apache):
             assert again.reconsume_times == 1 and again.topic == "a-retry" and again.keys == ["k"]
 
 
-async def test_transaction(apache):
+async def test_transaction(apache: ApacheBroker) -> None:
     asked: list[bytes] = []
 
-    async def check(message):
+    async def check(message: Message) -> Verdict:
         asked.append(message.body)
         return Verdict.COMMIT
 
@@ -168,7 +162,7 @@ async def test_transaction(apache):
             assert b"undecided" in asked
 
 
-async def test_query_and_admin(apache):
+async def test_query_and_admin(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         receipt = await mq.send("a-query", b"find me", key=["k1", "k2"])
         await mq.send("a-query", b"other", key="k3")
@@ -194,12 +188,12 @@ async def test_query_and_admin(apache):
         assert "brokerVersionDesc" in await mq.admin.runtime(broker.address)
 
 
-async def test_request_and_reply(apache):
+async def test_request_and_reply(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         await mq.admin.create_topic("a-questions", queues=1)
         async with mq.consumer("a-questions", group="a-oracle") as inbox:
 
-            async def answer(message):
+            async def answer(message: Message) -> None:
                 assert await message.reply(b"re: " + message.body)
 
             running = asyncio.create_task(inbox.run(answer))

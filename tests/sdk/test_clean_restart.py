@@ -3,22 +3,23 @@
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from peers.aerobee_broker import AerobeeBroker
-from waiting import until
+from waiting import grown, until
 
-from aerobee import AerobeeError, connect
+from aerobee import AerobeeError, Client, Consumer, Message, connect
 
 RATE = 200  # messages a second
 
 
-def is_shared(boxes):
+def is_shared(boxes: list[Consumer]) -> bool:
     """Each queue has one reader: nobody is still to give one up."""
     queues = [queue for box in boxes for queue in box.queues]
     return len(queues) == len(set(queues)) == 8 and all(len(box.queues) >= 2 for box in boxes)
 
 
-async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_path):
+async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_path: Path) -> None:
     broker = AerobeeBroker(tmp_path)
     await asyncio.to_thread(broker.start)
     delivered: Counter[int] = Counter()
@@ -28,7 +29,7 @@ async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_p
     stored: set[int] = set()
     stop = asyncio.Event()
 
-    async def handle(message):
+    async def handle(message: Message) -> None:
         number = int(message.body)
         delivered[number] += 1
         in_hand.add(number)
@@ -37,7 +38,7 @@ async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_p
         await asyncio.sleep(0.02)
         in_hand.discard(number)
 
-    async def produce(mq):
+    async def produce(mq: Client) -> None:
         number = 0
         while not stop.is_set():
             try:
@@ -63,13 +64,11 @@ async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_p
             shares = [box.queues for box in boxes]
             producer = asyncio.create_task(produce(clients[0]))
             for _ in range(2):
-                before = len(stored)
-                await until(lambda before=before: len(stored) > before + 2 * RATE, 30)
+                await grown(lambda: stored, 2 * RATE, 30)
                 restarting, held = True, held | in_hand
                 await asyncio.to_thread(broker.restart)
                 restarting = False
-                before = len(stored)
-                await until(lambda before=before: len(stored) > before + RATE, 30)
+                await grown(lambda: stored, RATE, 30)
                 assert [box.queues for box in boxes] == shares  # nobody took another's
             stop.set()
             await producer
@@ -83,7 +82,9 @@ async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_p
     assert again <= held, f"{len(again - held)} of {len(stored)} were delivered again"
 
 
-async def test_the_queues_of_a_member_that_does_not_come_back_are_taken_over(tmp_path):
+async def test_the_queues_of_a_member_that_does_not_come_back_are_taken_over(
+    tmp_path: Path,
+) -> None:
     broker = AerobeeBroker(tmp_path)
     await asyncio.to_thread(broker.start)
     try:

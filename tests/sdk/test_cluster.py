@@ -4,39 +4,17 @@ import asyncio
 import sys
 
 import pytest
+from sdk.reading import take, transport_to
+from sdk.two_brokers import on_both, pair
 from waiting import until
 
-from aerobee import NotFound, RequestTimeout, connect
+from aerobee import Client, NotFound, RequestTimeout, connect
 from aerobee.client import session
 from aerobee.protocol.files.ids import encode_host, offset_message_id, parse_offset_message_id
 from aerobee.testing import EmbeddedBroker
 
 
-async def pair(first: EmbeddedBroker) -> EmbeddedBroker:
-    """A second broker that registers with the name service of the first."""
-    second = EmbeddedBroker(
-        brokerName="second", namesrvAddr=first.namesrv, namesrvListenPort=-1, forceRegister="true"
-    )
-    await second.start()
-    return second
-
-
-async def on_both(mq, topic, queues):
-    """Make a topic with so many queues on each of two brokers, once both are known."""
-
-    async def both_are_known():
-        return len(await mq.admin.brokers()) == 2
-
-    await until(both_are_known)
-    await mq.admin.create_topic(topic, queues=queues)
-
-    async def has_all_queues():
-        return len(await mq.queues(topic)) == 2 * queues
-
-    await until(has_all_queues)
-
-
-async def test_a_topic_on_two_brokers_is_written_and_read_on_both():
+async def test_a_topic_on_two_brokers_is_written_and_read_on_both() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         try:
@@ -45,18 +23,13 @@ async def test_a_topic_on_two_brokers_is_written_and_read_on_both():
                 receipts = [await mq.send("orders", b"%d" % number) for number in range(40)]
                 assert {row.queue.broker_name for row in receipts} == {"first", "second"}
                 async with mq.consumer("orders", group="g") as inbox:
-                    bodies = set()
-                    async with asyncio.timeout(20):
-                        while len(bodies) < 40:
-                            message = await inbox.get()
-                            await message.ack()
-                            bodies.add(int(message.body))
-                assert bodies == set(range(40))
+                    found = await take(inbox, 40, 20)
+                assert {int(row.body) for row in found} == set(range(40))
         finally:
             await second.stop()
 
 
-async def test_a_message_is_found_by_its_offset_id_on_the_broker_that_has_it():
+async def test_a_message_is_found_by_its_offset_id_on_the_broker_that_has_it() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         try:
@@ -71,10 +44,10 @@ async def test_a_message_is_found_by_its_offset_id_on_the_broker_that_has_it():
             await second.stop()
 
 
-async def test_an_offset_id_cannot_make_a_client_dial_an_address():
+async def test_an_offset_id_cannot_make_a_client_dial_an_address() -> None:
     dialled = []
 
-    async def accept(_reader, writer):
+    async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         dialled.append(writer.get_extra_info("peername"))
         writer.close()
 
@@ -89,7 +62,7 @@ async def test_an_offset_id_cannot_make_a_client_dial_an_address():
     assert dialled == []
 
 
-async def test_sends_go_to_the_other_broker_when_one_is_gone():
+async def test_sends_go_to_the_other_broker_when_one_is_gone() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         stopped = False
@@ -106,7 +79,7 @@ async def test_sends_go_to_the_other_broker_when_one_is_gone():
                 await second.stop()
 
 
-async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_recalled():
+async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_recalled() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         try:
@@ -118,24 +91,27 @@ async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_rec
                 assert {row.queue.broker_name for row in receipts} == {"first", "second"}
                 soonest_first = [row.message_id for row in reversed(receipts)]
 
-                async def all_are_listed():  # a timer is listed once it is dispatched
+                async def all_are_listed() -> bool:  # a timer is listed once it is dispatched
                     return len(await mq.admin.timers()) == 6
 
                 await until(all_are_listed)
                 assert [row["msgId"] for row in await mq.admin.timers()] == soonest_first
                 assert [row["msgId"] for row in await mq.admin.timers(limit=3)] == soonest_first[:3]
                 for row in receipts:
+                    assert row.recall_handle is not None
                     assert await mq.recall("orders", row.recall_handle) == row.message_id
         finally:
             await second.stop()
 
 
-def silence(mq, address):
+def silence(mq: Client, address: str) -> None:
     """Nothing that comes on this connection arrives, as behind a firewall that forgot it."""
-    mq._core.remoting.known(address)._transport.pause_reading()
+    transport_to(mq, address).pause_reading()
 
 
-async def test_a_connection_that_answers_no_heartbeat_is_made_anew(aerobee_broker, monkeypatch):
+async def test_a_connection_that_answers_no_heartbeat_is_made_anew(
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session, "HEARTBEAT_SECONDS", 0.2)
     async with aerobee_broker.connect(timeout=0.3) as mq:
         await mq.send("orders", b"one")
@@ -147,7 +123,9 @@ async def test_a_connection_that_answers_no_heartbeat_is_made_anew(aerobee_broke
             assert (await inbox.get()).body == b"two"
 
 
-async def test_a_silent_connection_to_a_name_server_is_made_anew(aerobee_broker):
+async def test_a_silent_connection_to_a_name_server_is_made_anew(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect(timeout=0.3) as mq:
         await mq.send("orders", b"one")
         silence(mq, aerobee_broker.namesrv)
@@ -185,7 +163,9 @@ else:
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "debug"])
-async def test_the_sdk_runs_on_uvloop_and_in_debug_mode(aerobee_broker, loop):
+async def test_the_sdk_runs_on_uvloop_and_in_debug_mode(
+    aerobee_broker: EmbeddedBroker, loop: str
+) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, aerobee_broker.url, loop),
         stdout=asyncio.subprocess.PIPE,

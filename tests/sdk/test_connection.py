@@ -1,6 +1,7 @@
 """The SDK's end of a connection, with a peer of the test's own on a real socket."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -8,7 +9,7 @@ from waiting import until
 
 from aerobee import connect
 from aerobee.client.errors import ConnectionLost, RequestTimeout
-from aerobee.client.transport.connection import open_connection
+from aerobee.client.transport.connection import Connection, open_connection
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.conversation import Conversation, frame_parts
 from aerobee.protocol.wire.signing import signature
@@ -17,13 +18,13 @@ from aerobee.protocol.wire.signing import signature
 class Peer:
     """Keeps what it is asked; answers at once only where `prompt`."""
 
-    def __init__(self, *, prompt):
+    def __init__(self, *, prompt: bool) -> None:
         self.prompt = prompt
-        self.asked = []
-        self.writer = None
+        self.asked: list[Command] = []
+        self.writer: asyncio.StreamWriter
 
-    async def serve(self, reader, writer):
-        conversation = Conversation()
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conversation = Conversation[asyncio.Future[Command]]()
         self.writer = writer
         while data := await reader.read(1 << 16):
             for request in conversation.receive(data):
@@ -31,12 +32,12 @@ class Peer:
                 if self.prompt:
                     self.answer(request)
 
-    def answer(self, request):
+    def answer(self, request: Command) -> None:
         self.writer.writelines(frame_parts(request.answer(0)))
 
 
 @asynccontextmanager
-async def serving(*, prompt=True):
+async def serving(*, prompt: bool = True) -> AsyncIterator[tuple[Peer, str]]:
     peer = Peer(prompt=prompt)
     async with await asyncio.start_server(peer.serve, "127.0.0.1", 0) as server:
         yield peer, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -45,7 +46,7 @@ async def serving(*, prompt=True):
 
 
 @asynccontextmanager
-async def connected(*, prompt=True):
+async def connected(*, prompt: bool = True) -> AsyncIterator[tuple[Peer, Connection]]:
     async with serving(prompt=prompt) as (peer, address):
         connection = await open_connection(address, lambda *_: None, timeout=3)
         yield peer, connection
@@ -53,7 +54,7 @@ async def connected(*, prompt=True):
         await connection.wait_closed(3)
 
 
-async def test_a_client_with_credentials_signs_whatever_way_a_request_takes():
+async def test_a_client_with_credentials_signs_whatever_way_a_request_takes() -> None:
     async with serving() as (peer, address), connect(f"mq://key:secret@{address}") as mq:
         remoting = mq._core.remoting
         await mq.admin.ping(address)
@@ -66,7 +67,7 @@ async def test_a_client_with_credentials_signs_whatever_way_a_request_takes():
         assert request.ext["Signature"] == signature(request.ext, request.body, "secret")
 
 
-async def test_each_request_has_its_own_deadline_and_the_others_go_on():
+async def test_each_request_has_its_own_deadline_and_the_others_go_on() -> None:
     async with connected(prompt=False) as (peer, connection):
         patient = connection.ask(Command(11), 30)
         brief = [connection.ask(Command(10), seconds) for seconds in (0.2, 0.1, 0.1234)]
@@ -79,7 +80,7 @@ async def test_each_request_has_its_own_deadline_and_the_others_go_on():
         assert connection.conversation.in_flight == 0
 
 
-async def test_a_connection_without_requests_has_no_timer():
+async def test_a_connection_without_requests_has_no_timer() -> None:
     async with connected() as (_, connection):
         await connection.request(Command(10), 0.05)
         assert connection._timer is not None
@@ -91,7 +92,7 @@ async def test_a_connection_without_requests_has_no_timer():
         assert connection._timer is None
 
 
-async def test_a_peer_that_speaks_something_else_is_named(caplog):
+async def test_a_peer_that_speaks_something_else_is_named(caplog: pytest.LogCaptureFixture) -> None:
     async with connected(prompt=False) as (peer, connection):
         asked = connection.ask(Command(10), 30)
         await until(lambda: peer.asked)
@@ -101,7 +102,9 @@ async def test_a_peer_that_speaks_something_else_is_named(caplog):
     assert caplog.text.count("something that is not a RocketMQ frame") == 1
 
 
-async def test_a_request_written_while_the_transport_is_closing_fails_as_lost(caplog):
+async def test_a_request_written_while_the_transport_is_closing_fails_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with connected() as (_peer, connection):
         await connection.request(Command(10), 3)
         asked = connection.ask(Command(10), 30)

@@ -2,26 +2,31 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from waiting import until
 
-from aerobee import ConnectFailed, ConsumerOptions, connect
+from aerobee import ConnectFailed, ConnectionEvent, ConsumerOptions, connect
+from aerobee.testing import EmbeddedBroker
 
 
 @pytest.fixture
-async def broker(tmp_path):
+async def broker(tmp_path: Path) -> AsyncIterator[AerobeeBroker]:
     running = AerobeeBroker(tmp_path)
     yield running
     if running.is_running:
         await asyncio.to_thread(running.kill)
 
 
-async def test_a_lost_connection_is_one_line_and_its_return_another(broker, caplog):
+async def test_a_lost_connection_is_one_line_and_its_return_another(
+    broker: AerobeeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "aerobee")
     await asyncio.to_thread(broker.start)
-    events = []
+    events: list[ConnectionEvent] = []
     async with connect(f"mq://{broker.namesrv}", on_connection=events.append) as mq:
         await mq.admin.create_topic("orders", queues=8)
         async with mq.consumer("orders", group="billing") as inbox:
@@ -42,7 +47,7 @@ async def test_a_lost_connection_is_one_line_and_its_return_another(broker, capl
     assert mine == [False, True]
 
 
-async def test_a_cluster_that_is_not_there_yet_is_waited_for(broker):
+async def test_a_cluster_that_is_not_there_yet_is_waited_for(broker: AerobeeBroker) -> None:
     await asyncio.to_thread(broker.start)
     await asyncio.to_thread(broker.stop)
     url = f"mq://{broker.namesrv}"
@@ -55,7 +60,7 @@ async def test_a_cluster_that_is_not_there_yet_is_waited_for(broker):
         assert (await mq.send("orders", b"x", timeout=10)).ok
 
 
-async def test_a_rebalance_is_told(aerobee_broker):
+async def test_a_rebalance_is_told(aerobee_broker: EmbeddedBroker) -> None:
     told = []
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=4)

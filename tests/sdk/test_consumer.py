@@ -2,39 +2,19 @@
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from sdk.reading import fill, nothing_comes, take
 from waiting import until
 
-from aerobee import ConsumerOptions, FilterRefused, Misuse
+from aerobee import ConsumerOptions, FilterRefused, Message, Misuse
 from aerobee.testing import EmbeddedBroker
 
 QUICK = ConsumerOptions(commit_interval=0.1)
 
 
-async def take(inbox, count, seconds=10.0):
-    """So many messages, each acked."""
-    found = []
-    async with asyncio.timeout(seconds):
-        while len(found) < count:
-            message = await inbox.get()
-            await message.ack()
-            found.append(message)
-    return found
-
-
-async def nothing_comes(inbox, seconds=0.3):
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await inbox.get()
-
-
-async def fill(mq, topic, count, **options):
-    for number in range(count):
-        await mq.send(topic, b"%d" % number, **options)
-
-
-async def test_a_group_gets_every_message_once(aerobee_broker):
+async def test_a_group_gets_every_message_once(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 50)
         async with mq.consumer("orders", group="billing") as inbox:
@@ -43,7 +23,9 @@ async def test_a_group_gets_every_message_once(aerobee_broker):
             await nothing_comes(inbox)
 
 
-async def test_a_message_sent_later_arrives_by_the_long_poll_at_once(aerobee_broker):
+async def test_a_message_sent_later_arrives_by_the_long_poll_at_once(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders")
         async with mq.consumer("orders", group="billing") as inbox:
@@ -52,7 +34,7 @@ async def test_a_message_sent_later_arrives_by_the_long_poll_at_once(aerobee_bro
             assert (await take(inbox, 1))[0].body == b"now"
 
 
-async def test_a_topic_that_is_born_later_is_found(aerobee_broker):
+async def test_a_topic_that_is_born_later_is_found(aerobee_broker: EmbeddedBroker) -> None:
     async with (
         aerobee_broker.connect() as mq,
         mq.consumer("orders", group="billing", start="last") as inbox,
@@ -61,7 +43,7 @@ async def test_a_topic_that_is_born_later_is_found(aerobee_broker):
         assert (await take(inbox, 1))[0].body == b"first ever"
 
 
-async def test_finished_offsets_survive_the_consumer(aerobee_broker):
+async def test_finished_offsets_survive_the_consumer(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 10, order_key="one queue")
         async with mq.consumer("orders", group="billing") as inbox:
@@ -70,7 +52,9 @@ async def test_finished_offsets_survive_the_consumer(aerobee_broker):
             assert [int(row.body) for row in await take(inbox, 6)] == [4, 5, 6, 7, 8, 9]
 
 
-async def test_asking_for_the_next_message_acks_the_one_before(aerobee_broker):
+async def test_asking_for_the_next_message_acks_the_one_before(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 5, order_key="one queue")
         async with mq.consumer("orders", group="billing") as inbox:
@@ -81,7 +65,7 @@ async def test_asking_for_the_next_message_acks_the_one_before(aerobee_broker):
             assert [int(row.body) for row in await take(inbox, 3)] == [2, 3, 4]
 
 
-async def test_an_exception_in_the_loop_does_not_ack(aerobee_broker):
+async def test_an_exception_in_the_loop_does_not_ack(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 2, order_key="one queue")
         with pytest.raises(ZeroDivisionError):
@@ -92,7 +76,9 @@ async def test_an_exception_in_the_loop_does_not_ack(aerobee_broker):
             assert [int(row.body) for row in await take(inbox, 2)] == [0, 1]
 
 
-async def test_messages_acked_out_of_order_do_not_skip_the_unfinished(aerobee_broker):
+async def test_messages_acked_out_of_order_do_not_skip_the_unfinished(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 4, order_key="one queue")
         async with mq.consumer("orders", group="billing") as inbox:
@@ -104,13 +90,13 @@ async def test_messages_acked_out_of_order_do_not_skip_the_unfinished(aerobee_br
             assert [int(row.body) for row in await take(inbox, 2)] == [2, 3]
 
 
-async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker):
+async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 1)
         seen = []
         async with mq.consumer("orders", group="billing") as inbox:
 
-            async def read():
+            async def read() -> None:
                 async for message in inbox:
                     seen.append(message.body)
 
@@ -122,7 +108,7 @@ async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker):
         assert seen == [b"0"]
 
 
-async def test_tags_select(aerobee_broker):
+async def test_tags_select(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         for number in range(12):
             await mq.send("orders", b"%d" % number, tag=("paid", "open", "void")[number % 3])
@@ -132,7 +118,9 @@ async def test_tags_select(aerobee_broker):
             await nothing_comes(inbox)
 
 
-async def test_a_tag_with_the_same_hash_is_not_taken_for_ours(aerobee_broker):
+async def test_a_tag_with_the_same_hash_is_not_taken_for_ours(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     """Java's hash of "Aa" and "BB" is the same, and brokers compare hashes."""
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"other", tag="BB")
@@ -142,7 +130,7 @@ async def test_a_tag_with_the_same_hash_is_not_taken_for_ours(aerobee_broker):
             await nothing_comes(inbox)
 
 
-async def test_sql_selects_by_properties(aerobee_broker):
+async def test_sql_selects_by_properties(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         for number in range(10):
             await mq.send("orders", b"%d" % number, properties={"amount": str(number)})
@@ -151,7 +139,9 @@ async def test_sql_selects_by_properties(aerobee_broker):
             await nothing_comes(inbox)
 
 
-async def test_sql_that_does_not_parse_is_refused_on_entering(aerobee_broker):
+async def test_sql_that_does_not_parse_is_refused_on_entering(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         with pytest.raises(FilterRefused):
@@ -159,7 +149,7 @@ async def test_sql_that_does_not_parse_is_refused_on_entering(aerobee_broker):
                 pass
 
 
-async def test_start_first_last_and_by_time(aerobee_broker):
+async def test_start_first_last_and_by_time(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 2)
         await asyncio.sleep(0.05)
@@ -174,7 +164,7 @@ async def test_start_first_last_and_by_time(aerobee_broker):
             assert [int(row.body) for row in await take(inbox, 1)] == [3]
 
 
-async def test_retry_with_a_delay_is_exact(aerobee_broker):
+async def test_retry_with_a_delay_is_exact(aerobee_broker: EmbeddedBroker) -> None:
     async with (
         aerobee_broker.connect() as mq,
         mq.consumer("orders", group="billing", options=QUICK) as inbox,
@@ -192,7 +182,9 @@ async def test_retry_with_a_delay_is_exact(aerobee_broker):
         assert again.keys == ["k"]
 
 
-async def test_retries_without_a_delay_grow_and_end_among_the_dead_letters(aerobee_broker):
+async def test_retries_without_a_delay_grow_and_end_among_the_dead_letters(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     options = ConsumerOptions(max_retries=2, commit_interval=0.1)
     async with aerobee_broker.connect() as mq:
         async with mq.consumer("orders", group="billing", options=options) as inbox:
@@ -209,12 +201,14 @@ async def test_retries_without_a_delay_grow_and_end_among_the_dead_letters(aerob
         assert dead[0].topic == "orders"
 
 
-async def test_the_callback_form_acks_retries_and_limits_concurrency(aerobee_broker):
+async def test_the_callback_form_acks_retries_and_limits_concurrency(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     running = most = 0
     done: list[bytes] = []
     failed_once: set[bytes] = set()
 
-    async def handle(message):
+    async def handle(message: Message) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -239,7 +233,9 @@ async def test_the_callback_form_acks_retries_and_limits_concurrency(aerobee_bro
     assert most == 4
 
 
-async def test_two_members_share_the_queues_and_one_takes_over(aerobee_broker):
+async def test_two_members_share_the_queues_and_one_takes_over(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=4)
         async with one.consumer("orders", group="billing") as first:
@@ -255,10 +251,12 @@ async def test_two_members_share_the_queues_and_one_takes_over(aerobee_broker):
             await take(first, 8)
 
 
-async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker):
+async def test_orderly_consuming_keeps_the_order_of_each_key(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     seen: dict[str, list[int]] = {}
 
-    async def handle(message):
+    async def handle(message: Message) -> None:
         key = message.keys[0]
         await asyncio.sleep(0.001 * (int(message.body) % 3))
         if int(message.body) == 7 and message.reconsume_times == 0:
@@ -277,7 +275,9 @@ async def test_orderly_consuming_keeps_the_order_of_each_key(aerobee_broker):
     assert seen == {key: list(range(20)) for key in "abc"}
 
 
-async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(aerobee_broker):
+async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=1)
         async with one.consumer("orders", group="billing", orderly=True) as first:
@@ -291,7 +291,9 @@ async def test_an_orderly_queue_is_read_by_the_holder_of_its_lock_only(aerobee_b
             assert len(await take(first, 1)) == 1
 
 
-async def test_every_broadcast_reader_gets_every_message(aerobee_broker, tmp_path):
+async def test_every_broadcast_reader_gets_every_message(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await fill(one, "news", 3)  # before the first start: not for them
         paths = [ConsumerOptions(state_path=tmp_path / f"{name}.json") for name in "ab"]
@@ -312,7 +314,7 @@ async def test_every_broadcast_reader_gets_every_message(aerobee_broker, tmp_pat
             assert {row.body for row in found} == {b"more", b"while away"}
 
 
-async def test_pause_resume_and_seek(aerobee_broker):
+async def test_pause_resume_and_seek(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 5, order_key="one queue")
         async with mq.consumer("orders", group="billing") as inbox:
@@ -330,7 +332,7 @@ async def test_pause_resume_and_seek(aerobee_broker):
             assert [int(row.body) for row in await take(inbox, 1)] == [4]
 
 
-async def test_pull_by_hand(aerobee_broker):
+async def test_pull_by_hand(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 5, order_key="one queue")
         [queue] = [row for row in await mq.queues("orders") if await mq.max_offset(row)]
@@ -339,7 +341,7 @@ async def test_pull_by_hand(aerobee_broker):
         assert (pulled.next_offset, pulled.min_offset, pulled.max_offset) == (3, 0, 5)
 
 
-async def test_a_slow_consumer_does_not_fill_the_memory(aerobee_broker):
+async def test_a_slow_consumer_does_not_fill_the_memory(aerobee_broker: EmbeddedBroker) -> None:
     options = ConsumerOptions(prefetch_count=100, pull_count=10)
     async with aerobee_broker.connect() as mq:
         async with mq.producer("orders", linger=0.001) as orders:
@@ -352,7 +354,7 @@ async def test_a_slow_consumer_does_not_fill_the_memory(aerobee_broker):
             assert len(await take(inbox, 2000)) == 2000
 
 
-async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker):
+async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker: EmbeddedBroker) -> None:
     options = ConsumerOptions(prefetch_bytes=100_000, pull_count=5)
     async with aerobee_broker.connect() as mq:
         async with mq.producer("orders", linger=0.001) as orders:
@@ -365,7 +367,9 @@ async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker):
             assert len(await take(inbox, 400)) == 400
 
 
-async def test_consuming_goes_on_after_the_broker_was_restarted(aerobee_broker):
+async def test_consuming_goes_on_after_the_broker_was_restarted(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 3)
         async with mq.consumer("orders", group="billing") as inbox:
@@ -376,7 +380,7 @@ async def test_consuming_goes_on_after_the_broker_was_restarted(aerobee_broker):
             assert [row.body for row in await take(inbox, 1, seconds=30)] == [b"after"]
 
 
-async def test_several_topics_in_one_group(aerobee_broker):
+async def test_several_topics_in_one_group(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"o")
         await mq.send("returns", b"r")
@@ -385,7 +389,7 @@ async def test_several_topics_in_one_group(aerobee_broker):
         assert found == {("orders", b"o"), ("returns", b"r")}
 
 
-async def test_the_broker_can_reset_an_online_group():
+async def test_the_broker_can_reset_an_online_group() -> None:
     async with EmbeddedBroker() as broker, broker.connect() as mq:
         await fill(mq, "orders", 3, order_key="one queue")
         async with mq.consumer("orders", group="billing", options=QUICK) as inbox:

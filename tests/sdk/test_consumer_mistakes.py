@@ -8,16 +8,18 @@ import time
 import pytest
 from waiting import until
 
-from aerobee import GroupNotFound, Misuse
+from aerobee import GroupNotFound, Message, Misuse
 from aerobee.testing import EmbeddedBroker
 
 
-async def test_a_plain_function_is_a_handler_and_runs_in_a_thread(aerobee_broker):
+async def test_a_plain_function_is_a_handler_and_runs_in_a_thread(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         seen = {}
         together = threading.Barrier(8)
 
-        def handle(message):
+        def handle(message: Message) -> None:
             if message.reconsume_times == 0 and message.body == b"0":
                 raise ValueError("the first time")
             if int(message.body) < 9:
@@ -38,12 +40,12 @@ async def test_a_plain_function_is_a_handler_and_runs_in_a_thread(aerobee_broker
         assert sum(row.lag for row in await mq.admin.lag("workers", "jobs")) == 0
 
 
-async def test_closing_waits_for_a_handler_in_a_thread(aerobee_broker):
+async def test_closing_waits_for_a_handler_in_a_thread(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("jobs", b"x")
         events = []
 
-        def handle(message):
+        def handle(message: Message) -> None:
             events.append("begun")
             time.sleep(0.3)
             events.append("ended")
@@ -55,12 +57,12 @@ async def test_closing_waits_for_a_handler_in_a_thread(aerobee_broker):
         await running
 
 
-async def test_what_a_plain_function_returns_is_awaited(aerobee_broker):
+async def test_what_a_plain_function_returns_is_awaited(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("jobs", b"x")
         seen = []
 
-        async def handle(message, note):
+        async def handle(message: Message, note: str) -> None:
             seen.append((message.body, note))
 
         async with mq.consumer("jobs", group="workers") as inbox:
@@ -70,7 +72,7 @@ async def test_what_a_plain_function_returns_is_awaited(aerobee_broker):
         await running
 
 
-async def test_a_consumer_that_was_never_entered_says_so(aerobee_broker):
+async def test_a_consumer_that_was_never_entered_says_so(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         inbox = mq.consumer("orders", group="billing")
         with pytest.raises(Misuse, match="async with"):
@@ -82,7 +84,7 @@ async def test_a_consumer_that_was_never_entered_says_so(aerobee_broker):
             await inbox.run(print)
 
 
-async def test_a_group_that_the_broker_refuses_is_an_error():
+async def test_a_group_that_the_broker_refuses_is_an_error() -> None:
     async with (
         EmbeddedBroker(autoCreateSubscriptionGroup="false") as broker,
         broker.connect() as mq,
@@ -97,7 +99,9 @@ async def test_a_group_that_the_broker_refuses_is_an_error():
             assert (await inbox.get()).body == b"x"
 
 
-async def test_a_topic_that_is_not_there_is_told_once(aerobee_broker, caplog):
+async def test_a_topic_that_is_not_there_is_told_once(
+    aerobee_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "aerobee")
     async with (
         aerobee_broker.connect() as mq,

@@ -1,21 +1,28 @@
 """What a group has finished stays finished: failed commits, shared files, brokers that are gone."""
 
 import asyncio
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sdk.two_brokers import knows_brokers, pair
 from waiting import until
 
-from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
+from aerobee import AerobeeError, ConnectFailed, ConsumerOptions, Message
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.client.consuming import handling, redelivery
 from aerobee.client.consuming.offsets import LocalOffsets
 from aerobee.protocol.json.fastjson import MessageQueue
+from aerobee.protocol.wire.command import Command
 from aerobee.testing import EmbeddedBroker
 
 SLOW = ConsumerOptions(commit_interval=1000)
 
 
-async def test_a_commit_that_failed_is_made_up_for_on_closing(aerobee_broker):
+async def test_a_commit_that_failed_is_made_up_for_on_closing(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect(timeout=0.5) as mq:
         await mq.send("orders", b"x")
         async with mq.consumer("orders", group="g", options=SLOW) as inbox:
@@ -28,13 +35,15 @@ async def test_a_commit_that_failed_is_made_up_for_on_closing(aerobee_broker):
         assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
 
 
-async def test_a_commit_that_was_lost_on_its_way_is_sent_again(aerobee_broker, monkeypatch):
+async def test_a_commit_that_was_lost_on_its_way_is_sent_again(
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         options = ConsumerOptions(commit_interval=0.05)
         lost = []
 
-        async def lose(_address, command):
+        async def lose(_address: str, command: Command) -> None:
             lost.append(command)
 
         async with mq.consumer("orders", group="g", options=options) as inbox:
@@ -51,8 +60,8 @@ async def test_a_commit_that_was_lost_on_its_way_is_sent_again(aerobee_broker, m
 
 @pytest.mark.parametrize("delay", [None, 0, 30])
 async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_delay(
-    aerobee_broker, delay
-):
+    aerobee_broker: EmbeddedBroker, delay: float | None
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"poison")
         options = ConsumerOptions(max_retries=1)
@@ -64,19 +73,19 @@ async def test_an_orderly_message_is_dead_after_its_last_retry_whatever_the_dela
 
 
 async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
-    aerobee_broker, monkeypatch
-):
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handling, "LOCAL_RETRY_SECONDS", 0.01)
     send_back, tries = redelivery.send_back, 0
 
-    async def away_at_first(*arguments, **options):
+    async def away_at_first(*arguments: Any, **options: Any) -> None:
         nonlocal tries
         tries += 1
         if tries <= 5:
             raise ConnectFailed("the broker is away")
         await send_back(*arguments, **options)
 
-    async def handle(_):
+    async def handle(_: Message) -> None:
         raise RuntimeError("handled badly")
 
     async with aerobee_broker.connect() as mq:
@@ -91,28 +100,21 @@ async def test_what_comes_again_while_the_broker_is_away_uses_up_no_retries(
         assert "%DLQ%g" not in await mq.admin.topics(system=True)
 
 
-async def test_readers_of_one_broadcast_file_do_not_disturb_each_other(tmp_path):
+async def test_readers_of_one_broadcast_file_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     readers = [LocalOffsets(path) for _ in range(4)]
     queue = MessageQueue("t", "b", 0)
     for number in range(10):
         await asyncio.gather(*(row.save({queue: number}, confirm=True) for row in readers))
     assert await LocalOffsets(path).load(queue) == 9
-    assert list(tmp_path.iterdir()) == [path]
+    assert os.listdir(tmp_path) == [path.name]
 
 
-async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten():
+async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
-        second = EmbeddedBroker(
-            brokerName="second", namesrvAddr=first.namesrv, namesrvListenPort=-1
-        )
-        await second.start()
+        second = await pair(first)
         async with first.connect(timeout=0.5) as mq:
-
-            async def both_are_known():
-                return len(await mq.admin.brokers()) == 2
-
-            await until(both_are_known)
+            await until(lambda: knows_brokers(mq, 2))
             for broker in (first, second):
                 topic = f"on-{broker.app.settings.broker_name}"
                 broker.app.broker.topics.put(TopicConfig(topic, 1, 1))
@@ -121,7 +123,7 @@ async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten():
                 await until(lambda: len(inbox.queues) == 2)
                 await second.stop()
 
-                async def is_forgotten():
+                async def is_forgotten() -> bool:
                     await mq._core.routes.refresh_all()
                     return "second" not in mq._core.routes._brokers
 
@@ -131,8 +133,8 @@ async def test_orderly_consumers_leave_in_order_when_a_broker_is_forgotten():
 
 
 async def test_one_consumer_that_cannot_commit_does_not_keep_the_others_from_closing(
-    aerobee_broker, tmp_path
-):
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     path = tmp_path / "offsets.json"
     options = ConsumerOptions(commit_interval=1000, state_path=path)
     mq = await aerobee_broker.connect()
@@ -152,7 +154,9 @@ async def test_one_consumer_that_cannot_commit_does_not_keep_the_others_from_clo
         assert sum(row.lag for row in await other.admin.lag("workers", "orders")) == 0
 
 
-async def test_a_paused_consumer_gets_neither_what_is_sent_then_nor_retries(aerobee_broker):
+async def test_a_paused_consumer_gets_neither_what_is_sent_then_nor_retries(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         async with mq.consumer("orders", group="g") as inbox:

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sdk.reading import fill, transport_to
+from sdk.two_brokers import has_queues, knows_brokers
 from waiting import until
 
-from aerobee import AerobeeError, ConnectFailed, ConsumerOptions
+from aerobee import AerobeeError, Client, ConnectFailed, ConsumerOptions, Message, MessageQueue
 from aerobee.client.consuming import handling, pull_loop, redelivery
 from aerobee.client.consuming.offsets import BrokerOffsets
 from aerobee.testing import EmbeddedBroker
@@ -15,16 +19,11 @@ from aerobee.testing import EmbeddedBroker
 QUICK = ConsumerOptions(commit_interval=0.1)
 
 
-async def fill(mq, topic, count, **options):
-    for number in range(count):
-        await mq.send(topic, b"%d" % number, **options)
-
-
-async def test_a_cancelled_get_loses_no_message(aerobee_broker):
+async def test_a_cancelled_get_loses_no_message(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 70, order_key="one queue")
         async with mq.consumer("orders", group="g") as inbox:
-            got = []
+            got: list[int] = []
             async with asyncio.timeout(10):
                 while len(got) < 70:
                     task = asyncio.create_task(inbox.get())
@@ -40,10 +39,10 @@ async def test_a_cancelled_get_loses_no_message(aerobee_broker):
             assert got == list(range(70))
 
 
-async def test_a_cancelled_close_can_be_done_again(aerobee_broker):
+async def test_a_cancelled_close_can_be_done_again(aerobee_broker: EmbeddedBroker) -> None:
     release = asyncio.Event()
 
-    async def handle(_):
+    async def handle(_: Message) -> None:
         await release.wait()
 
     async with aerobee_broker.connect() as mq:
@@ -63,14 +62,16 @@ async def test_a_cancelled_close_can_be_done_again(aerobee_broker):
             pass
 
 
-async def test_a_message_that_could_not_be_handed_back_comes_again(aerobee_broker, monkeypatch):
+async def test_a_message_that_could_not_be_handed_back_comes_again(
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handling, "LOCAL_RETRY_SECONDS", 0.05)
     seen = []
 
-    async def fails(*_, **__):
+    async def fails(*_: object, **__: object) -> None:
         raise ConnectFailed("the broker is away")
 
-    async def handle(message):
+    async def handle(message: Message) -> None:
         seen.append(message.reconsume_times)
         if len(seen) < 3:
             raise RuntimeError("handled badly")
@@ -86,7 +87,9 @@ async def test_a_message_that_could_not_be_handed_back_comes_again(aerobee_broke
         assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
 
 
-async def test_an_orderly_queue_is_not_given_away_under_a_message(aerobee_broker):
+async def test_an_orderly_queue_is_not_given_away_under_a_message(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     """Else the next owner begins with the message that the last one still works on."""
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=2)
@@ -109,7 +112,7 @@ async def test_an_orderly_queue_is_not_given_away_under_a_message(aerobee_broker
                 await until(lambda: len(first.queues) == len(second.queues) == 1)
 
 
-async def test_orderly_retries_end_among_the_dead_letters(aerobee_broker):
+async def test_orderly_retries_end_among_the_dead_letters(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"poison", order_key="a")
         await mq.send("orders", b"next", order_key="a")
@@ -126,7 +129,9 @@ async def test_orderly_retries_end_among_the_dead_letters(aerobee_broker):
             assert [row.body async for row in mq.find("%DLQ%g")] == [b"poison"]
 
 
-async def test_a_missed_renewal_of_locks_does_not_deliver_again_what_is_finished(aerobee_broker):
+async def test_a_missed_renewal_of_locks_does_not_deliver_again_what_is_finished(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect(timeout=0.5) as mq:
         await fill(mq, "orders", 3, order_key="a")
         async with mq.consumer("orders", group="g", orderly=True) as inbox:
@@ -135,15 +140,17 @@ async def test_a_missed_renewal_of_locks_does_not_deliver_again_what_is_finished
                     message = await inbox.get()
                     assert int(message.body) == number
                     await message.ack()
-            connection = mq._core.remoting.known(aerobee_broker.address)
-            connection._transport.pause_reading()
+            transport = transport_to(mq, aerobee_broker.address)
+            transport.pause_reading()
             await inbox._member.assignment._renew_locks()  # nobody answers; the lock is still good
-            connection._transport.resume_reading()
+            transport.resume_reading()
             async with asyncio.timeout(10):
                 assert int((await inbox.get()).body) == 2
 
 
-async def test_a_queue_that_is_slow_to_take_is_taken_once(aerobee_broker):
+async def test_a_queue_that_is_slow_to_take_is_taken_once(
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=2)
         inbox = mq.consumer("orders", group="g")
@@ -151,7 +158,7 @@ async def test_a_queue_that_is_slow_to_take_is_taken_once(aerobee_broker):
         load = assignment._offsets.load
         calls = []
 
-        async def troubled(queue):
+        async def troubled(queue: MessageQueue) -> int | None:
             if queue.topic == "orders":
                 calls.append(queue)
                 if queue.queue_id == 0 and len(calls) < 4:
@@ -160,7 +167,7 @@ async def test_a_queue_that_is_slow_to_take_is_taken_once(aerobee_broker):
                     await asyncio.sleep(0.2)
             return await load(queue)
 
-        assignment._offsets.load = troubled
+        monkeypatch.setattr(assignment._offsets, "load", troubled)
         async with inbox:
             assignment.request()
             await until(lambda: len(inbox.queues) == 2)
@@ -172,21 +179,19 @@ async def test_a_queue_that_is_slow_to_take_is_taken_once(aerobee_broker):
 
 
 @pytest.mark.parametrize("options", [{}, {"sql": "a > 1"}])
-async def test_a_consumer_starts_with_the_brokers_that_are_there(aerobee_broker, options):
+async def test_a_consumer_starts_with_the_brokers_that_are_there(
+    aerobee_broker: EmbeddedBroker, options: dict[str, Any]
+) -> None:
     async with aerobee_broker.connect(timeout=1) as mq:
         await mq.admin.create_topic("orders", queues=1)
         await register_dead_broker(mq, aerobee_broker.namesrv, "orders")
-        await until(lambda: named(mq, "orders", 2))
+        await until(lambda: has_queues(mq, "orders", 2))
         await mq.send("orders", b"x", properties={"a": "2"}, timeout=5)
         async with mq.consumer("orders", group="g", **options) as inbox, asyncio.timeout(8):
             assert (await inbox.get()).body == b"x"
 
 
-async def named(mq, topic, count):
-    return len(await mq.queues(topic)) == count
-
-
-async def register_dead_broker(mq, namesrv, topic):
+async def register_dead_broker(mq: Client, namesrv: str, topic: str) -> None:
     """A broker that died without a word: the name server still names it, before the living."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -210,8 +215,8 @@ async def register_dead_broker(mq, namesrv, topic):
 
 @pytest.mark.parametrize("kind", ["unreadable", "unwritable"])
 async def test_a_broadcast_reader_is_told_of_an_offsets_file_it_cannot_use(
-    aerobee_broker, tmp_path, kind
-):
+    aerobee_broker: EmbeddedBroker, tmp_path: Path, kind: str
+) -> None:
     (tmp_path / "file").write_text("x")
     path = tmp_path if kind == "unreadable" else tmp_path / "file" / "below" / "offsets.json"
     options = ConsumerOptions(state_path=path)
@@ -223,11 +228,13 @@ async def test_a_broadcast_reader_is_told_of_an_offsets_file_it_cannot_use(
         assert await mq.admin.members("g") == []
 
 
-async def test_orderly_broadcast_readers_each_get_every_message(aerobee_broker, tmp_path):
+async def test_orderly_broadcast_readers_each_get_every_message(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("news", queues=2)
         paths = [ConsumerOptions(state_path=tmp_path / f"{name}.json") for name in "ab"]
-        shared = {"group": "readers", "broadcast": True, "orderly": True}
+        shared: dict[str, Any] = {"group": "readers", "broadcast": True, "orderly": True}
         async with (
             one.consumer("news", options=paths[0], **shared) as first,
             two.consumer("news", options=paths[1], **shared) as second,
@@ -242,7 +249,7 @@ async def test_orderly_broadcast_readers_each_get_every_message(aerobee_broker, 
                         await message.ack()
 
 
-async def test_commits_to_a_dead_broker_do_not_queue_up(aerobee_broker):
+async def test_commits_to_a_dead_broker_do_not_queue_up(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         [queue, *_] = await mq.queues("orders")
@@ -254,7 +261,9 @@ async def test_commits_to_a_dead_broker_do_not_queue_up(aerobee_broker):
                 await offsets.save({queue: number}, confirm=False)
 
 
-async def test_a_client_closes_though_its_consumer_fails_to(aerobee_broker, tmp_path):
+async def test_a_client_closes_though_its_consumer_fails_to(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     options = ConsumerOptions(state_path=tmp_path / "offsets.json")
     mq = await aerobee_broker.connect()
     await mq.send("news", b"x")
@@ -270,7 +279,7 @@ async def test_a_client_closes_though_its_consumer_fails_to(aerobee_broker, tmp_
     assert not mq._session.is_open
 
 
-async def test_a_broker_that_is_gone_for_good_is_forgotten(aerobee_broker):
+async def test_a_broker_that_is_gone_for_good_is_forgotten(aerobee_broker: EmbeddedBroker) -> None:
     second = EmbeddedBroker(
         brokerName="second",
         namesrvAddr=aerobee_broker.namesrv,
@@ -280,30 +289,28 @@ async def test_a_broker_that_is_gone_for_good_is_forgotten(aerobee_broker):
     await second.start()
     address = second.address
     async with aerobee_broker.connect() as mq:
-        await until(lambda: known_brokers(mq, 2))
+        await until(lambda: knows_brokers(mq, 2))
         await mq.admin.create_topic("orders", queues=1)
-        await until(lambda: named(mq, "orders", 2))
+        await until(lambda: has_queues(mq, "orders", 2))
         for _ in range(4):
             await mq.send("orders", b"x")
         async with mq.consumer("orders", group="g") as inbox:
             await until(lambda: len(inbox.queues) == 2)
             assert address in mq._core.routes.broker_addresses
             await second.stop()
-            await until(lambda: named(mq, "orders", 1))
+            await until(lambda: has_queues(mq, "orders", 1))
             await mq._core.routes.refresh_all()
             assert mq._core.routes.broker_addresses == {aerobee_broker.address}
             inbox._member.request_rebalance()
             await until(lambda: len(inbox.queues) == 1)
 
 
-async def known_brokers(mq, count):
-    return len(await mq.admin.brokers()) == count
-
-
-async def test_a_handler_that_meets_a_cancelled_task_fails_alone(aerobee_broker):
+async def test_a_handler_that_meets_a_cancelled_task_fails_alone(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     seen = []
 
-    async def handle(message):
+    async def handle(message: Message) -> None:
         seen.append((message.body, message.reconsume_times))
         if len(seen) == 1:
             stopped = asyncio.get_running_loop().create_future()
@@ -324,10 +331,12 @@ async def test_a_handler_that_meets_a_cancelled_task_fails_alone(aerobee_broker)
                 await running
 
 
-async def test_a_seek_while_closing_does_not_keep_it_from_ending(aerobee_broker):
+async def test_a_seek_while_closing_does_not_keep_it_from_ending(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     closing = asyncio.Event()
 
-    async def handle(message):
+    async def handle(message: Message) -> None:
         await closing.wait()
         inbox.seek(message.queue, 0)
 
@@ -346,7 +355,9 @@ async def test_a_seek_while_closing_does_not_keep_it_from_ending(aerobee_broker)
 
 
 @pytest.mark.parametrize("key", ["a\u3000b", "a\u00a0b", "a\u2003b", "a\x85b", "a\rb"])
-async def test_a_key_with_a_blank_of_another_script_is_one_key(aerobee_broker, key):
+async def test_a_key_with_a_blank_of_another_script_is_one_key(
+    aerobee_broker: EmbeddedBroker, key: str
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x", key=[key, "second"])
         [found] = [message async for message in mq.find("orders", key=key)]
@@ -354,8 +365,8 @@ async def test_a_key_with_a_blank_of_another_script_is_one_key(aerobee_broker, k
 
 
 async def test_one_message_that_is_never_finished_does_not_let_the_memory_grow(
-    aerobee_broker, monkeypatch
-):
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pull_loop, "SPAN_MAX", 100, raising=False)
     monkeypatch.setattr(pull_loop, "SPAN_SECONDS", 0.02, raising=False)
     options = ConsumerOptions(pull_count=10)

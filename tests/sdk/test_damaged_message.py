@@ -2,23 +2,28 @@
 
 import asyncio
 import logging
+from pathlib import Path
+
+import pytest
 
 from aerobee import ConsumerOptions
 from aerobee.testing import EmbeddedBroker
 
 
-async def test_a_damaged_message_is_left_out_and_said_and_the_others_come(tmp_path, caplog):
+async def test_a_damaged_message_is_left_out_and_said_and_the_others_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with EmbeddedBroker(tmp_path) as broker, broker.connect() as mq:
         for number in range(40):
             await mq.send("orders", b"number %02d." % number, order_key="one queue")
-        [log] = (path for path in tmp_path.rglob("commitlog/*") if path.is_file())
+        log = tmp_path / "store/commitlog" / ("0" * 20)
         data = log.read_bytes()
         with log.open("r+b") as file:
             file.seek(data.index(b"number 17."))
             file.write(b"numbur")
         options = ConsumerOptions(commit_interval=0.1)
         async with mq.consumer("orders", group="g", options=options) as inbox:
-            got = []
+            got: list[bytes] = []
             async with asyncio.timeout(30):
                 while len(got) < 39:
                     message = await inbox.get()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.testing import EmbeddedBroker
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTS = {
     "batching.py": "20000 messages stored",
@@ -42,19 +44,21 @@ async def run(*command: str, url: str) -> str:
     return output.decode()
 
 
-def test_every_example_is_run_here():
+def test_every_example_is_run_here() -> None:
     found = {path.name for path in EXAMPLES.glob("*.py")}
     elsewhere = {"lake_without_spark.py"}  # tests/docs/test_lake_without_spark.py: needs more
     assert found == {*PRINTS, "test_my_application.py", *elsewhere}
 
 
 @pytest.mark.parametrize("name", PRINTS)
-async def test_example(aerobee_broker, name):
+async def test_example(aerobee_broker: EmbeddedBroker, name: str) -> None:
     output = await run(sys.executable, str(EXAMPLES / name), url=aerobee_broker.url)
     assert PRINTS[name] in output
 
 
-async def test_the_order_application_is_not_disturbed_by_what_other_examples_left(aerobee_broker):
+async def test_the_order_application_is_not_disturbed_by_what_other_examples_left(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
     for name in ("request_reply.py", "reminders.py", "transactions.py"):
         await run(sys.executable, str(EXAMPLES / name), url=url)
@@ -63,7 +67,7 @@ async def test_the_order_application_is_not_disturbed_by_what_other_examples_lef
     assert "malformed" not in output
 
 
-async def test_the_example_of_a_test_passes(aerobee_broker):
+async def test_the_example_of_a_test_passes(aerobee_broker: EmbeddedBroker) -> None:
     path = str(EXAMPLES / "test_my_application.py")
     words = (sys.executable, "-m", "pytest", "-q", path, "-p", "no:cacheprovider")
     assert "1 passed" in await run(*words, url=aerobee_broker.url)

@@ -3,19 +3,24 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
+from sdk.reading import stored
 from waiting import until
 
-from aerobee import ConsumerOptions, Misuse, Reject
+from aerobee import Client, ConsumerOptions, Message, Misuse, Reject
+from aerobee.testing import EmbeddedBroker
 
 
-async def dead_letters(mq, group):
-    return [message async for message in mq.find(f"%DLQ%{group}")]
+async def dead_letters(mq: Client, group: str) -> list[Message]:
+    return await stored(mq, f"%DLQ%{group}")
 
 
-async def test_an_orderly_group_keeps_the_retries_that_it_was_created_with(aerobee_broker):
+async def test_an_orderly_group_keeps_the_retries_that_it_was_created_with(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_group("g", max_retries=2)
         await mq.send("orders", b"poison", order_key="a")
@@ -33,8 +38,8 @@ async def test_an_orderly_group_keeps_the_retries_that_it_was_created_with(aerob
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_rejected_message_is_a_dead_letter_at_once_with_its_reason(
-    aerobee_broker, caplog, orderly
-):
+    aerobee_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, orderly: bool
+) -> None:
     async with aerobee_broker.connect() as mq:
         for body in (b"bad", b"good"):
             await mq.send("orders", body, key="k", order_key="a")
@@ -51,14 +56,16 @@ async def test_a_rejected_message_is_a_dead_letter_at_once_with_its_reason(
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_handler_rejects_by_an_exception(aerobee_broker, plain):
+async def test_a_handler_rejects_by_an_exception(
+    aerobee_broker: EmbeddedBroker, plain: bool
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"bad")
 
-        def refuse(message):
+        def refuse(message: Message) -> None:
             raise Reject("not an order")
 
-        async def refuse_in_the_loop(message):
+        async def refuse_in_the_loop(message: Message) -> None:
             refuse(message)
 
         async with mq.consumer("orders", group="g") as inbox:
@@ -71,16 +78,18 @@ async def test_a_handler_rejects_by_an_exception(aerobee_broker, plain):
         assert letter.failure == "not an order"
 
 
-async def has_letters(mq, group):
+async def has_letters(mq: Client, group: str) -> bool:
     return f"%DLQ%{group}" in await mq.admin.topics(system=True)
 
 
-async def test_the_last_exception_is_told_with_the_dead_letter(aerobee_broker, caplog):
+async def test_the_last_exception_is_told_with_the_dead_letter(
+    aerobee_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"poison")
         failures = []
 
-        async def fail(message):
+        async def fail(message: Message) -> None:
             failures.append(message.failure)
             raise ValueError(f"attempt {len(failures)}")
 
@@ -100,12 +109,14 @@ async def test_the_last_exception_is_told_with_the_dead_letter(aerobee_broker, c
 
 @pytest.mark.parametrize("orderly", [False, True])
 @pytest.mark.parametrize("backoff", [[0.1, 0.6], lambda retry: 0.1 if retry == 1 else 0.6])
-async def test_a_declared_backoff_is_kept(aerobee_broker, orderly, backoff):
+async def test_a_declared_backoff_is_kept(
+    aerobee_broker: EmbeddedBroker, orderly: bool, backoff: Sequence[float] | Callable[[int], float]
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
         times = []
 
-        async def fail_thrice(message):
+        async def fail_thrice(message: Message) -> None:
             times.append(time.monotonic())
             if len(times) < 4:
                 raise ValueError("not yet")
@@ -121,12 +132,14 @@ async def test_a_declared_backoff_is_kept(aerobee_broker, orderly, backoff):
         assert waits[1] > 0.5 and waits[2] > 0.5
 
 
-async def test_a_handler_that_takes_too_long_is_stopped_and_its_message_retried(aerobee_broker):
+async def test_a_handler_that_takes_too_long_is_stopped_and_its_message_retried(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
-        ends = []
+        ends: list[str | None] = []
 
-        async def slow_at_first(message):
+        async def slow_at_first(message: Message) -> None:
             try:
                 await asyncio.sleep(0 if message.reconsume_times else 60)
             except asyncio.CancelledError:
@@ -143,13 +156,13 @@ async def test_a_handler_that_takes_too_long_is_stopped_and_its_message_retried(
         assert ends == ["stopped", "TimeoutError: the handler took longer than 0.2 s"]
 
 
-async def test_several_messages_are_taken_at_once(aerobee_broker):
+async def test_several_messages_are_taken_at_once(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         async with mq.consumer("orders", group="g") as inbox:
             assert await inbox.get_batch(10, timeout=0.1) == []
             for number in range(25):
                 await mq.send("orders", b"%d" % number)
-            found = []
+            found: list[Message] = []
             async with asyncio.timeout(10):
                 while len(found) < 25:
                     batch = await inbox.get_batch(10)

@@ -1,21 +1,22 @@
 """A broker process that is killed and started again under a producer and a consumer."""
 
 import asyncio
+from pathlib import Path
 
 from peers.aerobee_broker import AerobeeBroker
-from waiting import until
+from waiting import grown, until
 
-from aerobee import AerobeeError, ConsumerOptions, connect
+from aerobee import AerobeeError, Client, ConsumerOptions, Message, connect
 
 
-async def test_every_receipt_is_kept_and_both_go_on_by_themselves(tmp_path):
+async def test_every_receipt_is_kept_and_both_go_on_by_themselves(tmp_path: Path) -> None:
     broker = AerobeeBroker(tmp_path, metricsExporterType="DISABLE")
     await asyncio.to_thread(broker.start)
     received: set[int] = set()
     stored: set[int] = set()
     stop = asyncio.Event()
 
-    async def send(mq):
+    async def send(mq: Client) -> None:
         number = 0
         while not stop.is_set():
             try:
@@ -27,7 +28,7 @@ async def test_every_receipt_is_kept_and_both_go_on_by_themselves(tmp_path):
             number += 1
             await asyncio.sleep(0.001)
 
-    async def receive(message):
+    async def receive(message: Message) -> None:
         received.add(int(message.body))
 
     try:
@@ -39,8 +40,7 @@ async def test_every_receipt_is_kept_and_both_go_on_by_themselves(tmp_path):
                 await until(lambda: len(received) > 100, 20)
                 for _ in range(2):
                     await asyncio.to_thread(broker.kill_and_start)
-                    before = len(stored)
-                    await until(lambda before=before: len(stored) > before + 100, 30)
+                    await grown(lambda: stored, 100, 30)
                 stop.set()
                 await sender
                 await until(lambda: stored <= received, 40)

@@ -3,18 +3,23 @@
 import asyncio
 import importlib.util
 import sys
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from peers.aerobee_broker import AerobeeBroker
-from waiting import until
+from waiting import grown, until
 
 EXAMPLE = Path(__file__).parents[2] / "examples/order_app.py"
 
 
 @pytest.fixture
-def order_app():
+def order_app() -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("order_app", EXAMPLE)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["order_app"] = module
     spec.loader.exec_module(module)
@@ -23,7 +28,7 @@ def order_app():
 
 
 @pytest.fixture
-async def broker(tmp_path):
+async def broker(tmp_path: Path) -> AsyncIterator[AerobeeBroker]:
     settings = {"transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
     running = AerobeeBroker(tmp_path / "broker", **settings)
     await asyncio.to_thread(running.start)
@@ -31,20 +36,21 @@ async def broker(tmp_path):
     await asyncio.to_thread(running.kill)
 
 
-def repeated(app):
+def repeated(app: Any) -> set[object]:
     return {place for place, count in app.deliveries.items() if count > 1}
 
 
 @pytest.mark.timeout(180)
-async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(order_app, broker, tmp_path):
+async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(
+    order_app: ModuleType, broker: AerobeeBroker, tmp_path: Path
+) -> None:
     app = order_app.OrderApp(f"mq://{broker.namesrv}", tmp_path)
     running = asyncio.create_task(app.run())
 
-    async def more_orders(count):
+    async def more_orders(count: int) -> None:
         """Work goes on, and at both ends."""
         for table in ("placed", "billed"):
-            goal = len(app.ids(table)) + count
-            await until(lambda table=table, goal=goal: len(app.ids(table)) >= goal, 40)
+            await grown(partial(app.ids, table), count, 40)
 
     try:
         await until(lambda: app.events, 30)

@@ -2,12 +2,16 @@
 
 import asyncio
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sdk.reading import stored, transport_to
 from waiting import until
 
 from aerobee import (
     AerobeeError,
+    Client,
     Closed,
     Misuse,
     Overloaded,
@@ -23,15 +27,14 @@ from aerobee.protocol.wire.command import Command
 from aerobee.testing import EmbeddedBroker
 
 
-async def bodies(broker, topic):
+async def bodies(broker: EmbeddedBroker, topic: str) -> list[bytes]:
     async with broker.connect() as mq:
-        return [message.body async for message in mq.find(topic)]
+        return [message.body for message in await stored(mq, topic)]
 
 
-def deafen(mq, broker):
+def deafen(mq: Client, broker: EmbeddedBroker) -> None:
     """Requests reach the broker, its answers do not reach the client."""
-    connection = mq._core.remoting.known(broker.address)
-    connection._transport.pause_reading()
+    transport_to(mq, broker.address).pause_reading()
 
 
 @pytest.mark.parametrize(
@@ -45,8 +48,8 @@ def deafen(mq, broker):
     ],
 )
 async def test_one_message_that_cannot_be_sent_does_not_lose_its_neighbours(
-    aerobee_broker, options, text
-):
+    aerobee_broker: EmbeddedBroker, options: dict[str, Any], text: str
+) -> None:
     async with aerobee_broker.connect() as mq:
         with pytest.raises(Misuse, match=text):
             await mq.send("orders", b"single", **options)
@@ -62,8 +65,8 @@ async def test_one_message_that_cannot_be_sent_does_not_lose_its_neighbours(
 
 
 async def test_a_buffered_failure_is_told_though_someone_stopped_waiting_for_the_receipt(
-    aerobee_broker,
-):
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         deafen(mq, aerobee_broker)
@@ -77,14 +80,14 @@ async def test_a_buffered_failure_is_told_though_someone_stopped_waiting_for_the
 
 
 async def test_an_answer_of_a_name_server_that_cannot_be_read_loses_nothing_in_silence(
-    aerobee_broker, monkeypatch
-):
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with aerobee_broker.connect() as mq, asyncio.timeout(5):
         orders = mq.producer("orders", linger=0.0)
         await (await orders.send(b"first")).receipt()
         garbage = Command(0, body=b'{"queueDatas": [{"nonsense": 1}]}')
 
-        async def answer(_):
+        async def answer(_: Command) -> Command:
             return garbage
 
         monkeypatch.setattr(mq._core.routes, "name_request", answer)
@@ -98,7 +101,9 @@ async def test_an_answer_of_a_name_server_that_cannot_be_read_loses_nothing_in_s
         assert orders.buffered == 0
 
 
-async def test_a_send_that_waited_for_space_is_refused_once_the_block_is_left(aerobee_broker):
+async def test_a_send_that_waited_for_space_is_refused_once_the_block_is_left(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         async with mq.producer("orders", linger=5, buffer_bytes=1000) as orders:
             await orders.send(b"x" * 1000)
@@ -110,7 +115,9 @@ async def test_a_send_that_waited_for_space_is_refused_once_the_block_is_left(ae
         assert orders.buffered == 0
 
 
-async def test_closing_the_client_under_a_send_leaves_its_outcome_unknown(aerobee_broker):
+async def test_closing_the_client_under_a_send_leaves_its_outcome_unknown(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         deafen(mq, aerobee_broker)
@@ -122,7 +129,9 @@ async def test_closing_the_client_under_a_send_leaves_its_outcome_unknown(aerobe
     assert b"second" in await bodies(aerobee_broker, "orders")
 
 
-async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(aerobee_broker):
+async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         address = aerobee_broker.address
@@ -138,11 +147,11 @@ async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(aer
         assert len(done) == 2
 
 
-async def test_a_connection_in_the_making_is_closed_with_the_client():
+async def test_a_connection_in_the_making_is_closed_with_the_client() -> None:
     ended = asyncio.Event()
 
     class Silent(asyncio.Protocol):
-        def eof_received(self):
+        def eof_received(self) -> None:
             ended.set()
 
     server = await asyncio.get_running_loop().create_server(Silent, "127.0.0.1", 0)
@@ -163,17 +172,19 @@ async def test_a_connection_in_the_making_is_closed_with_the_client():
             await opening
 
 
-async def test_entering_transactions_can_be_cancelled_and_tried_again(aerobee_broker):
+async def test_entering_transactions_can_be_cancelled_and_tried_again(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
-        connection = mq._core.remoting.known(aerobee_broker.address)
-        connection._transport.pause_reading()
+        transport = transport_to(mq, aerobee_broker.address)
+        transport.pause_reading()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await mq.transactions(
                     "orders", group="p", check=lambda _: Verdict.COMMIT
                 ).__aenter__()
-        connection._transport.resume_reading()
+        transport.resume_reading()
         async with (
             mq.transactions("orders", group="p", check=lambda _: Verdict.COMMIT) as again,
             again.begin(b"second"),
@@ -182,7 +193,9 @@ async def test_entering_transactions_can_be_cancelled_and_tried_again(aerobee_br
         assert mq._core.presence._producers == {}
 
 
-async def test_a_broker_that_is_its_own_name_server_tells_how_it_flushes(aerobee_broker):
+async def test_a_broker_that_is_its_own_name_server_tells_how_it_flushes(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with (
         connect(f"mq://{aerobee_broker.address}") as direct,
         aerobee_broker.connect() as named,
@@ -191,7 +204,9 @@ async def test_a_broker_that_is_its_own_name_server_tells_how_it_flushes(aerobee
         assert receipts[0].durability is receipts[1].durability
 
 
-async def test_an_embedded_broker_that_cannot_start_leaves_nothing_behind(tmp_path, monkeypatch):
+async def test_an_embedded_broker_that_cannot_start_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for settings in ({"noSuchSetting": 1}, {"bindAddress": "192.0.2.1"}):
         with pytest.raises(Exception):  # noqa: B017
@@ -199,12 +214,12 @@ async def test_an_embedded_broker_that_cannot_start_leaves_nothing_behind(tmp_pa
     await until(lambda: list(tmp_path.iterdir()) == [])
 
 
-async def test_what_was_written_leaves_before_the_client_is_closed():
+async def test_what_was_written_leaves_before_the_client_is_closed() -> None:
     """A program may end right after closing: what then waits in a buffer is lost."""
     received = 0
     ended = asyncio.Event()
 
-    async def slow(reader, writer):
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal received
         while piece := await reader.read(1 << 18):
             received += len(piece)
@@ -213,7 +228,7 @@ async def test_what_was_written_leaves_before_the_client_is_closed():
         await writer.wait_closed()
         ended.set()
 
-    async def send(address):
+    async def send(address: str) -> None:
         async with connect(f"mq://{address}") as mq:
             for _ in range(24):
                 await mq._core.remoting.oneway(address, Command(10, body=b"x" * (1 << 20)))
@@ -227,14 +242,14 @@ async def test_what_was_written_leaves_before_the_client_is_closed():
     assert received > 24 << 20
 
 
-async def test_closing_does_not_wait_for_ever_for_a_broker_that_reads_nothing():
+async def test_closing_does_not_wait_for_ever_for_a_broker_that_reads_nothing() -> None:
     class Deaf(asyncio.Protocol):
-        def connection_made(self, transport):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
             transport.pause_reading()
-            self.transport = transport
             transports.append(transport)
 
-    transports = []
+    transports: list[asyncio.Transport] = []
     server = await asyncio.get_running_loop().create_server(Deaf, "127.0.0.1", 0)
     async with server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -246,7 +261,9 @@ async def test_closing_does_not_wait_for_ever_for_a_broker_that_reads_nothing():
             transport.abort()
 
 
-async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(aerobee_broker):
+async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         connection = await mq._core.remoting.connection(aerobee_broker.namesrv)
         with pytest.raises(UnicodeEncodeError):
@@ -254,7 +271,9 @@ async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(aerobee_b
         assert connection.conversation.in_flight == 0
 
 
-async def test_a_failure_that_a_receipt_has_told_is_not_told_again(aerobee_broker):
+async def test_a_failure_that_a_receipt_has_told_is_not_told_again(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with (
         aerobee_broker.connect(timeout=0.3) as mq,
         mq.producer("orders", linger=0.001) as orders,
@@ -268,7 +287,9 @@ async def test_a_failure_that_a_receipt_has_told_is_not_told_again(aerobee_broke
                 await delivery.receipt()
 
 
-async def test_a_failure_gives_back_the_body_as_it_was_given(aerobee_broker):
+async def test_a_failure_gives_back_the_body_as_it_was_given(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     large = b"compressible " * 1000
     async with aerobee_broker.connect(timeout=0.3) as mq:
         with pytest.raises(SendsFailed) as caught:
@@ -279,7 +300,9 @@ async def test_a_failure_gives_back_the_body_as_it_was_given(aerobee_broker):
     assert [body for body, _ in caught.value.failures] == [large]
 
 
-async def test_more_sends_at_once_than_a_timeout_can_carry_all_succeed(aerobee_broker):
+async def test_more_sends_at_once_than_a_timeout_can_carry_all_succeed(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         sends = (mq.send("orders", b"%d" % number, timeout=2) for number in range(20_000))
@@ -287,7 +310,9 @@ async def test_more_sends_at_once_than_a_timeout_can_carry_all_succeed(aerobee_b
         assert [row for row in found if not isinstance(row, Receipt)][:3] == []
 
 
-async def test_sends_that_never_get_their_turn_say_so_and_were_not_sent(aerobee_broker):
+async def test_sends_that_never_get_their_turn_say_so_and_were_not_sent(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         deafen(mq, aerobee_broker)
@@ -299,7 +324,9 @@ async def test_sends_that_never_get_their_turn_say_so_and_were_not_sent(aerobee_
         assert unsent.isdisjoint(await bodies(aerobee_broker, "orders"))
 
 
-async def test_a_send_that_stops_waiting_for_its_turn_passes_it_on(aerobee_broker):
+async def test_a_send_that_stops_waiting_for_its_turn_passes_it_on(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         tasks = [asyncio.create_task(mq.send("orders", b"x")) for _ in range(4000)]
@@ -313,11 +340,11 @@ async def test_a_send_that_stops_waiting_for_its_turn_passes_it_on(aerobee_broke
 
 
 async def test_a_caller_that_was_busy_until_its_request_is_written_gets_its_receipt(
-    aerobee_broker, monkeypatch
-):
+    aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reach = Sender._reach
 
-    async def reach_late(*arguments):
+    async def reach_late(*arguments: Any) -> Any:
         found = await reach(*arguments)
         time.sleep(0.4)  # noqa: ASYNC251  # as a program does that computes between its sends
         return found
@@ -328,7 +355,9 @@ async def test_a_caller_that_was_busy_until_its_request_is_written_gets_its_rece
         assert (await mq.send("orders", b"x", timeout=0.3)).queue_offset >= 0
 
 
-async def test_a_send_ends_in_time_while_no_broker_is_the_master(aerobee_broker):
+async def test_a_send_ends_in_time_while_no_broker_is_the_master(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         refusals = aerobee_broker.app.broker.store.refusals

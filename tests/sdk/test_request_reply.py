@@ -1,21 +1,24 @@
 """Request and reply: a consumer's answer goes to the client that asked."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from peers.java_client import JavaClient
 from waiting import until
 
-from aerobee import Misuse, RequestTimeout, connect
+from aerobee import Message, Misuse, RequestTimeout, connect
+from aerobee.testing import EmbeddedBroker
 
 
-async def answer(message):
+async def answer(message: Message) -> None:
     text = message.properties.get("style", "plain")
     assert await message.reply(b"re: " + message.body, properties={"style": text})
 
 
-async def test_a_request_gets_its_reply(aerobee_broker):
+async def test_a_request_gets_its_reply(aerobee_broker: EmbeddedBroker) -> None:
     async with (
         aerobee_broker.connect() as asker,
         aerobee_broker.connect() as answerer,
@@ -34,13 +37,15 @@ async def test_a_request_gets_its_reply(aerobee_broker):
         await running
 
 
-async def test_a_request_that_nobody_answers_ends_in_time(aerobee_broker):
+async def test_a_request_that_nobody_answers_ends_in_time(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         with pytest.raises(RequestTimeout, match="no reply"):
             await mq.request("questions", b"anybody?", timeout=0.5)
 
 
-async def test_a_reply_that_nobody_waits_for_is_told_to_the_answerer(aerobee_broker):
+async def test_a_reply_that_nobody_waits_for_is_told_to_the_answerer(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with (
         aerobee_broker.connect() as mq,
         mq.consumer("questions", group="oracle") as inbox,
@@ -52,7 +57,7 @@ async def test_a_reply_that_nobody_waits_for_is_told_to_the_answerer(aerobee_bro
         assert not await message.reply(b"too late")
 
 
-async def test_only_a_request_can_be_replied_to(aerobee_broker):
+async def test_only_a_request_can_be_replied_to(aerobee_broker: EmbeddedBroker) -> None:
     async with (
         aerobee_broker.connect() as mq,
         mq.consumer("orders", group="billing") as inbox,
@@ -62,7 +67,7 @@ async def test_only_a_request_can_be_replied_to(aerobee_broker):
             await (await inbox.get()).reply(b"?")
 
 
-async def test_a_request_is_answered_after_the_broker_was_killed(tmp_path):
+async def test_a_request_is_answered_after_the_broker_was_killed(tmp_path: Path) -> None:
     broker = AerobeeBroker(tmp_path, metricsExporterType="DISABLE")
     await asyncio.to_thread(broker.start)
     try:
@@ -83,14 +88,16 @@ async def test_a_request_is_answered_after_the_broker_was_killed(tmp_path):
 
 @pytest.mark.apache
 @pytest.mark.parametrize("version", ["4.9.8", "5.5.0"])
-async def test_java_asks_and_answers(aerobee_broker, tmp_path, version):
+async def test_java_asks_and_answers(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path, version: str
+) -> None:
     java = await asyncio.to_thread(JavaClient, version, tmp_path)
     namesrv = aerobee_broker.namesrv
     try:
         async with aerobee_broker.connect() as mq:
             for topic in ("to-java", "to-python"):
                 await mq.admin.create_topic(topic, queues=2)
-            options = {"group": "java", "topic": "to-java", "reply": True}
+            options: dict[str, Any] = {"group": "java", "topic": "to-java", "reply": True}
             await asyncio.to_thread(
                 lambda: java.call("consumer", namesrv=namesrv, name="answerer", **options)
             )

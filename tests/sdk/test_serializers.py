@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import pytest
 from waiting import until
@@ -11,6 +13,7 @@ from aerobee import (
     JSON,
     MSGPACK,
     ConsumerOptions,
+    Message,
     Misuse,
     Serializer,
     Verdict,
@@ -18,6 +21,7 @@ from aerobee import (
     json_of,
     msgpack_of,
 )
+from aerobee.testing import EmbeddedBroker
 
 
 @dataclass
@@ -29,33 +33,35 @@ class Order:
 class Model:
     """As a model of Pydantic's looks from outside."""
 
-    def __init__(self, number):
+    def __init__(self, number: int) -> None:
         self.number = number
 
-    def model_dump(self, mode):
+    def model_dump(self, mode: str) -> dict[str, int]:
         assert mode == "json"
         return {"number": self.number}
 
     @classmethod
-    def model_validate(cls, value):
+    def model_validate(cls, value: dict[str, int]) -> Self:
         return cls(value["number"])
 
     @classmethod
-    def model_validate_json(cls, body):
+    def model_validate_json(cls, body: bytes) -> Self:
         return cls.model_validate(json.loads(body))
 
 
 @pytest.mark.parametrize("serializer", [JSON, MSGPACK])
-async def test_values_go_everywhere_that_bodies_go(aerobee_broker, serializer):
+async def test_values_go_everywhere_that_bodies_go(
+    aerobee_broker: EmbeddedBroker, serializer: Serializer
+) -> None:
     async with connect(aerobee_broker.url, serializer=serializer) as mq:
         got = []
 
-        async def handle(message):
+        async def handle(message: Message) -> None:
             got.append(message.value)
             if "ask" in message.value:
                 await message.reply({"answer": message.value["ask"]})
 
-        async def check(message):
+        async def check(message: Message) -> Verdict:
             return Verdict.COMMIT if message.value == {"n": 4} else Verdict.ROLLBACK
 
         async with mq.consumer("orders", group="g") as inbox:
@@ -85,7 +91,9 @@ async def test_values_go_everywhere_that_bodies_go(aerobee_broker, serializer):
         (Serializer(str.encode, bytes.decode), "text"),
     ],
 )
-async def test_a_serializer_of_one_topic(aerobee_broker, serializer, value):
+async def test_a_serializer_of_one_topic(
+    aerobee_broker: EmbeddedBroker, serializer: Serializer, value: Any
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.producer("orders", serializer=serializer).send(value)
         options = ConsumerOptions(serializer=serializer)
@@ -94,14 +102,16 @@ async def test_a_serializer_of_one_topic(aerobee_broker, serializer, value):
 
 
 @pytest.mark.parametrize("of", [json_of, msgpack_of])
-def test_models_of_pydantics_kind_are_taken(of):
+def test_models_of_pydantics_kind_are_taken(of: Callable[[type], Serializer]) -> None:
     serializer = of(Model)
     assert serializer.loads(serializer.dumps(Model(7))).number == 7
 
 
 @pytest.mark.parametrize("of", [json_of, msgpack_of])
-@pytest.mark.parametrize("value", [3, {"number": 1}, Order("one", ["tea"])])
-async def test_a_value_that_its_consumers_could_not_read_is_not_sent(aerobee_broker, of, value):
+@pytest.mark.parametrize("value", [3, {"number": 1}, Order(cast(int, "one"), ["tea"])])
+async def test_a_value_that_its_consumers_could_not_read_is_not_sent(
+    aerobee_broker: EmbeddedBroker, of: Callable[[type], Serializer], value: Any
+) -> None:
     async with aerobee_broker.connect() as mq:
         producer = mq.producer("orders", serializer=of(Order))
         with pytest.raises(Misuse, match="refuses this body"):
@@ -113,7 +123,7 @@ async def test_a_value_that_its_consumers_could_not_read_is_not_sent(aerobee_bro
             assert await inbox.get(timeout=0.1) is None
 
 
-async def test_what_no_serializer_takes_is_misuse(aerobee_broker):
+async def test_what_no_serializer_takes_is_misuse(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         for body in ("text", 5, {"n": 1}, None):
             with pytest.raises(Misuse, match="a body is bytes"):

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,10 @@ import aerobee
 import aerobee.sync
 from aerobee import AerobeeError, Misuse, Verdict
 from aerobee.sync import connect
+from aerobee.testing import EmbeddedBroker
 
 
-async def test_the_whole_facade(aerobee_broker):
+async def test_the_whole_facade(aerobee_broker: EmbeddedBroker) -> None:
     await asyncio.to_thread(use_all, aerobee_broker.url)
 
 
@@ -59,7 +61,7 @@ def use_all(url: str) -> None:
             mq.send("orders", "text")
 
 
-def test_errors_come_through():
+def test_errors_come_through() -> None:
     with pytest.raises(AerobeeError, match="no connection"):
         connect("mq://127.0.0.1:1")
 
@@ -76,7 +78,7 @@ def test_errors_come_through():
         ("Consumer", set()),
     ],
 )
-def test_the_facade_has_every_call(name, only_async):
+def test_the_facade_has_every_call(name: str, only_async: set[str]) -> None:
     public = {call for call in dir(getattr(aerobee, name)) if not call.startswith("_")}
     facade = {call for call in dir(getattr(aerobee.sync, name)) if not call.startswith("_")}
     assert public - facade - only_async == set()
@@ -102,7 +104,7 @@ with connect("mq://localhost") as mq:
 """
 
 
-def test_the_facade_is_typed_like_the_client(tmp_path):
+def test_the_facade_is_typed_like_the_client(tmp_path: Path) -> None:
     """An error that is expected and does not come is one, by warn_unused_ignores."""
     program = tmp_path / "typed.py"
     program.write_text(TYPED)
@@ -113,14 +115,14 @@ def test_the_facade_is_typed_like_the_client(tmp_path):
     assert mypy.returncode == 0, mypy.stdout
 
 
-async def test_a_handler_runs_in_threads_and_blocks_there(aerobee_broker):
+async def test_a_handler_runs_in_threads_and_blocks_there(aerobee_broker: EmbeddedBroker) -> None:
     def work(url: str) -> list[bytes]:
         seen = []
         with connect(url) as mq:
             mq.send("orders", b"ask", tag="a")
             with mq.consumer("orders", group="g") as inbox:
 
-                def handle(message):
+                def handle(message: aerobee.sync.Message) -> None:
                     message.ack()
                     assert message.finished
                     seen.append(message.body)

@@ -4,14 +4,21 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sdk.reading import transport_to
 
 from aerobee import AerobeeError, Closed, ConsumerOptions, Unconfirmed
 from aerobee.sync import connect
+from aerobee.testing import EmbeddedBroker
 
 
-async def test_closing_twice_is_no_error_and_a_closed_client_says_so(aerobee_broker):
+async def test_closing_twice_is_no_error_and_a_closed_client_says_so(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     def use() -> None:
         with connect(aerobee_broker.url) as mq:
             mq.send("orders", b"x")
@@ -32,23 +39,26 @@ async def test_closing_twice_is_no_error_and_a_closed_client_says_so(aerobee_bro
     await asyncio.to_thread(use)
 
 
-async def test_a_call_in_another_thread_ends_when_the_client_is_closed(aerobee_broker):
+async def test_a_call_in_another_thread_ends_when_the_client_is_closed(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     errors: list[BaseException] = []
 
     def use() -> None:
         mq = connect(aerobee_broker.url)
         mq.send("orders", b"first")
-        connection = mq._made._core.remoting.known(aerobee_broker.address)
-        connection._transport.pause_reading()  # the answer never gets here
+        transport_to(mq._made, aerobee_broker.address).pause_reading()  # the answer never gets here
 
-        def call(work) -> None:
+        def call(work: Callable[[], object]) -> None:
             try:
                 work()
             except BaseException as error:
                 errors.append(error)
 
-        [queue, *_] = mq._made._core.routes.cached("orders").read_queues()
-        works = [
+        route = mq._made._core.routes.cached("orders")
+        assert route is not None
+        [queue, *_] = route.read_queues()
+        works: list[Callable[[], object]] = [
             lambda: mq.send("orders", b"second", timeout=30),
             lambda: mq.pull(queue, 0, wait=30),
         ]
@@ -66,7 +76,9 @@ async def test_a_call_in_another_thread_ends_when_the_client_is_closed(aerobee_b
     assert all(isinstance(error, AerobeeError) for error in errors)
 
 
-async def test_queues_are_looked_at_in_the_loop_that_changes_them(aerobee_broker):
+async def test_queues_are_looked_at_in_the_loop_that_changes_them(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     def use() -> None:
         with (
             connect(aerobee_broker.url) as mq,
@@ -75,8 +87,8 @@ async def test_queues_are_looked_at_in_the_loop_that_changes_them(aerobee_broker
             assignment = inbox._made._member.assignment
             looked: list[str] = []
 
-            class Watched(dict):
-                def __iter__(self):
+            class Watched(dict[Any, Any]):
+                def __iter__(self) -> Iterator[Any]:
                     looked.append(threading.current_thread().name)
                     return super().__iter__()
 
@@ -87,7 +99,7 @@ async def test_queues_are_looked_at_in_the_loop_that_changes_them(aerobee_broker
     await asyncio.to_thread(use)
 
 
-async def run_script(text: str, *arguments: str) -> subprocess.CompletedProcess:
+async def run_script(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(
         lambda: subprocess.run(
             [sys.executable, "-X", "dev", "-c", text, *arguments],
@@ -98,7 +110,9 @@ async def run_script(text: str, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-async def test_a_client_taken_along_by_a_fork_is_refused_not_hung(aerobee_broker):
+async def test_a_client_taken_along_by_a_fork_is_refused_not_hung(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     script = """
 import os, sys
 from aerobee import Closed
@@ -123,7 +137,7 @@ mq.close()
     assert done.returncode == 0, done.stderr
 
 
-async def test_a_program_that_forgets_to_close_ends(aerobee_broker):
+async def test_a_program_that_forgets_to_close_ends(aerobee_broker: EmbeddedBroker) -> None:
     script = """
 import sys
 from aerobee.sync import connect
@@ -140,7 +154,9 @@ producer.send(b"y")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
-async def test_a_client_whose_closing_fails_leaves_no_thread_behind(aerobee_broker, tmp_path):
+async def test_a_client_whose_closing_fails_leaves_no_thread_behind(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     path = tmp_path / "offsets.json"
     options = ConsumerOptions(commit_interval=1000, state_path=path)
 

@@ -1,26 +1,21 @@
 """Delays, deliver-at, recall and retention, with the broker's clock moved by the test."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
-import pytest
+from sdk.reading import nothing_comes, take
 
+from aerobee import Consumer, Message
 from aerobee.testing import EmbeddedBroker
 
 
-async def get(inbox, seconds=5.0):
-    async with asyncio.timeout(seconds):
-        message = await inbox.get()
-    await message.ack()
+async def get(inbox: Consumer) -> Message:
+    [message] = await take(inbox, 1)
     return message
 
 
-async def nothing_comes(inbox, seconds=0.2):
-    with pytest.raises(TimeoutError):
-        await get(inbox, seconds)
-
-
-async def test_a_delayed_message_comes_when_its_time_has_come(aerobee_broker):
+async def test_a_delayed_message_comes_when_its_time_has_come(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("reminders")
         async with mq.consumer("reminders", group="g") as inbox:
@@ -33,7 +28,7 @@ async def test_a_delayed_message_comes_when_its_time_has_come(aerobee_broker):
             assert (await get(inbox)).body == b"in two hours"
 
 
-async def test_delays_are_kept_in_the_order_of_their_times(aerobee_broker):
+async def test_delays_are_kept_in_the_order_of_their_times(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("reminders", queues=1)
         async with mq.consumer("reminders", group="g") as inbox:
@@ -44,7 +39,7 @@ async def test_delays_are_kept_in_the_order_of_their_times(aerobee_broker):
             assert found == [17, 42.5, 300, 3600, 86400]
 
 
-async def test_deliver_at_takes_a_datetime(aerobee_broker):
+async def test_deliver_at_takes_a_datetime(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("reminders")
         async with mq.consumer("reminders", group="g") as inbox:
@@ -56,7 +51,7 @@ async def test_deliver_at_takes_a_datetime(aerobee_broker):
             assert (await get(inbox)).body == b"tomorrow"
 
 
-async def test_a_delayed_message_can_be_recalled(aerobee_broker):
+async def test_a_delayed_message_can_be_recalled(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("reminders")
         async with mq.consumer("reminders", group="g") as inbox:
@@ -69,7 +64,7 @@ async def test_a_delayed_message_can_be_recalled(aerobee_broker):
             await nothing_comes(inbox)
 
 
-async def test_old_files_go_when_their_time_has_come():
+async def test_old_files_go_when_their_time_has_come() -> None:
     async with (
         EmbeddedBroker(fileReservedTime=2, mappedFileSizeCommitLog=1 << 20) as broker,
         broker.connect() as mq,

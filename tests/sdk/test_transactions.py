@@ -1,21 +1,25 @@
 """Transactions against a real broker in the test's process."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from aerobee import Message, Verdict
+from aerobee import Client, Half, Message, Verdict
+from aerobee.testing import EmbeddedBroker
 
 
 async def never(message: Message) -> Verdict:
     raise AssertionError(f"nobody should ask about {message}")
 
 
-async def bodies(mq, topic="orders"):
+async def bodies(mq: Client, topic: str = "orders") -> list[bytes]:
     return sorted([message.body async for message in mq.find(topic)])
 
 
-async def test_leaving_the_block_commits_and_rollback_rolls_back(aerobee_broker):
+async def test_leaving_the_block_commits_and_rollback_rolls_back(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"0 plain")
         async with mq.transactions("orders", group="pay", check=never) as transactions:
@@ -34,7 +38,9 @@ async def test_leaving_the_block_commits_and_rollback_rolls_back(aerobee_broker)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.COMMIT, Verdict.ROLLBACK])
-async def test_after_an_exception_the_check_decides_at_once(aerobee_broker, verdict):
+async def test_after_an_exception_the_check_decides_at_once(
+    aerobee_broker: EmbeddedBroker, verdict: Verdict
+) -> None:
     asked = []
 
     async def check(message: Message) -> Verdict:
@@ -59,7 +65,9 @@ async def test_after_an_exception_the_check_decides_at_once(aerobee_broker, verd
 
 
 @pytest.mark.parametrize("ending", ["the task is cancelled", "the check fails", "unknown"])
-async def test_what_is_not_known_is_left_to_the_brokers_check(aerobee_broker, ending):
+async def test_what_is_not_known_is_left_to_the_brokers_check(
+    aerobee_broker: EmbeddedBroker, ending: str
+) -> None:
     asked = []
 
     async def check(message: Message) -> Verdict:
@@ -74,7 +82,7 @@ async def test_what_is_not_known_is_left_to_the_brokers_check(aerobee_broker, en
     ):
         begun = asyncio.Event()
 
-        async def work():
+        async def work() -> None:
             async with transactions.begin(b"paid"):
                 begun.set()
                 if ending == "the task is cancelled":
@@ -93,19 +101,21 @@ async def test_what_is_not_known_is_left_to_the_brokers_check(aerobee_broker, en
                 await asyncio.sleep(0.05)
 
 
-async def test_a_listener_decides(aerobee_broker):
+async def test_a_listener_decides(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         async with mq.transactions("orders", group="pay", check=never) as transactions:
             await transactions.send(b"yes", lambda half: Verdict.COMMIT)
 
-            async def refuse(half):
+            async def refuse(half: Half) -> Verdict:
                 return Verdict.ROLLBACK
 
             await transactions.send(b"no", refuse)
         assert await bodies(mq) == [b"yes"]
 
 
-async def test_the_broker_asks_about_an_undecided_transaction(aerobee_broker):
+async def test_the_broker_asks_about_an_undecided_transaction(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     asked: list[bytes] = []
 
     async def check(message: Message) -> Verdict:
@@ -129,10 +139,15 @@ async def test_the_broker_asks_about_an_undecided_transaction(aerobee_broker):
         assert await bodies(mq) == [b"good"]
 
 
-async def test_a_verdict_that_is_forgotten_leaves_it_to_the_check(aerobee_broker):
+async def test_a_verdict_that_is_forgotten_leaves_it_to_the_check(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     asked = []
 
-    def check(message):
+    def forgotten(half: Half) -> Any:
+        return None
+
+    def check(message: Message) -> Any:
         asked.append(message.body)
         return Verdict.COMMIT if len(asked) > 1 else None
 
@@ -141,7 +156,7 @@ async def test_a_verdict_that_is_forgotten_leaves_it_to_the_check(aerobee_broker
         mq.transactions("orders", group="shop", check=check) as transactions,
         mq.consumer("orders", group="billing") as inbox,
     ):
-        await transactions.send(b"x", lambda half: None)
+        await transactions.send(b"x", forgotten)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await inbox.get()

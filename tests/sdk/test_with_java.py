@@ -1,17 +1,22 @@
 """The SDK beside Apache's Java client in one group, on an embedded broker."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from peers.java_client import JavaClient
+from sdk.reading import take
 from waiting import until
 
 from aerobee import ConsumerOptions
+from aerobee.testing import EmbeddedBroker
 
 pytestmark = pytest.mark.apache
 
 
-async def test_members_in_java_and_python_split_the_queues_alike(aerobee_broker, tmp_path):
+async def test_members_in_java_and_python_split_the_queues_alike(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     java = await asyncio.to_thread(JavaClient, "5.5.0", tmp_path)
     try:
         async with aerobee_broker.connect() as mq:
@@ -23,12 +28,7 @@ async def test_members_in_java_and_python_split_the_queues_alike(aerobee_broker,
                 await asyncio.sleep(2)  # the Java client lets go of its half
                 for number in range(40):
                     await mq.send("orders", b"%d" % number)
-                mine = []
-                async with asyncio.timeout(20):
-                    while len(mine) < 20:
-                        message = await inbox.get()
-                        await message.ack()
-                        mine.append(int(message.body))
+                mine = [int(message.body) for message in await take(inbox, 20, 20)]
                 theirs = await asyncio.to_thread(java.wait_messages, other, 20)
             assert sorted(mine + [int(row["body"]) for row in theirs]) == list(range(40))
     finally:
@@ -37,8 +37,8 @@ async def test_members_in_java_and_python_split_the_queues_alike(aerobee_broker,
 
 @pytest.mark.parametrize("version", ["4.9.8", "5.5.0"])
 async def test_an_orderly_group_ends_its_retries_as_one_in_java_does(
-    aerobee_broker, tmp_path, version
-):
+    aerobee_broker: EmbeddedBroker, tmp_path: Path, version: str
+) -> None:
     """Two orderly groups read one topic, with two retries each, and their handlers always fail."""
     java = await asyncio.to_thread(JavaClient, version, tmp_path)
     try:
@@ -57,6 +57,7 @@ async def test_an_orderly_group_ends_its_retries_as_one_in_java_does(
             async with mq.consumer("orders", group="ours", orderly=True, options=own) as inbox:
                 while len(found) < 6:
                     message = await inbox.get(30)
+                    assert message is not None
                     found.append((message.body, message.reconsume_times))
                     await message.retry()
             assert found == expected

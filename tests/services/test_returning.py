@@ -1,6 +1,7 @@
 """Members that are expected back after a clean stop, and the file that names them."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +10,11 @@ from aerobee.broker.store.files.real_disk import RealDisk
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> str:
     return str(tmp_path / "config" / "consumerMembers.json")
 
 
-def saved(path):
+def saved(path: str) -> Returning:
     members = {"billing": {"a": "PYTHON", "b": "JAVA"}, "shipping": {"a": "PYTHON"}}
     Returning(path).save(members)
     loaded = Returning(path)
@@ -21,7 +22,7 @@ def saved(path):
     return loaded
 
 
-def test_who_was_there_at_the_stop_is_expected_until_it_comes(path):
+def test_who_was_there_at_the_stop_is_expected_until_it_comes(path: str) -> None:
     returning = saved(path)
     assert set(returning.of("billing")) == {"a", "b"}
     for client_id in ("a", "b", "a"):
@@ -30,14 +31,14 @@ def test_who_was_there_at_the_stop_is_expected_until_it_comes(path):
     assert returning.give_up(sdk_only=False) == ["shipping"] and not returning
 
 
-def test_members_that_are_not_the_sdk_s_are_expected_for_longer(path):
+def test_members_that_are_not_the_sdk_s_are_expected_for_longer(path: str) -> None:
     returning = saved(path)
     assert returning.give_up(sdk_only=True) == ["billing", "shipping"]
     assert list(returning.of("billing")) == ["b"]
     assert returning.give_up(sdk_only=False) == ["billing"] and not returning
 
 
-def test_a_client_that_was_restarted_too_stands_for_one_that_is_expected(path):
+def test_a_client_that_was_restarted_too_stands_for_one_that_is_expected(path: str) -> None:
     ids = {"10.0.0.1@11#1": "JAVA", "10.0.0.2@12#1": "JAVA", "10.0.0.3@13": "PYTHON"}
     Returning(path).save({"billing": ids})
     returning = Returning(path)
@@ -50,7 +51,7 @@ def test_a_client_that_was_restarted_too_stands_for_one_that_is_expected(path):
     assert list(returning.of("billing")) == ["10.0.0.3@13"]  # an SDK comes back at once, or never
 
 
-def test_the_list_is_good_for_one_start(path):
+def test_the_list_is_good_for_one_start(path: str) -> None:
     saved(path)
     crashed = Returning(path)
     crashed.load()
@@ -58,7 +59,7 @@ def test_the_list_is_good_for_one_start(path):
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"groups": 5}', b'{"groups": {"g": ["a"]}}'])
-def test_a_file_that_cannot_be_used_expects_nobody(path, text):
+def test_a_file_that_cannot_be_used_expects_nobody(path: str, text: bytes) -> None:
     saved(path)
     RealDisk().write_small(path, text)
     returning = Returning(path)
@@ -66,11 +67,11 @@ def test_a_file_that_cannot_be_used_expects_nobody(path, text):
     assert not returning
 
 
-def test_a_disk_that_refuses_does_not_keep_the_broker_from_starting(path):
+def test_a_disk_that_refuses_does_not_keep_the_broker_from_starting(path: str) -> None:
     Returning(path).save({"billing": {"a": "PYTHON"}})
 
     class Refusing(RealDisk):
-        def read_small(self, path):
+        def read_small(self, path: str) -> bytes:
             raise OSError(errno.EIO, "Input/output error", path)
 
     returning = Returning(path, Refusing())

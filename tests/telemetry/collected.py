@@ -1,5 +1,7 @@
 """Spans and metrics of this process, in memory. OpenTelemetry allows one provider of each."""
 
+from typing import Any
+
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -18,3 +20,13 @@ metrics.set_meter_provider(MeterProvider(metric_readers=[READER]))
 def spans(name: str) -> list[ReadableSpan]:
     """Those that have ended."""
     return [span for span in EXPORTER.get_finished_spans() if span.name == name]
+
+
+def parent(span: ReadableSpan) -> int:
+    """The id of the span that it is part of."""
+    assert span.parent is not None
+    return span.parent.span_id
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})

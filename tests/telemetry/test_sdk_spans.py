@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+from collections.abc import Awaitable, Callable
 from importlib.metadata import entry_points
 
 import pytest
@@ -11,8 +12,9 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 from waiting import until
 
-from aerobee import AerobeeError, connect, sync
-from telemetry.collected import EXPORTER, READER, spans
+from aerobee import AerobeeError, Client, Message, connect, sync
+from aerobee.testing import EmbeddedBroker
+from telemetry.collected import EXPORTER, READER, attributes, parent, spans
 
 
 @pytest.fixture(autouse=True)
@@ -20,11 +22,17 @@ def nothing_collected() -> None:
     EXPORTER.clear()
 
 
-async def handle(mq, topic, group, count, handler) -> None:
+async def handle(
+    mq: Client,
+    topic: str,
+    group: str,
+    count: int,
+    handler: Callable[[Message, int], Awaitable[None]],
+) -> None:
     """Run the handler until it was called so often."""
     calls = []
 
-    async def counted(message) -> None:
+    async def counted(message: Message) -> None:
         calls.append(message)
         await handler(message, len(calls))
 
@@ -35,12 +43,14 @@ async def handle(mq, topic, group, count, handler) -> None:
         await running
 
 
-async def test_one_trace_from_the_sender_to_the_handler_and_on(aerobee_broker):
+async def test_one_trace_from_the_sender_to_the_handler_and_on(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with connect(aerobee_broker.url, telemetry=True) as mq:
         with trace.get_tracer("app").start_as_current_span("order") as order:
             receipt = await mq.send("orders", b"12345", tag="paid", key=["a", "b"], order_key="o")
 
-        async def bill(message, _) -> None:
+        async def bill(message: Message, _: int) -> None:
             await mq.send("bills", b"x")
 
         await handle(mq, "orders", "billing", 1, bill)
@@ -50,14 +60,14 @@ async def test_one_trace_from_the_sender_to_the_handler_and_on(aerobee_broker):
         spans("process orders"),
         spans("send bills"),
     )
-    assert sent.parent.span_id == order.get_span_context().span_id
-    assert process.parent.span_id == sent.context.span_id
-    assert bill_sent.parent.span_id == process.context.span_id
+    assert parent(sent) == order.get_span_context().span_id
+    assert parent(process) == sent.context.span_id
+    assert parent(bill_sent) == process.context.span_id
     assert {span.context.trace_id for span in (sent, process, bill_sent)} == {
         order.get_span_context().trace_id
     }
     assert (sent.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
-    assert dict(sent.attributes) == {
+    assert attributes(sent) == {
         "messaging.system": "rocketmq",
         "messaging.rocketmq.namespace": "",
         "messaging.operation.name": "send",
@@ -71,19 +81,21 @@ async def test_one_trace_from_the_sender_to_the_handler_and_on(aerobee_broker):
         "messaging.rocketmq.message.keys": ("a", "b"),
         "messaging.rocketmq.message.group": "o",
     }
-    assert process.attributes["messaging.consumer.group.name"] == "billing"
-    assert process.attributes["messaging.rocketmq.consumption_model"] == "clustering"
+    assert attributes(process)["messaging.consumer.group.name"] == "billing"
+    assert attributes(process)["messaging.rocketmq.consumption_model"] == "clustering"
     [receive] = spans("receive orders")
     assert receive.kind is SpanKind.CLIENT
     assert [link.context.span_id for link in receive.links] == [sent.context.span_id]
 
 
-async def test_the_trace_goes_on_through_a_timer_and_a_retry(aerobee_broker):
+async def test_the_trace_goes_on_through_a_timer_and_a_retry(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with connect(aerobee_broker.url, telemetry=True) as mq:
         await mq.send("orders", b"1", delay=3600)
         await aerobee_broker.advance(hours=2)
 
-        async def fail_once(message, call) -> None:
+        async def fail_once(message: Message, call: int) -> None:
             if call == 1:
                 asyncio.get_running_loop().call_later(
                     0.2, lambda: asyncio.ensure_future(aerobee_broker.advance(minutes=1))
@@ -92,12 +104,14 @@ async def test_the_trace_goes_on_through_a_timer_and_a_retry(aerobee_broker):
 
         await handle(mq, "orders", "billing", 2, fail_once)
     [sent], [first, second] = spans("send orders"), spans("process orders")
-    assert {first.parent.span_id, second.parent.span_id} == {sent.context.span_id}
-    assert first.attributes["error.type"] == "ValueError" and not first.status.is_ok
+    assert {parent(first), parent(second)} == {sent.context.span_id}
+    assert attributes(first)["error.type"] == "ValueError" and not first.status.is_ok
     assert second.status.is_ok or second.status.is_unset
 
 
-async def test_a_batch_is_one_span_with_a_link_to_each_message(aerobee_broker):
+async def test_a_batch_is_one_span_with_a_link_to_each_message(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with connect(aerobee_broker.url, telemetry=True) as mq:
         tracer = trace.get_tracer("app")
         made = []
@@ -107,7 +121,7 @@ async def test_a_batch_is_one_span_with_a_link_to_each_message(aerobee_broker):
                     made.append(span.get_span_context().span_id)
                     await producer.send(b"%d" % number)
         [sent] = spans("send orders")
-        assert sent.attributes["messaging.batch.message_count"] == 3
+        assert attributes(sent)["messaging.batch.message_count"] == 3
         assert [link.context.span_id for link in sent.links] == made
         seen = [message async for message in mq.find("orders")]
         assert [
@@ -116,26 +130,30 @@ async def test_a_batch_is_one_span_with_a_link_to_each_message(aerobee_broker):
         ] == [True] * 3
 
 
-async def test_a_failed_send_says_so(aerobee_broker):
+async def test_a_failed_send_says_so(aerobee_broker: EmbeddedBroker) -> None:
     async with connect(aerobee_broker.url, telemetry=True) as mq:
         await mq.send("orders", b"1")
         await aerobee_broker.stop()
         with pytest.raises(AerobeeError):
             await mq.send("orders", b"2", timeout=1)
     [_, failed] = spans("send orders")
-    assert failed.attributes["error.type"] and not failed.status.is_ok
+    assert attributes(failed)["error.type"] and not failed.status.is_ok
 
 
-async def test_client_metrics_have_the_names_of_the_conventions(aerobee_broker):
+async def test_client_metrics_have_the_names_of_the_conventions(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with connect(aerobee_broker.url, telemetry=True) as mq:
         await mq.send("counted", b"1")
 
-        async def nothing(message, _) -> None: ...
+        async def nothing(message: Message, _: int) -> None: ...
 
         await handle(mq, "counted", "counters", 1, nothing)
+    collected = READER.get_metrics_data()
+    assert collected is not None
     found = {
-        metric.name: [dict(point.attributes) for point in metric.data.data_points]
-        for resource in READER.get_metrics_data().resource_metrics
+        metric.name: [dict(point.attributes or {}) for point in metric.data.data_points]
+        for resource in collected.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
     }
@@ -149,13 +167,14 @@ async def test_client_metrics_have_the_names_of_the_conventions(aerobee_broker):
         assert any(row["messaging.destination.name"] == "counted" for row in rows)
 
 
-async def test_the_blocking_client_and_by_hand(aerobee_broker):
+async def test_the_blocking_client_and_by_hand(aerobee_broker: EmbeddedBroker) -> None:
     def work() -> None:
         with sync.connect(aerobee_broker.url, telemetry=True) as mq:
             with trace.get_tracer("app").start_as_current_span("order"):
                 mq.send("orders", b"1")
             with mq.consumer("orders", group="billing") as inbox:
                 message = inbox.get(10)
+                assert message is not None
                 with inbox.processing(message):
                     mq.send("bills", b"2")
                 message.ack()
@@ -164,12 +183,12 @@ async def test_the_blocking_client_and_by_hand(aerobee_broker):
     [order], [sent], [process], [bill] = (
         spans(name) for name in ("order", "send orders", "process orders", "send bills")
     )
-    assert sent.parent.span_id == order.context.span_id
-    assert process.parent.span_id == sent.context.span_id
-    assert bill.parent.span_id == process.context.span_id
+    assert parent(sent) == order.context.span_id
+    assert parent(process) == sent.context.span_id
+    assert parent(bill) == process.context.span_id
 
 
-async def test_without_telemetry_nothing_of_it_is_there(aerobee_broker):
+async def test_without_telemetry_nothing_of_it_is_there(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         with trace.get_tracer("app").start_as_current_span("order"):
             receipt = await mq.send("orders", b"1")
@@ -181,7 +200,9 @@ async def test_without_telemetry_nothing_of_it_is_there(aerobee_broker):
     assert [span.name for span in EXPORTER.get_finished_spans()] == ["order"]
 
 
-async def test_what_instruments_programs_turns_it_on_for_all_clients(aerobee_broker):
+async def test_what_instruments_programs_turns_it_on_for_all_clients(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     [found] = [
         point
         for point in entry_points(group="opentelemetry_instrumentor")
@@ -203,7 +224,7 @@ async def test_what_instruments_programs_turns_it_on_for_all_clients(aerobee_bro
     assert len(spans("send orders")) == 1
 
 
-def test_an_absent_extra_says_its_name_and_nobody_else_imports_it():
+def test_an_absent_extra_says_its_name_and_nobody_else_imports_it() -> None:
     code = """
         import sys
         import aerobee, aerobee.sync

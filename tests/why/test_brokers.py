@@ -1,18 +1,20 @@
 """`why` of a cluster: several brokers, one that does not answer, a slave."""
 
 import asyncio
+from pathlib import Path
 
 from ha.pairs import in_step, log_bytes, running_master, running_slave
 from peers.in_process import Client
-from sdk.test_cluster import on_both, pair
+from sdk.two_brokers import on_both, pair
 from waiting import until
 
-from aerobee import Verdict, connect
+from aerobee import Message, Verdict, connect
 from aerobee.protocol.wire.message_facts import EXPLAIN_MESSAGE, decode
 from aerobee.testing import EmbeddedBroker
+from why.told import told
 
 
-async def test_the_broker_that_has_it_tells_and_one_that_is_away_makes_not_found_unknown():
+async def test_the_broker_that_has_it_tells_and_one_that_is_away_makes_not_found_unknown() -> None:
     async with EmbeddedBroker(brokerName="first") as first:
         second = await pair(first)
         try:
@@ -27,20 +29,20 @@ async def test_the_broker_that_has_it_tells_and_one_that_is_away_makes_not_found
                 for broker, receipt in by_broker.items():
                     answer = await mq.why(receipt.message_id)
                     assert answer.life[0].facts["broker"] == broker
-                    assert answer.of("g").verdict == "consumed", answer.as_dict()
+                    assert told(answer, "g").verdict == "consumed", answer.as_dict()
                 await second.stop()
                 answer = await mq.why(by_broker["first"].message_id)
-                assert answer.of("g").verdict == "consumed"
+                assert told(answer, "g").verdict == "consumed"
                 answer = await mq.why(by_broker["second"].message_id)
                 assert answer.groups[0].verdict in ("unknown", "not_found")
-                told = answer.groups[0].facts  # it may have taken leave of the name service by now
-                assert (answer.groups[0].verdict == "unknown") == ("unreached" in told)
+                facts = answer.groups[0].facts  # it may have taken leave of the name service by now
+                assert (answer.groups[0].verdict == "unknown") == ("unreached" in facts)
         finally:
             await second.stop()
 
 
-async def test_a_slave_tells_what_it_has_and_changes_nothing(tmp_path):
-    async def check(message) -> Verdict:
+async def test_a_slave_tells_what_it_has_and_changes_nothing(tmp_path: Path) -> None:
+    async def check(message: Message) -> Verdict:
         return Verdict.UNKNOWN
 
     async with (

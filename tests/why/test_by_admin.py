@@ -6,12 +6,16 @@
 import pytest
 from waiting import until
 
+from aerobee import Client, Message, Receipt, Verdict
 from aerobee.client.why import by_admin
 from aerobee.client.why.judge import judge
 from aerobee.client.why.story import story_of
+from aerobee.testing import EmbeddedBroker
 
 
-async def verdict(mq, broker, message_id, group, topic=None) -> str:
+async def verdict(
+    mq: Client, broker: EmbeddedBroker, message_id: str, group: str, topic: str | None = None
+) -> str:
     """By the admin requests alone."""
     name = broker.app.broker.settings.broker_name
     facts = await by_admin.facts(mq._core, name, broker.address, message_id, topic, group)
@@ -20,11 +24,13 @@ async def verdict(mq, broker, message_id, group, topic=None) -> str:
 
 
 @pytest.mark.parametrize("topic", [None, "orders"])
-async def test_consumed_sent_offline_filtered_and_what_is_not_known(aerobee_broker, topic):
+async def test_consumed_sent_offline_filtered_and_what_is_not_known(
+    aerobee_broker: EmbeddedBroker, topic: str | None
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
 
-        async def becomes(receipt, wanted, group="g") -> None:
+        async def becomes(receipt: Receipt, wanted: str, group: str = "g") -> None:
             async def is_so() -> bool:
                 found = await verdict(mq, aerobee_broker, receipt.message_id, group, topic)
                 return found == wanted
@@ -51,8 +57,8 @@ async def test_consumed_sent_offline_filtered_and_what_is_not_known(aerobee_brok
         assert missing == "not_found"
 
 
-async def test_retries_dead_letters_and_halves(aerobee_broker):
-    async def never(message):
+async def test_retries_dead_letters_and_halves(aerobee_broker: EmbeddedBroker) -> None:
+    async def never(message: Message) -> Verdict:
         raise AssertionError(message)
 
     async with aerobee_broker.connect() as mq:

@@ -16,16 +16,20 @@ from peers.java_client import JavaClient
 from peers.under_test import SETTINGS
 
 from aerobee import Why, sync
+from why.told import told
 
 pytestmark = pytest.mark.apache
 
 VERSION = "5.5.0"
 LEVELS = {"messageDelayLevel": "1s 5m 5m 5m 5m 5m 5m 5m 5m 5m 5m 5m 5m 5m 20m 30m 1h 2h"}
 Broker = AerobeeBroker | ApacheBroker
+Expect = Callable[..., Why]
 
 
 @pytest.fixture(scope="module", params=["aerobee", VERSION])
-def broker(request: pytest.FixtureRequest, tmp_path_factory) -> Iterator[Broker]:
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("broker")
     settings = SETTINGS | LEVELS | {"transactionCheckInterval": "600000"}
     make = (
@@ -38,7 +42,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory) -> Iterator[Broker]
 
 
 @pytest.fixture(scope="module")
-def java(broker: Broker, tmp_path_factory) -> Iterator[JavaClient]:
+def java(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
     with JavaClient(VERSION, Path(tmp_path_factory.mktemp("java"))) as java:
         yield java
 
@@ -50,7 +54,7 @@ def mq(broker: Broker) -> Iterator[sync.Client]:
 
 
 @pytest.fixture
-def expect(broker: Broker, mq: sync.Client) -> Callable[..., Why]:
+def expect(broker: Broker, mq: sync.Client) -> Expect:
     """Wait for the verdict; `apache`: what Apache's broker can tell of it."""
 
     def wait(message_id: str, group: str, wanted: str, apache: str | None = None) -> Why:
@@ -68,7 +72,9 @@ def expect(broker: Broker, mq: sync.Client) -> Callable[..., Why]:
     return wait
 
 
-def test_consumed_filtered_and_offline(broker, java, mq, expect) -> None:
+def test_consumed_filtered_and_offline(
+    broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
+) -> None:
     mq.admin.create_topic("tags", queues=1)
     producer = java.producer(broker.namesrv, "p-tags")
     consumer = java.consumer(broker.namesrv, "c-tags", "g-tags", "tags", tags="a")
@@ -85,7 +91,9 @@ def test_consumed_filtered_and_offline(broker, java, mq, expect) -> None:
     expect(late["id"], "nobody", "no_group")
 
 
-def test_sql_behind_and_sent(broker, java, mq, expect) -> None:
+def test_sql_behind_and_sent(
+    broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
+) -> None:
     mq.admin.create_topic("sql", queues=1)
     producer = java.producer(broker.namesrv, "p-sql")
     consumer = java.consumer(broker.namesrv, "c-sql", "g-sql", "sql", sql="price > 3")
@@ -97,24 +105,26 @@ def test_sql_behind_and_sent(broker, java, mq, expect) -> None:
     java.stop(consumer)
     answer = expect(cheap["id"], "g-sql", "filtered", apache="consumed")
     if isinstance(broker, AerobeeBroker):
-        assert "price > 3 is false (price = 1)" in answer.of("g-sql").text
+        assert "price > 3 is false (price = 1)" in told(answer, "g-sql").text
     mq.admin.create_topic("slow", queues=1)
     slow = {"pause": 20_000, "threads": 1, "pull": 1}
     java.consumer(broker.namesrv, "c-slow", "g-slow", "slow", **slow)
     (first,) = java.send(producer, "slow", 1)
     answer = expect(first["id"], "g-slow", "sent")
     if isinstance(broker, AerobeeBroker):
-        assert answer.of("g-slow").facts["client_online"] is True
+        assert told(answer, "g-slow").facts["client_online"] is True
     java.stop(producer)
 
 
-def test_retries_and_dead_letters(broker, java, mq, expect) -> None:
+def test_retries_and_dead_letters(
+    broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
+) -> None:
     producer = java.producer(broker.namesrv, "p-bad")
     java.send(producer, "bad", 1, tags="ready")
     java.consumer(broker.namesrv, "c-bad", "g-bad", "bad", tags="bad", fails=-1)
     (poison,) = java.send(producer, "bad", 1, tags="bad")
     answer = expect(poison["id"], "g-bad", "in_retry")
-    facts = answer.of("g-bad").facts
+    facts = told(answer, "g-bad").facts
     assert facts["attempt"] == 1 and 290_000 < facts["due_at"] - facts["given_back_at"] < 310_000
     java.consumer(broker.namesrv, "c-dead", "g-dead", "bad", tags="bad", fails=-1, maxTimes=0)
     answer = expect(poison["id"], "g-dead", "dead")
@@ -122,7 +132,9 @@ def test_retries_and_dead_letters(broker, java, mq, expect) -> None:
     java.stop(producer, "c-bad", "c-dead")
 
 
-def test_timers_and_recalls(broker, java, mq, expect) -> None:
+def test_timers_and_recalls(
+    broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
+) -> None:
     producer = java.producer(broker.namesrv, "p-late")
     java.send(producer, "late", 1)
     (level,) = java.send(producer, "late", 1, delay=2)
@@ -134,7 +146,9 @@ def test_timers_and_recalls(broker, java, mq, expect) -> None:
     java.stop(producer)
 
 
-def test_transactions_and_broadcasting(broker, java, mq, expect) -> None:
+def test_transactions_and_broadcasting(
+    broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
+) -> None:
     java.send(java.producer(broker.namesrv, "p-deal"), "deal", 1)
     producer = java.producer(broker.namesrv, "t-deal", transactions=True)
 
@@ -150,7 +164,9 @@ def test_transactions_and_broadcasting(broker, java, mq, expect) -> None:
     java.stop("p-deal", producer, "c-all")
 
 
-def test_a_group_that_is_paused_or_was_moved(broker, java, mq, expect) -> None:
+def test_a_group_that_is_paused_or_was_moved(
+    broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
+) -> None:
     mq.admin.create_topic("moved", queues=1)
     producer = java.producer(broker.namesrv, "p-moved")
     consumer = java.consumer(broker.namesrv, "c-moved", "g-moved", "moved")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from access.guarded import Asker, guarded_broker, make_topics, send_fields
@@ -13,10 +14,13 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.services.why import history as kept
 from aerobee.broker.services.why.history import History
 from aerobee.broker.services.why.samples import PAIRS_MAX, passed_between, thinned
+from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.message_facts import EXPLAIN_MESSAGE, decode
+from aerobee.testing import EmbeddedBroker
+from why.told import told
 
 
-async def test_what_was_seen_before_sigkill_is_told_after_it(tmp_path):
+async def test_what_was_seen_before_sigkill_is_told_after_it(tmp_path: Path) -> None:
     with AerobeeBroker(tmp_path, flushConsumerOffsetInterval="200") as broker:
         url = f"mq://{broker.namesrv}"
         async with connect(url) as mq:
@@ -29,8 +33,8 @@ async def test_what_was_seen_before_sigkill_is_told_after_it(tmp_path):
             await mq.admin.reset("audit", "orders", "last")
 
             async def both() -> bool:
-                one = (await mq.why(small.message_id)).of("audit").verdict
-                two = (await mq.why(skipped.message_id)).of("audit").verdict
+                one = told(await mq.why(small.message_id), "audit").verdict
+                two = told(await mq.why(skipped.message_id), "audit").verdict
                 return (one, two) == ("filtered", "skipped_by_reset")
 
             await until(both, 20)
@@ -45,13 +49,15 @@ async def test_what_was_seen_before_sigkill_is_told_after_it(tmp_path):
         await asyncio.to_thread(broker.kill_and_start)
         async with connect(url, wait=20) as mq:
             answer = await mq.why(small.message_id)
-            assert answer.of("audit").verdict == "filtered", answer.as_dict()
-            assert answer.of("audit").facts["expression"] == "big"
+            assert told(answer, "audit").verdict == "filtered", answer.as_dict()
+            assert told(answer, "audit").facts["expression"] == "big"
             answer = await mq.why(skipped.message_id)
-            assert answer.of("audit").verdict == "skipped_by_reset", answer.as_dict()
+            assert told(answer, "audit").verdict == "skipped_by_reset", answer.as_dict()
 
 
-async def test_who_may_read_a_topic_may_ask_about_its_messages_and_no_others(tmp_path):
+async def test_who_may_read_a_topic_may_ask_about_its_messages_and_no_others(
+    tmp_path: Path,
+) -> None:
     async with guarded_broker(tmp_path) as app, Asker.connected(app.broker_port) as asker:
         await make_topics(app, "t", "other")
         ids = {}
@@ -60,7 +66,7 @@ async def test_who_may_read_a_topic_may_ask_about_its_messages_and_no_others(tmp
             fields = send_fields(topic, i=f"UNIQ_KEY\x01{ids[topic]}\x02")
             assert (await asker.ask("root", 310, fields, b"x")).code == 0
 
-        async def ask(user, **ext):
+        async def ask(user: str, **ext: str) -> Command:
             return await asker.ask(user, EXPLAIN_MESSAGE, ext)
 
         answer = await ask("reader", msgId=ids["t"], topic="t")
@@ -73,19 +79,21 @@ async def test_who_may_read_a_topic_may_ask_about_its_messages_and_no_others(tmp
         assert [copy.topic for copy in found.copies] == ["other"]
 
 
-def test_samples_stay_few_and_still_tell_when_an_offset_was_passed():
+def test_samples_stay_few_and_still_tell_when_an_offset_was_passed() -> None:
     samples: list[int] = []
     for tick in range(10_000):
         samples = thinned([*samples, tick * 5000, tick * 10])
     assert len(samples) == 2 * PAIRS_MAX
     assert samples[:2] == [0, 0] and samples[-2:] == [9999 * 5000, 99_990]
-    before, after = passed_between(samples, 99_985)
-    assert (before, after) == (9998 * 5000, 9999 * 5000)  # the newest to the second
-    before, after = passed_between(samples, 50_000)
-    assert before <= 5000 * 5000 <= after and passed_between(samples, 99_990) is None
+    assert passed_between(samples, 99_985) == (9998 * 5000, 9999 * 5000)  # the newest to the second
+    found = passed_between(samples, 50_000)
+    assert found is not None
+    before, after = found
+    assert before is not None and before <= 5000 * 5000 <= after
+    assert passed_between(samples, 99_990) is None
 
 
-def test_the_tables_are_bounded(tmp_path, monkeypatch):
+def test_the_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "ROWS_MAX", 100)
     history = History(str(tmp_path / "whyHistory.json"), Clock())
     for number in range(300):
@@ -105,7 +113,9 @@ def test_the_tables_are_bounded(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "wrong", ['{"groups": 3}', '{"removed": {"x": {}}}', '{"resets": {"a": 1}}']
 )
-def test_a_file_that_somebody_edited_is_read_as_far_as_it_can_be(tmp_path, wrong):
+def test_a_file_that_somebody_edited_is_read_as_far_as_it_can_be(
+    tmp_path: Path, wrong: str
+) -> None:
     path = tmp_path / "whyHistory.json"
     path.write_text(wrong)
     history = History(str(path), Clock())
@@ -113,7 +123,9 @@ def test_a_file_that_somebody_edited_is_read_as_far_as_it_can_be(tmp_path, wrong
     assert history.removed_at(5) is None and history.resets("a", 0) == []
 
 
-async def test_a_new_topic_of_the_same_name_begins_with_no_history(aerobee_broker):
+async def test_a_new_topic_of_the_same_name_begins_with_no_history(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
         await mq.send("orders", b"1")
@@ -127,10 +139,10 @@ async def test_a_new_topic_of_the_same_name_begins_with_no_history(aerobee_broke
         async with mq.consumer("orders", group="late", start="first") as inbox:
             await (await anext(aiter(inbox))).ack()
         answer = await mq.why(receipt.message_id)
-        assert answer.of("late").verdict == "consumed", answer.as_dict()
+        assert told(answer, "late").verdict == "consumed", answer.as_dict()
 
 
-def test_what_is_past_the_end_of_a_shorter_log_is_forgotten(tmp_path):
+def test_what_is_past_the_end_of_a_shorter_log_is_forgotten(tmp_path: Path) -> None:
     history = History(str(tmp_path / "whyHistory.json"), Clock())
     history.began("t@g", 0, 10)
     history.reset("t@g", 0, 5, 10, "x")

@@ -1,6 +1,7 @@
 """A million messages in 300 topics: the answer still comes at once."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ LIMIT_S = 0.050
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_a_million_messages_and_300_topics_are_searched_within_50_ms(tmp_path):
+async def test_a_million_messages_and_300_topics_are_searched_within_50_ms(tmp_path: Path) -> None:
     """By the least of many: a busy machine makes one slow, which says nothing about the work."""
     settings = {"mappedFileSizeCommitLog": 256 << 20, "mappedFileSizeConsumeQueue": 6_000_000}
     settings |= {"maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}

@@ -2,29 +2,35 @@
 
 import os
 import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import until
 
-from aerobee import ConsumerOptions, Misuse, Verdict, Why, WhyVerdict
+from aerobee import Client, ConsumerOptions, Message, Misuse, Receipt, Verdict, Why, WhyVerdict
 from aerobee.broker.store.files.real_disk import RealFile
 from aerobee.testing import EmbeddedBroker
+from why.told import told
 
 
-async def verdict(mq, message_id, group=None, topic=None) -> str:
+async def verdict(
+    mq: Client, message_id: str, group: str | None = None, topic: str | None = None
+) -> str:
     answer = await mq.why(message_id, topic, group)
     found = answer.of(group or "*") or answer.groups[0]
     assert found.text and isinstance(found.facts, dict)
     return found.verdict.value
 
 
-async def becomes(mq, message_id, group, wanted) -> Why:
+async def becomes(mq: Client, message_id: str, group: str, wanted: str) -> Why:
     """Wait until the group's verdict is this one."""
     last = []
 
     async def is_so() -> bool:
         last.append(await mq.why(message_id, group=group))
-        return last[-1].of(group).verdict.value == wanted
+        return told(last[-1], group).verdict.value == wanted
 
     try:
         await until(is_so, 20)
@@ -33,7 +39,7 @@ async def becomes(mq, message_id, group, wanted) -> Why:
     return last[-1]
 
 
-async def read_all(mq, topic, group, count, **options) -> list[bytes]:
+async def read_all(mq: Client, topic: str, group: str, count: int, **options: Any) -> list[bytes]:
     """Take so many messages of a group, and leave."""
     bodies = []
     async with mq.consumer(topic, group=group, **options) as inbox:
@@ -45,7 +51,7 @@ async def read_all(mq, topic, group, count, **options) -> list[bytes]:
     return bodies
 
 
-async def test_what_nobody_has_is_not_found(aerobee_broker):
+async def test_what_nobody_has_is_not_found(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"1")
         answer = await mq.why("7F00000100002A9F0000000000099999")
@@ -53,7 +59,7 @@ async def test_what_nobody_has_is_not_found(aerobee_broker):
         assert not answer.is_found and answer.life == ()
 
 
-async def test_without_a_reader_there_is_no_group(aerobee_broker):
+async def test_without_a_reader_there_is_no_group(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         receipt = await mq.send("orders", b"1")
         assert await verdict(mq, receipt.message_id) == "no_group"
@@ -63,19 +69,21 @@ async def test_without_a_reader_there_is_no_group(aerobee_broker):
         assert (event["queue"], event["offset"]) == (receipt.queue.queue_id, receipt.queue_offset)
 
 
-async def test_what_was_read_and_acknowledged_is_consumed(aerobee_broker):
+async def test_what_was_read_and_acknowledged_is_consumed(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         receipt = await mq.send("orders", b"1")
         assert await read_all(mq, "orders", "billing", 1) == [b"1"]
         await becomes(mq, receipt.message_id, "billing", "consumed")
         await aerobee_broker.advance(seconds=6)  # commits are noted every 5 s
-        facts = (await mq.why(receipt.message_id)).of("billing").facts
+        facts = told(await mq.why(receipt.message_id), "billing").facts
         assert facts["passed_before"] is not None and facts["matches"] is True
         found = await mq.message(receipt.message_id, topic="orders")
         assert await verdict(mq, found.offset_message_id, "billing") == "consumed"
 
 
-async def test_what_a_member_has_in_hand_is_sent_and_what_is_behind_it_behind(aerobee_broker):
+async def test_what_a_member_has_in_hand_is_sent_and_what_is_behind_it_behind(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     options = ConsumerOptions(pull_count=1, prefetch_count=1)
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
@@ -84,24 +92,26 @@ async def test_what_a_member_has_in_hand_is_sent_and_what_is_behind_it_behind(ae
         async with mq.consumer("orders", group="billing", options=options) as inbox:
             message = await anext(aiter(inbox))
             answer = await becomes(mq, first.message_id, "billing", "sent")
-            assert answer.of("billing").facts["client"] == mq.client_id
+            assert told(answer, "billing").facts["client"] == mq.client_id
             del second
             answer = await becomes(mq, third.message_id, "billing", "behind")
-            assert answer.of("billing").facts["behind"] == 2
+            assert told(answer, "billing").facts["behind"] == 2
             await message.ack()
 
 
-async def test_a_group_that_has_left_is_offline(aerobee_broker):
+async def test_a_group_that_has_left_is_offline(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"1")
         await read_all(mq, "orders", "billing", 1)
         receipt = await mq.send("orders", b"2")
         answer = await becomes(mq, receipt.message_id, "billing", "offline")
-        assert answer.of("billing").facts["left_at"] is not None
-        assert answer.of("billing").facts["left_by"] == mq.client_id
+        assert told(answer, "billing").facts["left_at"] is not None
+        assert told(answer, "billing").facts["left_by"] == mq.client_id
 
 
-async def test_what_tags_leave_out_is_filtered_and_stays_so_when_the_tags_change(aerobee_broker):
+async def test_what_tags_leave_out_is_filtered_and_stays_so_when_the_tags_change(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
         async with mq.consumer("orders", group="audit", tags="big") as inbox:
@@ -111,7 +121,7 @@ async def test_what_tags_leave_out_is_filtered_and_stays_so_when_the_tags_change
             assert message.body == b"2"
             await message.ack()
         before = await becomes(mq, small.message_id, "audit", "filtered")
-        assert "small" in before.of("audit").text and "big" in before.of("audit").text
+        assert "small" in told(before, "audit").text and "big" in told(before, "audit").text
         # Now the group wants it, but it has passed it.
         async with mq.consumer("orders", group="audit", tags="small") as inbox:
             later = await mq.send("orders", b"3", tag="small")
@@ -120,11 +130,13 @@ async def test_what_tags_leave_out_is_filtered_and_stays_so_when_the_tags_change
             await message.ack()
         await becomes(mq, later.message_id, "audit", "consumed")
         after = await mq.why(small.message_id, group="audit")
-        assert after.of("audit").verdict is WhyVerdict.FILTERED
-        assert after.of("audit").facts["expression"] == "big"
+        assert told(after, "audit").verdict is WhyVerdict.FILTERED
+        assert told(after, "audit").facts["expression"] == "big"
 
 
-async def test_what_sql_leaves_out_is_filtered_by_the_term_that_says_so(aerobee_broker):
+async def test_what_sql_leaves_out_is_filtered_by_the_term_that_says_so(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
         sql = "region = 'eu' AND amount > 100"
@@ -133,10 +145,10 @@ async def test_what_sql_leaves_out_is_filtered_by_the_term_that_says_so(aerobee_
             await mq.send("orders", b"2", properties={"region": "eu", "amount": "200"})
             await (await anext(aiter(inbox))).ack()
         answer = await becomes(mq, small.message_id, "audit", "filtered")
-        assert "amount > 100 is false (amount = 20)" in answer.of("audit").text
+        assert "amount > 100 is false (amount = 20)" in told(answer, "audit").text
 
 
-async def test_members_that_differ_are_a_conflict(aerobee_broker):
+async def test_members_that_differ_are_a_conflict(aerobee_broker: EmbeddedBroker) -> None:
     async with (
         aerobee_broker.connect() as one,
         aerobee_broker.connect() as two,
@@ -145,10 +157,12 @@ async def test_members_that_differ_are_a_conflict(aerobee_broker):
     ):
         receipt = await one.send("orders", b"1", tag="b")
         answer = await becomes(one, receipt.message_id, "audit", "conflict")
-        assert len(answer.of("audit").facts["subscriptions"]) == 2
+        assert len(told(answer, "audit").facts["subscriptions"]) == 2
 
 
-async def test_a_group_that_is_paused_and_one_that_is_forbidden(aerobee_broker):
+async def test_a_group_that_is_paused_and_one_that_is_forbidden(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"1")
         await read_all(mq, "orders", "billing", 1)
@@ -158,10 +172,12 @@ async def test_a_group_that_is_paused_and_one_that_is_forbidden(aerobee_broker):
         await mq.admin.create_group("billing")
         await mq.admin.update_topic("orders", readable=False)
         answer = await becomes(mq, receipt.message_id, "billing", "forbidden")
-        assert "perm" in answer.of("billing").text
+        assert "perm" in told(answer, "billing").text
 
 
-async def test_a_reset_over_it_skips_and_one_back_makes_it_readable_again(aerobee_broker):
+async def test_a_reset_over_it_skips_and_one_back_makes_it_readable_again(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
         await mq.send("orders", b"1")
@@ -169,15 +185,17 @@ async def test_a_reset_over_it_skips_and_one_back_makes_it_readable_again(aerobe
         receipt = await mq.send("orders", b"2")
         await mq.admin.reset("billing", "orders", "last")
         answer = await becomes(mq, receipt.message_id, "billing", "skipped_by_reset")
-        assert (answer.of("billing").facts["was"], answer.of("billing").facts["to"]) == (1, 2)
-        assert answer.of("billing").facts["by"].startswith("127.0.0.1:")
+        assert (told(answer, "billing").facts["was"], told(answer, "billing").facts["to"]) == (1, 2)
+        assert told(answer, "billing").facts["by"].startswith("127.0.0.1:")
         await mq.admin.reset("billing", "orders", "first")
         await becomes(mq, receipt.message_id, "billing", "offline")
         assert await read_all(mq, "orders", "billing", 2) == [b"1", b"2"]
         await becomes(mq, receipt.message_id, "billing", "consumed")
 
 
-async def test_what_was_there_before_a_group_began_at_the_end_is_skipped(aerobee_broker):
+async def test_what_was_there_before_a_group_began_at_the_end_is_skipped(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
         receipt = await mq.send("orders", b"1")
@@ -187,20 +205,22 @@ async def test_what_was_there_before_a_group_began_at_the_end_is_skipped(aerobee
             assert message.body == b"2"
             await message.ack()
         answer = await becomes(mq, receipt.message_id, "late", "skipped_by_reset")
-        assert answer.of("late").facts["began"] == 1
+        assert told(answer, "late").facts["began"] == 1
 
 
-async def test_a_retry_that_waits_then_comes_then_is_consumed(aerobee_broker):
+async def test_a_retry_that_waits_then_comes_then_is_consumed(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         receipt = await mq.send("orders", b"1")
         async with mq.consumer("orders", group="billing") as inbox:
             messages = aiter(inbox)
             await (await anext(messages)).retry(delay=60, reason="no card today")
             answer = await becomes(mq, receipt.message_id, "billing", "in_retry")
-            facts = answer.of("billing").facts
+            facts = told(answer, "billing").facts
             assert facts["attempt"] == 1 and facts["attempts_max"] == 16
             assert facts["due_at"] - facts["given_back_at"] in range(59_000, 61_001)
-            assert "no card today" in answer.of("billing").text
+            assert "no card today" in told(answer, "billing").text
             await aerobee_broker.advance(seconds=61)
             again = await anext(messages)
             await becomes(mq, receipt.message_id, "billing", "sent")
@@ -210,18 +230,20 @@ async def test_a_retry_that_waits_then_comes_then_is_consumed(aerobee_broker):
         assert events == ["stored", "given_back", "retried"]
 
 
-async def test_a_dead_letter_says_since_when_and_why(aerobee_broker):
+async def test_a_dead_letter_says_since_when_and_why(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         receipt = await mq.send("orders", b"1")
         async with mq.consumer("orders", group="billing") as inbox:
             await (await anext(aiter(inbox))).reject("no such customer")
             answer = await becomes(mq, receipt.message_id, "billing", "dead")
-        assert "no such customer" in answer.of("billing").text
-        assert "dlq replay billing" in answer.of("billing").remedy
+        assert "no such customer" in told(answer, "billing").text
+        assert "dlq replay billing" in told(answer, "billing").remedy
         assert [event.event for event in answer.life] == ["stored", "dead"]
 
 
-async def test_a_broadcasting_group_keeps_its_own_progress(aerobee_broker, tmp_path):
+async def test_a_broadcasting_group_keeps_its_own_progress(
+    aerobee_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     options = ConsumerOptions(state_path=tmp_path / "offsets.json")
     async with (
         aerobee_broker.connect() as mq,
@@ -231,13 +253,14 @@ async def test_a_broadcasting_group_keeps_its_own_progress(aerobee_broker, tmp_p
         await becomes(mq, receipt.message_id, "caches", "broadcast")
 
 
-async def test_a_timer_waits_is_recalled_or_is_delivered(aerobee_broker):
+async def test_a_timer_waits_is_recalled_or_is_delivered(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"0")
         kept, taken = [await mq.send("orders", body, delay=3600) for body in (b"1", b"2")]
         answer = await mq.why(kept.message_id)
         assert answer.groups[0].verdict is WhyVerdict.WAITING_TIMER
         assert answer.groups[0].facts["due_at"] > answer.life[0].at
+        assert taken.recall_handle is not None
         await mq.recall("orders", taken.recall_handle)
         assert await verdict(mq, taken.message_id) == "recalled"
         await aerobee_broker.advance(hours=2)
@@ -247,8 +270,10 @@ async def test_a_timer_waits_is_recalled_or_is_delivered(aerobee_broker):
         assert await verdict(mq, taken.message_id) == "recalled"
 
 
-async def test_a_half_message_is_open_then_committed_rolled_back_or_given_up(aerobee_broker):
-    async def check(message) -> Verdict:
+async def test_a_half_message_is_open_then_committed_rolled_back_or_given_up(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
+    async def check(message: Message) -> Verdict:
         return Verdict.UNKNOWN
 
     async with (
@@ -274,7 +299,9 @@ async def test_a_half_message_is_open_then_committed_rolled_back_or_given_up(aer
         await until(is_given_up, 60)
 
 
-async def test_what_a_deleted_topic_left_in_the_log_is_not_visible(aerobee_broker):
+async def test_what_a_deleted_topic_left_in_the_log_is_not_visible(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         receipt = await mq.send("orders", b"1")
         await mq.admin.delete_topic("orders")
@@ -282,7 +309,9 @@ async def test_what_a_deleted_topic_left_in_the_log_is_not_visible(aerobee_broke
 
 
 @pytest.mark.usefixtures("group_commit_in_python")
-async def test_with_sync_flush_what_is_not_on_disk_is_not_flushed(monkeypatch):
+async def test_with_sync_flush_what_is_not_on_disk_is_not_flushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gate, sync = threading.Event(), RealFile.sync
     gate.set()
 
@@ -304,15 +333,15 @@ async def test_with_sync_flush_what_is_not_on_disk_is_not_flushed(monkeypatch):
         await until(lambda: _is(mq, message_id, "no_group"), 20)
 
 
-async def _seen(mq, message_id) -> bool:
+async def _seen(mq: Client, message_id: str) -> bool:
     return (await mq.why(message_id)).is_found
 
 
-async def _is(mq, message_id, wanted) -> bool:
+async def _is(mq: Client, message_id: str, wanted: str) -> bool:
     return await verdict(mq, message_id) == wanted
 
 
-async def test_what_retention_has_removed_is_expired(tmp_path):
+async def test_what_retention_has_removed_is_expired(tmp_path: Path) -> None:
     hours = ";".join(str(hour) for hour in range(24))
     settings = {"mappedFileSizeCommitLog": 1 << 20, "fileReservedTime": 1, "deleteWhen": hours}
     async with EmbeddedBroker(tmp_path, **settings) as broker:
@@ -323,7 +352,7 @@ async def test_what_retention_has_removed_is_expired(tmp_path):
                 await mq.send("orders", os.urandom(100_000), timeout=10)
             await broker.advance(hours=3)
             for wanted in (first.message_id, offset_id):
-                await until(lambda wanted=wanted: _is(mq, wanted, "expired"), 20)
+                await until(partial(_is, mq, wanted, "expired"), 20)
         await broker.restart()  # what is remembered is on disk
         async with broker.connect() as mq:
             answer = await mq.why(first.message_id)
@@ -332,7 +361,7 @@ async def test_what_retention_has_removed_is_expired(tmp_path):
             assert answer.life[-1].event == "removed"
 
 
-async def test_without_evidence_it_is_unknown(aerobee_broker):
+async def test_without_evidence_it_is_unknown(aerobee_broker: EmbeddedBroker) -> None:
     """The group's filter changed while the message was fetched and not acknowledged: nothing says
     under which of the two it was finished."""
     async with aerobee_broker.connect() as mq:
@@ -353,12 +382,12 @@ async def test_without_evidence_it_is_unknown(aerobee_broker):
         await becomes(mq, receipt.message_id, "audit", "unknown")
 
 
-async def _is_of(mq, receipt, group, wanted) -> bool:
+async def _is_of(mq: Client, receipt: Receipt, group: str, wanted: str) -> bool:
     return await verdict(mq, receipt.message_id, group) == wanted
 
 
 @pytest.mark.parametrize("wrong", ["", "ä"])
-async def test_what_cannot_be_an_id_is_refused(aerobee_broker, wrong):
+async def test_what_cannot_be_an_id_is_refused(aerobee_broker: EmbeddedBroker, wrong: str) -> None:
     async with aerobee_broker.connect() as mq:
         with pytest.raises(Misuse):
             await mq.why(wrong)

@@ -1,0 +1,46 @@
+"""What tests of the SDK do with a client again and again: fill a topic, take messages, look at what
+is stored, keep answers away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aerobee import Client, Consumer, Message
+
+
+async def fill(mq: Client, topic: str, count: int, **options: Any) -> None:
+    """Send so many messages, whose bodies are numbers from 0."""
+    for number in range(count):
+        await mq.send(topic, b"%d" % number, **options)
+
+
+async def take(inbox: Consumer, count: int, seconds: float = 10.0) -> list[Message]:
+    """So many messages, each acked."""
+    found: list[Message] = []
+    async with asyncio.timeout(seconds):
+        while len(found) < count:
+            message = await inbox.get()
+            await message.ack()
+            found.append(message)
+    return found
+
+
+async def nothing_comes(inbox: Consumer, seconds: float = 0.3) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await inbox.get()
+
+
+async def stored(mq: Client, topic: str, **filters: Any) -> list[Message]:
+    return [message async for message in mq.find(topic, **filters)]
+
+
+def transport_to(mq: Client, address: str) -> asyncio.Transport:
+    """That of the client's connection: while its reading is paused, requests reach the broker, and
+    the answers do not reach the client."""
+    connection = mq._core.remoting.known(address)
+    assert connection is not None
+    return connection._transport
