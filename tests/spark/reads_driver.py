@@ -6,9 +6,11 @@ import json
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
 from spark.helpers import session_config
 
-from aerobee.pipeline.jobs.archive import stream_limits_known
+# From 4.2 on Spark tells a reader its limits; before, one would end the run and not the batch.
+LIMITS_KNOWN = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
 
 
 def main() -> None:
@@ -29,7 +31,7 @@ def main() -> None:
     query = (
         spark.readStream.format("aerobee")
         .options(namesrv=namesrv, subscribe="in", startingOffsets="earliest")
-        .options(**({"maxOffsetsPerTrigger": 700} if stream_limits_known() else {}))
+        .options(**({"maxOffsetsPerTrigger": 700} if LIMITS_KNOWN else {}))
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", settings["folder"] + "/checkpoint")
