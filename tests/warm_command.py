@@ -15,6 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 
 def main() -> None:
@@ -36,7 +37,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     told: dict[int, int] = {}  # process of a call: where its exit code goes
     while True:
-        readable, _, _ = select.select([control, ended], [], [])
+        sources: list[Any] = [control, ended]
+        readable, _, _ = select.select(sources, [], [])
         if ended in readable:
             os.read(ended, 1000)
             while told and (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -72,11 +74,12 @@ def become(call: dict[str, object], streams: list[int]) -> None:
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv[:] = ["aerobee", *words]
-    sys.stdin = sys.__stdin__ = open(0, errors=sys.stdin.errors, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(  # noqa: SIM115
+    standard: Any = sys
+    standard.stdin = standard.__stdin__ = open(0, errors=sys.stdin.errors, closefd=False)  # noqa: SIM115
+    standard.stdout = standard.__stdout__ = open(  # noqa: SIM115
         1, "w", errors=sys.stdout.errors, closefd=False
     )
-    sys.stderr = sys.__stderr__ = open(  # noqa: SIM115
+    standard.stderr = standard.__stderr__ = open(  # noqa: SIM115
         2, "w", buffering=1, errors="backslashreplace", closefd=False
     )
 

@@ -51,7 +51,7 @@ def write_users(folder: Path, text: str = USERS, name: str = "access.yml") -> Pa
 
 @asynccontextmanager
 async def guarded_broker(
-    folder: Path, users: str = USERS, **settings: Any
+    folder: Path, users: str = USERS, /, **settings: Any
 ) -> AsyncIterator[AppBroker]:
     path = write_users(folder, users)
     values: dict[str, Any] = {"acl_enable": True, "acl_file": str(path)} | settings

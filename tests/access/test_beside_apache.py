@@ -26,7 +26,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "group-only": {"groupPerms": ["g=SUB"]},
     "reader": {"topicPerms": ["t=SUB", "secret=SUB"], "groupPerms": ["g=SUB"]},
 }
-POLICIES = {
+POLICIES: dict[str, list[tuple[str, ...]]] = {
     "nothing": [],
     "pub": [("Topic:t", "Pub")],
     "sub": [("Topic:t", "Sub"), ("Group:g", "Sub")],
@@ -81,8 +81,8 @@ class _As:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    async def ask(self, user: str, *args: Any, **options: Any) -> Any:
-        return await self._asker.ask(PREFIX + user if user else "", *args, **options)
+    async def ask(self, user: str, code: int, *args: Any, **options: Any) -> Any:
+        return await self._asker.ask(PREFIX + user if user else "", code, *args, **options)
 
 
 async def _is_denied(asker: Asker, case: Case, places: dict[Any, int]) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from peers.in_process import running_broker
@@ -178,7 +178,11 @@ async def test_each_case_is_allowed_or_denied_as_the_table_says(
     assert not wrong, "\n".join(wrong)
 
 
-async def _places(asker: Asker) -> dict[Any, int]:
+class Asks(Protocol):
+    async def ask(self, user: str, code: int, *args: Any, **options: Any) -> Any: ...
+
+
+async def _places(asker: Asks) -> dict[Any, int]:
     """Offsets of a record, and of a half message, in a topic that only `reader` may read."""
     found = {}
     for name, more in (("FOREIGN", {}), ("HALF", {"i": "TRAN_MSG\x01true\x02PGROUP\x01p\x02"})):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,8 +55,8 @@ accounts:
 """
 
 
-def book_of(folder: Path, **settings: object) -> AccessBook:
-    values = {"acl_enable": True, "folder": str(folder)} | settings
+def book_of(folder: Path, **settings: Any) -> AccessBook:
+    values: dict[str, Any] = {"acl_enable": True, "folder": str(folder)} | settings
     return AccessBook(Settings(**values), str(folder / "config/access.json"), Clock())
 
 
@@ -251,8 +252,8 @@ async def test_a_change_is_saved_for_its_owner_only_and_outlives_a_restart(
 
 
 def test_what_would_be_open_to_everybody_does_not_start(tmp_path: Path) -> None:
-    def refusal(**settings: object) -> str:
-        values = {"folder": str(tmp_path)} | settings
+    def refusal(**settings: Any) -> str:
+        values: dict[str, Any] = {"folder": str(tmp_path)} | settings
         book = AccessBook(Settings(**values), str(tmp_path / "access.json"), VirtualClock())
         with pytest.raises(AccessError) as caught:
             Guard(Settings(**values), book, VirtualClock()).load()

@@ -6,15 +6,15 @@ import itertools
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from operator import length_hint
 from pathlib import Path
 from typing import Any
 
 import pytest
-from peers.in_process import Client, pull_ext, running_broker, send_ext
+from peers.in_process import Client, has_stored, held_sync, pull_ext, running_broker, send_ext
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -199,7 +199,7 @@ async def test_two_connections_never_mix_their_bytes(app: AppBroker) -> None:
         await asyncio.sleep(0)
     assert {answer.code for answer in await asyncio.gather(*answers)} == {0}
     for number in range(4):
-        await until(lambda n=number: app.broker.store.max_offset("Orders", n) >= 20)
+        await until(partial(has_stored, app, "Orders", number, 20))
         answer = await clients[0].request(11, pull_ext("Orders", number))
         bodies = {bytes(message.body) for message in decode_records(answer.body)}
         assert bodies - {b""} == {bytes([65 + number]) * 3000}
@@ -469,9 +469,12 @@ async def test_no_more_is_read_from_the_disk_than_the_client_takes(
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
     fetched: list[object] = []
     real = app.broker.store.read_cold
-    monkeypatch.setattr(
-        app.broker.store, "read_cold", lambda result: fetched.append(result) or real(result)
-    )
+
+    def counted_read(result: Any) -> Any:
+        fetched.append(result)
+        return real(result)
+
+    monkeypatch.setattr(app.broker.store, "read_cold", counted_read)
     with socket.create_connection(("127.0.0.1", app.broker_port)) as stalled:
         stalled.sendall(encode_frame(Command(11, pull_ext("Large"))) * 100)  # 100 MB of answers
         await until(lambda: len(fetched) > 3)
@@ -503,7 +506,8 @@ async def test_a_message_for_many_waiting_pulls_of_a_client_that_does_not_read_i
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < 6 << 20
         stalled.setblocking(False)
-        decoder, codes = FrameDecoder(), []
+        decoder = FrameDecoder()
+        codes: list[int] = []
         while len(codes) < 1000:
             data = await asyncio.get_running_loop().sock_recv(stalled, 1 << 20)
             codes += [decode_command(*frame).code for frame in decoder.feed(data)]
@@ -569,22 +573,14 @@ async def test_too_many_sends_that_wait_for_the_disk_stop_the_reading(tmp_path: 
         assert app._server is not None
         [connection] = app._server.connections
         app._server.limits = Limits(waiting_max=10)
-        flush, real_sync = app.broker.store.flush, app.broker.store.flush.sync
-        release = threading.Event()
-
-        def slow_sync(job: object) -> object:
-            assert release.wait(20)
-            return real_sync(job)
-
-        flush.sync = slow_sync
         commands = [client.command(310, send_ext("Orders"), b"x") for _ in range(30)]
         answers = [client.expect(command) for command in commands]
-        for command in commands:
-            client.writer.write(encode_frame(command))
-            await asyncio.sleep(0.005)
-        await until(lambda: connection._read_paused)
-        assert 10 <= connection.waiting < 30
-        release.set()
+        with held_sync(app):
+            for command in commands:
+                client.writer.write(encode_frame(command))
+                await asyncio.sleep(0.005)
+            await until(lambda: connection._read_paused)
+            assert 10 <= connection.waiting < 30
         assert {answer.code for answer in await asyncio.gather(*answers)} == {0}
         assert connection.waiting == 0 and not connection._read_paused
         await client.close()

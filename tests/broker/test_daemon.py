@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peers.daemon import SMALL, Daemon
@@ -150,11 +151,10 @@ def test_sighup_takes_over_what_can_change_and_says_what_cannot(tmp_path: Path) 
 
 @pytest.mark.parametrize("key", ["listenPort", "namesrvListenPort", "metricsPromExporterPort"])
 def test_a_port_that_is_taken_is_one_sentence_with_a_remedy(tmp_path: Path, key: str) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as sock,
-        Daemon(tmp_path, **{key: str(sock.getsockname()[1])}) as daemon,
-    ):
-        assert daemon.process.wait(30) == 1
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        taken: dict[str, Any] = {key: str(sock.getsockname()[1])}
+        with Daemon(tmp_path, **taken) as daemon:
+            assert daemon.process.wait(30) == 1
         last = daemon.log().splitlines()[-1]
         assert last.startswith("aerobee: ")
         assert "Address already in use" in last
@@ -478,7 +478,8 @@ def test_the_image_serves_metrics_where_it_exposes_them(tmp_path: Path) -> None:
     """With the environment of the Dockerfile, at an address that is not 127.0.0.1."""
     text = (Path(__file__).parents[2] / "Dockerfile").read_text()
     given = dict(re.findall(r"(AEROBEE_[A-Z]+)=(\S+)", text))
-    assert "5557" in re.search(r"^EXPOSE (.*)$", text, re.M)[1].split()
+    exposed = re.search(r"^EXPOSE (.*)$", text, re.M)
+    assert exposed is not None and "5557" in exposed[1].split()
     given |= {"AEROBEE_STOREPATHROOTDIR": str(tmp_path / "store"), "AEROBEE_ALLOWANONYMOUS": "true"}
     port = free_port()
     with Daemon(tmp_path, env=given, metricsPromExporterPort=str(port)) as daemon:

@@ -258,10 +258,16 @@ async def test_a_broker_goes_with_its_connection(server: AppNameServer, ask: Ask
     assert info == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
+async def route_of(ask: Ask, topic: str) -> dict[str, Any]:
+    answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
+    found: dict[str, Any] = json.loads(bytes(answer.body))
+    return found
+
+
 async def test_a_broker_that_takes_another_name_leaves_nothing_of_its_old_one(ask: Ask) -> None:
     await register(ask)
     assert (await register(ask, brokerName="broker-b")).code == 0
-    route = json.loads((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).body)
+    route = await route_of(ask, "orders")
     assert [broker["brokerName"] for broker in route["brokerDatas"]] == ["broker-b"]
     info = fastjson.loads((await ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
     assert list(info["brokerAddrTable"]) == ["broker-b"]
@@ -300,7 +306,7 @@ async def test_a_master_that_comes_again_elsewhere_takes_the_place_of_its_old_se
             await ask(RequestCode.BROKER_HEARTBEAT, **beat)
     dropped = [log["address"] for log in logs if log["event"] == "broker dropped"]
     assert dropped == ["10.0.0.1:20911"]  # the replica, and that once
-    route = json.loads((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")).body)
+    route = await route_of(ask, "orders")
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.2:10911"}
 
 
@@ -316,7 +322,7 @@ async def test_a_broker_that_moved_to_another_cluster_stays_when_its_old_self_fa
         await register(ask, clusterName="Other")
     route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
     assert route.code == 0
-    assert json.loads(route.body)["brokerDatas"][0]["cluster"] == "Other"
+    assert json.loads(bytes(route.body))["brokerDatas"][0]["cluster"] == "Other"
 
 
 async def test_a_silent_broker_is_dropped_and_a_sign_of_life_keeps_it(
@@ -520,7 +526,7 @@ async def test_a_name_server_hears_that_the_broker_may_not_be_written_to(
 ) -> None:
     async def perm() -> int:
         route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
-        return int(json.loads(route.body)["queueDatas"][0]["perm"]) if route.body else -1
+        return int(json.loads(bytes(route.body))["queueDatas"][0]["perm"]) if route.body else -1
 
     async def is_7() -> bool:
         return await perm() == 7

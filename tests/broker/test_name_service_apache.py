@@ -1,6 +1,7 @@
 """Name services across projects: Apache's broker with ours, our broker with Apache's."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from peers.tools import wait_for
 from peers.wire import Wire, has_route
 
 pytestmark = pytest.mark.apache
+
+
+def knows(namesrv: str, topic: str, brokers: dict[str, str]) -> bool:
+    return brokers_of(namesrv, topic) == brokers
 
 
 def brokers_of(namesrv: str, topic: str) -> dict[str, str]:
@@ -46,7 +51,7 @@ def test_brokers_and_name_servers_of_both_projects_know_each_other(
             both = {"broker-a": apache.broker, "broker-b": place}
             for namesrv in (ours, apache.namesrv):
                 wait_for(
-                    lambda namesrv=namesrv: brokers_of(namesrv, "TBW102") == both,
+                    partial(knows, namesrv, "TBW102", both),
                     timeout=30,
                     what=f"{namesrv} knows both brokers",
                 )
@@ -55,7 +60,7 @@ def test_brokers_and_name_servers_of_both_projects_know_each_other(
                 assert wire.request(310, send, b"hello").code == 0
             for namesrv in (ours, apache.namesrv):
                 wait_for(
-                    lambda namesrv=namesrv: brokers_of(namesrv, "fresh") == {"broker-b": place},
+                    partial(knows, namesrv, "fresh", {"broker-b": place}),
                     timeout=5,
                     what=f"{namesrv} knows the new topic",
                 )

@@ -3,14 +3,13 @@
 import asyncio
 import json
 import shutil
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from peers.in_process import Client, pull_ext, running_broker, send_ext
+from peers.in_process import Client, counted, held_sync, pull_ext, running_broker, send_ext
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -225,9 +224,9 @@ async def test_a_message_too_large_is_said_in_the_log(client: Client) -> None:
 async def test_a_topic_is_created_by_its_first_send(app: AppBroker, json_client: Client) -> None:
     await json_client.request(310, send_ext("Two", d="2"))
     await json_client.request(310, send_ext("Many", d="100"))
-    assert app.broker.topics.get("Two").queue_nums == 2
-    assert app.broker.topics.get("Many").queue_nums == 8
-    assert app.broker.topics.get("Many").perm == 6
+    two, many = app.broker.topics.get("Two"), app.broker.topics.get("Many")
+    assert two is not None and two.queue_nums == 2
+    assert many is not None and (many.queue_nums, many.perm) == (8, 6)
 
 
 async def test_no_topic_is_created_from_what_is_no_template(json_client: Client) -> None:
@@ -251,7 +250,9 @@ async def test_auto_creation_is_turned_on_and_off_while_the_broker_runs(tmp_path
 
         async def template_perm() -> int | None:
             route = await client.request(105, {"topic": "TBW102"}, version=513)
-            return json.loads(route.body)["queueDatas"][0]["perm"] if route.code == 0 else None
+            return (
+                json.loads(bytes(route.body))["queueDatas"][0]["perm"] if route.code == 0 else None
+            )
 
         for name in ("One", "Two"):
             assert (await client.request(25, {}, b"autoCreateTopicEnable=true")).code == 0
@@ -279,6 +280,7 @@ async def test_a_topic_made_smaller_or_deleted_is_checked_anew(
     assert (await json_client.request(310, send_ext("Orders", 3))).code == 0
     assert (await json_client.request(310, send_ext("Orders", 3))).code == 0
     topic = app.broker.topics.get("Orders")
+    assert topic is not None
     app.broker.topics.put(replace(topic, read_queue_nums=2, write_queue_nums=2))
     assert (await json_client.request(310, send_ext("Orders", 3))).code == 29
     app.broker.topics.delete("Orders")
@@ -294,7 +296,9 @@ async def test_settings_that_change_while_running_have_their_effect(
 
     assert (await send()).ext["TRACE_ON"] == "true"
     settings = app.settings
-    ordered = replace(app.broker.topics.get("Orders"), order=True)
+    topic = app.broker.topics.get("Orders")
+    assert topic is not None
+    ordered = replace(topic, order=True)
     app.broker.topics.put(ordered)
     assert (await send()).code == 0
     settings.trace_on = False
@@ -403,24 +407,6 @@ async def test_the_last_retry_that_a_consumer_sends_becomes_a_dead_letter(
 # --- durability
 
 
-@contextmanager
-def held_sync(app: AppBroker) -> Iterator[None]:
-    """Inside, what is appended does not get to the disk."""
-    flush = app.broker.store.flush
-    real_sync = flush.sync
-    release = threading.Event()
-
-    def slow_sync(job: object) -> object:
-        assert release.wait(20)
-        return real_sync(job)
-
-    flush.sync = slow_sync
-    try:
-        yield
-    finally:
-        release.set()
-
-
 async def test_with_sync_flush_an_answer_means_that_the_message_is_on_disk(
     tmp_path: Path,
 ) -> None:
@@ -487,7 +473,7 @@ async def test_with_sync_flush_no_reader_sees_a_message_before_it_is_on_disk(
                 ]
             )
             assert app.broker.store.flushed_offset == offset
-        assert by_id.code == ResponseCode.SYSTEM_ERROR and f"to {offset}" in by_id.remark
+        assert by_id.code == ResponseCode.SYSTEM_ERROR and f"to {offset}" in (by_id.remark or "")
         assert by_key.code == ResponseCode.QUERY_NOT_FOUND
         assert pulled.code == ResponseCode.PULL_NOT_FOUND
         assert end.ext["offset"] == after.ext["offset"] == "1"
@@ -522,7 +508,9 @@ async def test_a_store_that_refuses_says_why(app: AppBroker, client: Client) -> 
     await client.request(310, send_ext("Orders"))
     app.broker.store._life._refuse_puts()
     answer = await client.request(310, send_ext("Orders"), b"x")
-    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "shutting down" in answer.remark
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "shutting down" in (
+        answer.remark or ""
+    )
 
 
 async def test_a_store_that_breaks_fails_these_sends_and_no_more(
@@ -538,7 +526,7 @@ async def test_a_store_that_breaks_fails_these_sends_and_no_more(
         patch.setattr(CommitLog, "append", broken)
         answers = await client.ask_all([client.command(310, send_ext("Orders")) for _ in range(3)])
         assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 3
-        assert "planted" in answers[0].remark
+        assert "planted" in (answers[0].remark or "")
     assert (await client.request(310, send_ext("Orders"), b"x")).code == 0
 
 
@@ -547,7 +535,7 @@ async def test_sends_are_counted_by_topic(app: AppBroker, client: Client) -> Non
         await client.request(310, send_ext(topic))
     await client.ask_all([client.command(310, send_ext("A")) for _ in range(10)])
     await client.ask_all([client.command(310, send_ext("AB"[n % 2])) for n in range(10)])
-    counts = {topic: app.broker.stats.find("TOPIC_PUT_NUMS", topic)[0].nums for topic in ("A", "B")}
+    counts = {topic: counted(app, "TOPIC_PUT_NUMS", topic) for topic in ("A", "B")}
     assert counts == {"A": 16, "B": 6}
     assert app.broker.stats.broker_put.nums == 22
 
@@ -565,7 +553,7 @@ async def test_sent_messages_can_be_pulled(client: Client) -> None:
 
 async def test_zeros_in_properties_survive_a_recovery_without_checksums(tmp_path: Path) -> None:
     """Where records have no checksum zeros look torn: such a record gets one, on every path."""
-    settings = {"enabled_append_prop_crc": False}
+    settings: dict[str, Any] = {"enabled_append_prop_crc": False}
     async with running_broker(tmp_path, **settings) as app:
         client = await Client.connect(app)
         for text in ("A\x01b", "A\x01b\0", "A\x01c"):

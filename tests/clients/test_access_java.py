@@ -67,7 +67,7 @@ def test_mqadmin_signs_and_changes_users(admin: Admin) -> None:
     refused = admin.run("nothing", "updateTopic", "-b", admin.broker, "-t", "u")
     assert "User:nothing has no permission to Create Topic:u" in refused
     if admin.java.version.startswith("4"):
-        fields = ("-a", "newcomer", "-s", "a-secret-of-newcomer", "-t", "t=PUB")
+        fields: tuple[str, ...] = ("-a", "newcomer", "-s", "a-secret-of-newcomer", "-t", "t=PUB")
         done = admin.run("root", "updateAclConfig", "-b", admin.broker, *fields)
         assert "success" in done
         assert admin.broker in admin.run("root", "clusterAclConfigVersion", "-b", admin.broker)

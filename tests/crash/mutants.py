@@ -26,9 +26,11 @@ from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.log.pool_commit import PoolCommit
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.recovery import queue_end, recovery
-from aerobee.broker.store.recovery.plan import Plan
+from aerobee.broker.store.recovery.plan import Plan, plan_recovery
 from aerobee.broker.store.recovery.recovery import Recovery
 from aerobee.protocol.files import record_scan as scan
+from aerobee.protocol.files.crc import crc32_large
+from aerobee.protocol.files.record_layout import CRC_MASK, CorruptRecord
 from aerobee.protocol.json import fastjson
 
 MUTANTS = Mutants()
@@ -92,8 +94,8 @@ def check_the_body_alone_7437(patch: pytest.MonkeyPatch) -> None:
         body_crc = int.from_bytes(view[position + 8 : position + 12], "big")
         size = int.from_bytes(view[position + 84 : position + 88], "big")
         body = view[position + 88 : position + 88 + size]
-        if scan.crc32_large(body) & scan.CRC_MASK != body_crc:
-            raise scan.CorruptRecord(offset, "the body does not match its CRC")
+        if crc32_large(body) & CRC_MASK != body_crc:
+            raise CorruptRecord(offset, "the body does not match its CRC")
 
     patch.setattr(scan, "_check_tail", check)
     patch.setattr(scan, "_check_plain", lambda v, offset, *_: check(v, offset, offset - base(v), 0))
@@ -156,7 +158,7 @@ def keep_queue_entries_beyond_the_log(patch: pytest.MonkeyPatch) -> None:
     def recover(queue: ConsumeQueue, commit_log: CommitLog, limit: int | None) -> None:
         real(queue, commit_log, None)
 
-    real = recovery.recover_queue
+    real = queue_end.recover_queue
     patch.setattr(recovery, "recover_queue", recover)
     patch.setattr(queue_end, "_agrees", lambda queue, commit_log, limit: True)
 
@@ -169,7 +171,7 @@ def believe_every_queue_entry_7355(patch: pytest.MonkeyPatch) -> None:
     def plan(facts: Any) -> Plan:
         return replace(real_plan(facts), rebuild_queues_from=-1)
 
-    real_plan = recovery.plan_recovery
+    real_plan = plan_recovery
     patch.setattr(recovery, "plan_recovery", plan)
 
 
@@ -306,7 +308,7 @@ def forget_the_index_at_the_stop_4463(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def recover_as_if_the_stop_was_clean(patch: pytest.MonkeyPatch) -> None:
-    real = opening.gather_facts
+    real = recovery.gather_facts
     patch.setattr(opening, "gather_facts", lambda s, c, i, p, clean: real(s, c, i, p, True))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from aerobee.broker.services.timers import timer_log
 from aerobee.broker.services.timers.checkpoint import Checkpoints
 from aerobee.broker.store.inspect import verify
 from aerobee.broker.store.log import read_records
-from aerobee.protocol.files import record
+from aerobee.protocol.files import record, record_scan
 
 Patch = pytest.MonkeyPatch
 
@@ -37,7 +38,7 @@ def believe_every_record(patch: Patch) -> None:
 def read_without_checks(patch: Patch) -> None:
     """A broker that delivers again what it finds."""
     believe_every_record(patch)
-    real = read_records.check_record
+    real: Callable[..., Any] = record_scan.check_record
     patch.setattr(read_records, "check_record", lambda *given: real(*given[:4], False))
 
 

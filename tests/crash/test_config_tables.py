@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import pytest
 from crash.config_tables import Broken, run_seed
@@ -32,8 +33,7 @@ def test_no_saved_change_is_lost_in_many_lives() -> None:
 
 def without_chain(patch: Patch) -> None:
     """Each line has a checksum of its own: lines of an earlier use can follow."""
-    crc = config_journal.crc32
-    patch.setattr(config_journal, "crc32", lambda data, chain=0: crc(data))
+    patch.setattr(config_journal, "crc32", lambda data, chain=0: crc32(data))
     patch.setattr(journal_file, "END", b"")  # which would part the lines, too
 
 

@@ -81,7 +81,8 @@ class Steps:
 
 
 def minimised(inputs: Iterable[bytes]) -> list[bytes]:
-    steps, known, kept = Steps(), set(), []
+    steps, kept = Steps(), []
+    known: set[tuple[str, int, int]] = set()
     for data in sorted(set(inputs), key=len):
         if len(data) <= LENGTH_MAX and not (reached := steps.of(data)) <= known:
             known |= reached

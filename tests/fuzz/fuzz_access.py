@@ -10,7 +10,6 @@ more; an exception inside the broker is a finding.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import ssl
@@ -19,13 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import structlog
-import uvloop
-
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from access.guarded import guarded_broker
-from fuzz_server import findings, swallow, watch
+from fuzz_server import run_command, swallow
 from mutate import damaged, request
 from peers.in_process import send_ext
 from tls.certificates import Authority
@@ -185,19 +181,5 @@ async def run(seconds: float, seed: int) -> dict[str, int]:
     return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    arguments = parser.parse_args()
-    structlog.configure(processors=[watch])
-    print(f"access: seed {arguments.seed}", flush=True)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        counts = runner.run(run(arguments.seconds, arguments.seed))
-    print(f"access: {counts}, {len(findings)} findings")
-    if findings:
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run_command("access", __doc__, run)

@@ -21,7 +21,7 @@ from mutate import damaged, frames
 
 from aerobee.broker import compiled
 from aerobee.broker.fast.compiled_path import CutDecoder, rules
-from aerobee.broker.fast.hot_codecs import SEND, UNUSUAL, heads_by_codec
+from aerobee.broker.fast.hot_codecs import SEND, UNUSUAL, Heads, heads_by_codec
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import decode_batch
 from aerobee.protocol.files.record import decode_records
@@ -71,7 +71,7 @@ def check(data: bytes) -> None:
     check_bodies(data)
 
 
-def check_frame(frame: RawFrame, heads: tuple[object, ...]) -> None:
+def check_frame(frame: RawFrame, heads: tuple[Heads, ...]) -> None:
     codec, header, body = frame
     try:
         command: Command | None = decode_command(codec, header, body)
@@ -80,7 +80,7 @@ def check_frame(frame: RawFrame, heads: tuple[object, ...]) -> None:
     if command is not None and _has_form(command):
         [again] = FrameDecoder().feed(encode_frame(command))
         assert decode_command(*again) == command, "encoding changes it"
-    size, table = heads[codec]  # type: ignore[misc]
+    size, table = heads[codec]
     head = table.get(header[:size])
     if head is None:
         return

@@ -18,7 +18,9 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine, MutableMapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 import structlog
 import uvloop
@@ -39,7 +41,7 @@ FINDINGS = ("request failed", "pull failed", "sends failed", "cleaning up after 
 findings: list[str] = []
 
 
-def watch(_logger: object, method: str, event: dict[str, object]) -> dict[str, object]:
+def watch(_logger: object, method: str, event: MutableMapping[str, Any]) -> NoReturn:
     """Collect what must not happen; nothing is printed."""
     text = str(event.get("event"))
     if text in FINDINGS or text == "a part of the broker has failed":
@@ -128,7 +130,11 @@ def anonymous_bytes() -> int:
 async def run(seconds: float, seed: int) -> dict[str, int]:
     counts = {"writes": 0, "closed on us": 0, "controls": 0}
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"mapped_file_size_commit_log": 32 << 20, "max_topics": 300, "max_groups": 300}
+        settings: dict[str, Any] = {
+            "mapped_file_size_commit_log": 32 << 20,
+            "max_topics": 300,
+            "max_groups": 300,
+        }
         async with running_broker(Path(folder), **settings) as app:
             deadline = time.monotonic() + seconds
             before = anonymous_bytes()
@@ -151,19 +157,22 @@ async def run(seconds: float, seed: int) -> dict[str, int]:
     return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def run_command(
+    what: str, description: str, run: Callable[[float, int], Coroutine[Any, Any, dict[str, int]]]
+) -> None:
+    """The command line of a fuzzer of a live server; ends with 1 where it has found something."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     arguments = parser.parse_args()
     structlog.configure(processors=[watch])
-    print(f"server: seed {arguments.seed}", flush=True)
+    print(f"{what}: seed {arguments.seed}", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         counts = runner.run(run(arguments.seconds, arguments.seed))
-    print(f"server: {counts}, {len(findings)} findings")
+    print(f"{what}: {counts}, {len(findings)} findings")
     if findings:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    run_command("server", __doc__, run)

@@ -67,6 +67,10 @@ class Replicas:
         found: float | None = self.status(number).get("failover", {}).get("awaySeconds")
         return found
 
+    def is_away(self, number: int, seconds: float) -> bool:
+        """Whether the arbiter has not answered it for so long."""
+        return (self.away_s(number) or 0) > seconds
+
     def leader(self) -> int | None:
         """That takes messages, in the newest epoch."""
         told = {number: self.status(number).get("failover", {}) for number in self.brokers}

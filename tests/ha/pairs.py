@@ -20,7 +20,7 @@ SMALL_LOG = {"mapped_file_size_commit_log": 64 << 10}
 
 @asynccontextmanager
 async def running_master(
-    folder: Path, name: str = "master", **settings: Any
+    folder: Path, name: str = "master", /, **settings: Any
 ) -> AsyncIterator[AppBroker]:
     """With a name service, where slaves find it. A slave that is told the replication port alone
     takes the one below it for the master's own, so both are free here."""
@@ -32,7 +32,7 @@ async def running_master(
 
 @asynccontextmanager
 async def running_slave(
-    folder: Path, master: AppBroker | None, broker_id: int = 1, **settings: Any
+    folder: Path, master: AppBroker | None, broker_id: int = 1, /, **settings: Any
 ) -> AsyncIterator[AppBroker]:
     named = {"namesrv_addr": f"127.0.0.1:{master.namesrv_port}"} if master else {}
     values: dict[str, Any] = (

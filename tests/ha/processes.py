@@ -103,6 +103,6 @@ def master_of(folder: Path, **settings: str) -> AerobeeBroker:
     return AerobeeBroker(folder / "master", **SIZES | settings)
 
 
-def slave_of(folder: Path, namesrv: str, broker_id: int = 1, **settings: str) -> AerobeeBroker:
+def slave_of(folder: Path, namesrv: str, broker_id: int = 1, /, **settings: str) -> AerobeeBroker:
     role = {"brokerRole": "SLAVE", "brokerId": str(broker_id), "namesrvAddr": namesrv}
     return AerobeeBroker(folder / f"slave{broker_id}", **SIZES | role | settings)

@@ -34,7 +34,7 @@ async def ask(app: AppBroker, user: str, code: int, ext: Any = None, **more: Any
 
 
 async def add_user(app: AppBroker, name: str = "late") -> None:
-    body = {"username": name, "password": SECRET, "userType": "Normal"}
+    body: dict[str, Any] = {"username": name, "password": SECRET, "userType": "Normal"}
     answer = await ask(app, "root", 3001, {"username": name}, body=body)
     assert answer.code == 0, answer.remark
     rule = {"resource": "Topic:t", "actions": ["Pub"], "sourceIps": [], "decision": "Allow"}

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_controller_that_is_away_stops_nobody_and_changes_nothing(tmp_path: Pa
         producer.start()
         for number in (1, 2):
             wait_for(
-                lambda number=number: (cluster.away_s(number) or 0) > 4,  # more than the lease
+                partial(cluster.is_away, number, 4.0),  # more than the lease
                 timeout=60,
                 what="it is told that the controller is away",
             )

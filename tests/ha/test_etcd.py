@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from peers.tools import free_port
-from waiting import until
 
 from aerobee.broker.ha.arbiter import Alive, ArbiterError, Record
 from aerobee.broker.ha.etcd import EtcdArbiter
@@ -96,20 +95,21 @@ async def test_an_announcement_is_taken_back_at_once(
 
 
 async def test_changes_are_told(arbiter: EtcdArbiter, other: EtcdArbiter) -> None:
-    told = 0
+    heard = asyncio.Event()
 
     async def listen() -> None:
-        nonlocal told
         while True:
             await other.changed()
-            told += 1
+            heard.set()
 
     listening = asyncio.create_task(listen())
-    await until(lambda: told > 0, 20)  # the watch is there
+    async with asyncio.timeout(20):
+        await heard.wait()  # the watch is there
     for act in (arbiter.announce(Alive(1)), arbiter.compare_and_set(0, FIRST), arbiter.withdraw()):
-        before = told
-        await act
-        await until(lambda before=before: told > before, 20)
+        heard.clear()
+        async with asyncio.timeout(20):
+            await act
+            await heard.wait()
     listening.cancel()
 
 

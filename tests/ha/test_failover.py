@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def shown(address: str) -> list[bytes]:
         return list(queue(address, 0).values())
     except (AssertionError, OSError):
         return []
+
+
+def shows(address: str, *bodies: bytes) -> bool:
+    return shown(address) == list(bodies)
 
 
 def kill_masters(cluster: Replicas, *members: int) -> None:
@@ -133,7 +138,7 @@ def test_an_etcd_that_is_away_stops_nobody_and_changes_nothing(tmp_path: Path) -
         producer.start()
         for number in (1, 2):
             wait_for(
-                lambda number=number: (cluster.away_s(number) or 0) > 4,  # more than the lease
+                partial(cluster.is_away, number, 4.0),  # more than the lease
                 timeout=60,
                 what="it is told that etcd is away",
             )
@@ -165,7 +170,7 @@ def test_no_consumer_sees_what_is_not_confirmed(tmp_path: Path) -> None:
         os.kill(slave.pid, signal.SIGCONT)
         for address in addresses.values():
             wait_for(
-                lambda address=address: shown(address) == [b"first", b"second"],
+                partial(shows, address, b"first", b"second"),
                 timeout=60,
                 what="both show what both have",
             )

@@ -75,7 +75,7 @@ def test_shrink_counts_only_after_the_record_has_it(pair: Master) -> None:
     end = pair.put()
     pair.set.left("link")
     wanted = pair.later(LATE_S + 0.5)
-    assert wanted == {1}
+    assert wanted == frozenset({1})
     pair.set.proposed(wanted)
     assert not pair.answers  # nobody knows what became of it
     pair.set.decided(wanted)
@@ -85,11 +85,11 @@ def test_shrink_counts_only_after_the_record_has_it(pair: Master) -> None:
 def test_growth_of_unknown_outcome_still_waits(alone: Master) -> None:
     alone.set.acked("link", 2, 1000)
     wanted = alone.later(0.25)
-    assert wanted == {1, 2}
+    assert wanted == frozenset({1, 2})
     alone.set.proposed(wanted)
     alone.set.left("link")
     end = alone.put()
-    assert alone.later(LATE_S * 2) == {1}  # it is to be decided by another change
+    assert alone.later(LATE_S * 2) == frozenset({1})  # it is to be decided by another change
     assert not alone.answers
     alone.set.decided(frozenset({1, 2}))  # so it was recorded
     assert not alone.answers
@@ -102,7 +102,7 @@ def test_a_growth_that_was_refused_is_not_waited_for_unlike_one_of_unknown_outco
 ) -> None:
     """A controller refuses members whose heartbeats it does not get."""
     alone.set.acked("link", 2, 1000)
-    assert alone.later(0.25) == {1, 2}
+    assert alone.later(0.25) == frozenset({1, 2})
     before = alone.set.proposed(frozenset({1, 2}))
     alone.set.left("link")
     alone.set.refused(before)
@@ -133,7 +133,7 @@ def test_one_joins_under_load_though_it_never_has_all(alone: Master) -> None:
             break
         alone.set.acked("link", 2, behind + 100)
         alone.put()
-    assert wanted == {1, 2}
+    assert wanted == frozenset({1, 2})
 
 
 def test_who_lacks_a_part_of_what_is_confirmed_does_not_join(alone: Master) -> None:
@@ -145,7 +145,7 @@ def test_who_lacks_a_part_of_what_is_confirmed_does_not_join(alone: Master) -> N
     alone.set.acked("link", 2, alone.end - 100)
     assert alone.later(0.5) is None  # near: from now on it is waited for
     alone.set.acked("link", 2, alone.end)
-    assert alone.later(0.25) == {1, 2}
+    assert alone.later(0.25) == frozenset({1, 2})
 
 
 def test_who_is_in_step_joins_though_much_is_under_way(alone: Master) -> None:
@@ -154,7 +154,7 @@ def test_who_is_in_step_joins_though_much_is_under_way(alone: Master) -> None:
         alone.set.acked("link", 2, alone.end)
         alone.end += 8 * NEAR_BYTES
         wanted = alone.later(0.25)
-    assert wanted == {1, 2}
+    assert wanted == frozenset({1, 2})
 
 
 def test_one_that_was_to_join_and_does_not_come_nearer_is_not_waited_for(alone: Master) -> None:
@@ -176,16 +176,16 @@ def test_a_member_that_reconnects_below_confirm_is_taken_out_first(pair: Master)
     pair.set.acked("link", 2, pair.put())
     pair.set.left("link")
     pair.set.acked("another", 2, 500)
-    assert pair.later(0.25) == {1}
+    assert pair.later(0.25) == frozenset({1})
     pair.set.acked("another", 2, pair.end)
-    assert pair.later(0.25) == {1}  # first out, then it may join
+    assert pair.later(0.25) == frozenset({1})  # first out, then it may join
 
 
 def test_a_slow_member_leaves_the_set(pair: Master) -> None:
     for _ in range(20):
         pair.put()
         wanted = pair.later(0.25)
-    assert wanted == {1}
+    assert wanted == frozenset({1})
 
 
 def test_an_idle_member_stays(pair: Master) -> None:

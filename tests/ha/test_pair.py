@@ -332,7 +332,7 @@ async def test_ha_status_tells_both_sides(tmp_path: Path) -> None:
             asking = await Client.connect(app)  # type: ignore[arg-type]
             answer = await asking.request(RequestCode.GET_BROKER_HA_STATUS, {})
             await asking.close()
-            return dict(json.loads(answer.body))
+            return dict(json.loads(bytes(answer.body)))
 
         async def is_acked() -> bool:
             links = (await status(master))["haConnectionInfo"]
@@ -344,11 +344,11 @@ async def test_ha_status_tells_both_sides(tmp_path: Path) -> None:
         follows = (await status(slave))["haClientRuntimeInfo"]
         assert follows["maxOffset"] == end  # type: ignore[index]
         answer = await client.request(RequestCode.GET_BROKER_RUNTIME_INFO, {})
-        assert json.loads(answer.body)["table"]["brokerActive"] == "true"
+        assert json.loads(bytes(answer.body))["table"]["brokerActive"] == "true"
         await client.close()
         client = await Client.connect(slave)
         answer = await client.request(RequestCode.GET_BROKER_RUNTIME_INFO, {})
-        assert json.loads(answer.body)["table"]["brokerActive"] == "false"
+        assert json.loads(bytes(answer.body))["table"]["brokerActive"] == "false"
         await client.close()
 
 

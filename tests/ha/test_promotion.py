@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ async def until_master(app: AppBroker) -> None:
 
 def epochs_of(folder: Path) -> list[tuple[int, int]]:
     data = (folder / "store/epochFileCheckpoint").read_bytes()
-    return [tuple(epoch) for epoch in decode_epochs(data)]
+    return [(epoch[0], epoch[1]) for epoch in decode_epochs(data)]
 
 
 async def two_logs_that_differ(folder: Path, extra: int) -> tuple[int, list[bytes]]:
@@ -87,7 +88,7 @@ async def test_a_promoted_slave_takes_messages_in_a_new_epoch(tmp_path: Path) ->
     assert [bytes(message.body) for message in messages] == [*bodies, b"after"]
     assert [message.queue_offset for message in messages] == list(range(101))
     answer = await client.request(RequestCode.GET_BROKER_EPOCH_CACHE, {})
-    told = json.loads(answer.body)
+    told = json.loads(bytes(answer.body))
     log_end = slave.broker.store.max_physical_offset
     assert told["epochList"] == [
         {"endOffset": end, "epoch": 1, "startOffset": 0},
@@ -214,7 +215,7 @@ async def test_roles_exchanged_again_and_again_lose_nothing_that_was_copied(tmp_
         client = await Client.connect(master)
         count += len(await send_many(client, "orders", 50))
         await in_step(slave, master, 30)
-        await until(lambda slave=slave: slave.broker.topics.get("orders"))
+        await until(partial(slave.broker.topics.get, "orders"))
         await client.close()
         await runs.__aexit__(None, None, None)
         assert (await promote(slave)).code == 0
@@ -305,7 +306,7 @@ async def test_a_broker_that_does_not_start_again_says_so_whatever_the_reason(
 
 async def test_a_stop_in_the_middle_of_a_promotion_ends_the_broker(tmp_path: Path) -> None:
     for pause in (0, 0.051, 0.1, 0.2):
-        async with running_slave(tmp_path, None, broker_id=1) as slave:
+        async with running_slave(tmp_path, None, 1) as slave:
             await promote(slave)
             await asyncio.sleep(pause)
         assert not slave.is_ready

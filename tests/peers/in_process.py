@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import pytest
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.settings import Settings
+from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.files.disk import Disk
 from aerobee.protocol.files import properties
 from aerobee.protocol.wire.codecs import decode_command
@@ -62,7 +66,7 @@ class Client:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def connect(cls, app: AppBroker, codec: int = JSON) -> Client:
+    async def connect(cls, app: AppBroker, codec: int = JSON) -> Self:
         reader, writer = await asyncio.open_connection("127.0.0.1", app.broker_port)
         return cls(reader, writer, codec)
 
@@ -119,7 +123,7 @@ class Client:
         await asyncio.gather(self._reading, return_exceptions=True)
 
 
-def send_ext(topic: str, queue_id: int = 0, **more: str) -> dict[str, str]:
+def send_ext(topic: str, queue_id: int = 0, /, **more: str) -> dict[str, str]:
     """The fields of SEND_MESSAGE_V2 as Java's client fills them."""
     text = properties.encode({"UNIQ_KEY": "7F000001000018B4AAC2000000000001", "WAIT": "true"})
     fields = {
@@ -155,3 +159,33 @@ def pull_ext(topic: str, queue_id: int = 0, offset: int = 0, **more: str) -> dic
         "expressionType": "TAG",
     }
     return fields | more
+
+
+@contextmanager
+def held_sync(app: AppBroker) -> Iterator[None]:
+    """Inside, what is appended does not get to the disk."""
+    flush, release = app.broker.store.flush, threading.Event()
+    real_sync = flush.sync
+
+    def slow_sync(job: LogJob) -> LogJob:
+        assert release.wait(20)
+        return real_sync(job)
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flush, "sync", slow_sync)
+            yield
+    finally:
+        release.set()
+
+
+def counted(app: AppBroker, table: str, key: str) -> int:
+    """How many messages the broker has counted there."""
+    found = app.broker.stats.find(table, key)
+    assert found is not None
+    return found[0].nums
+
+
+def has_stored(app: AppBroker, topic: str, queue_id: int, count: int) -> bool:
+    """Whether a consumer would find so many."""
+    return app.broker.store.max_offset(topic, queue_id) >= count

@@ -16,6 +16,7 @@ from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.plain_batch import put_plain_rows
 from aerobee.broker.services import ledger_book
 from aerobee.broker.services.batch_ledger import ROW, BatchLedger
+from aerobee.broker.services.config_files import json_file
 from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
@@ -99,7 +100,7 @@ async def test_a_power_failure_at_any_save_of_the_ledger_costs_and_adds_no_row(
     holds, or the batch can never be finished."""
     first = worlds(tmp_path / "first")
     saves: list[Path] = []
-    save = ledger_book.save_json
+    save = json_file.save_json
 
     def save_and_fail(path: str, content: Any, *, disk: Any) -> None:
         save(path, content, disk=disk)
@@ -125,7 +126,7 @@ async def test_a_cut_off_commit_whose_chunks_are_gone_is_finished_from_those_of_
     chunks = world.prepare()
     publish = world.ledger._publish
 
-    def publish_one(batch: str, chunk: Chunk, record: Any, done: set[str]) -> int:
+    def publish_one(batch: str, chunk: Chunk, record: Any, done: set[str]) -> Any:
         if chunk.chunk == 1:
             raise Refused(14, "no space")
         return publish(batch, chunk, record, done)

@@ -12,14 +12,13 @@ from services.services_world import HOST, World
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services import ledger_book
 from aerobee.broker.services.batch_ledger import BatchLedger
+from aerobee.broker.services.config_files.json_file import save_json
 from aerobee.broker.services.ledger_book import Chunk
 from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.files.record import Message
 from aerobee.protocol.json import fastjson
-
-save_json = ledger_book.save_json
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ at its acceptance, whatever the store times of others are."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from services.services_world import START_MS, HandClock, World
@@ -170,6 +171,7 @@ def test_a_timer_set_by_a_clock_years_ahead_comes_after_its_delay(
     set_by(world, ahead_ms)
     at_ms = world.clock.now_ms() + 5_000
     for number in range(3):
+        told: dict[str, Any]
         told = {"TIMER_DELAY_SEC": "5"} if kind == "delay" else {"TIMER_DELIVER_MS": str(at_ms)}
         world.send("T", b"%d" % number, UNIQ_KEY=str(number), **told)
     world.send("T", b"recalled", UNIQ_KEY="r", TIMER_DELIVER_MS=str(at_ms))

@@ -85,7 +85,7 @@ def messages(address: str) -> list[StoredMessage]:
 
 
 def came(address: str) -> Counter[str]:
-    return Counter(message.body.decode() for message in messages(address))
+    return Counter(bytes(message.body).decode() for message in messages(address))
 
 
 def wait_for_bodies(address: str, *bodies: str) -> None:
@@ -115,8 +115,9 @@ def test_timers_and_delays_go_from_5_5_to_us_and_back(tmp_path: Path, how: str) 
         due[body] = now_ms() + round(seconds * 1000)
         if name == "DELAY":
             return send(address, body, DELAY={1: 1, 30: 4, 60: 5}[int(seconds)])
-        value = due[body] if name == "TIMER_DELIVER_MS" else seconds
-        return send(address, body, **{name: value})
+        value: Any = due[body] if name == "TIMER_DELIVER_MS" else seconds
+        timer: dict[str, Any] = {name: value}
+        return send(address, body, **timer)
 
     apache = ApacheBroker("5.5.0", tmp_path, recallMessageEnable="true")
     ours = AerobeeBroker(tmp_path)
@@ -147,9 +148,11 @@ def test_timers_and_delays_go_from_5_5_to_us_and_back(tmp_path: Path, how: str) 
         found = messages(apache.broker)
         apache.stop()
     del due["recalled there"], due["recalled here"]
-    counts = Counter(message.body.decode() for message in found)
+    counts = Counter(bytes(message.body).decode() for message in found)
     assert counts.keys() == due.keys()
-    assert [m.body for m in found if m.store_timestamp < due[m.body.decode()] - EARLY_MS] == []
+    assert [
+        m.body for m in found if m.store_timestamp < due[bytes(m.body).decode()] - EARLY_MS
+    ] == []
     if how == "stop":
         assert set(counts.values()) == {1}, counts
 
@@ -272,12 +275,12 @@ def test_what_outlived_its_log_file_with_us_is_pending_for_apache(tmp_path: Path
         time.sleep(2)  # for what should not come
         found = messages(apache.broker)
         apache.stop()
-    counts = Counter(message.body.decode() for message in found)
+    counts = Counter(bytes(message.body).decode() for message in found)
     del counts["half"]  # 5.5.0 itself delivers one twice when it checks again too soon
     assert counts == {"timer": 1, "younger": 1, "level": 1}
     early = [
         message.body
         for message in found
-        if message.store_timestamp < due.get(message.body.decode(), 0) - EARLY_MS
+        if message.store_timestamp < due.get(bytes(message.body).decode(), 0) - EARLY_MS
     ]
     assert early == []

@@ -1,6 +1,6 @@
 """Bugs of RocketMQ's services, by the number of their issue; each with the bug planted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from store.rmq_bugs import story_of
 from aerobee.broker.services.clients.consumer_group import ConsumerGroup
 from aerobee.broker.services.clients.subscription import build_subscription
 from aerobee.broker.services.filters.sql_filters import Filters
-from aerobee.broker.services.timers import delivery, recovery
+from aerobee.broker.services.timers import delivery, messages, recovery
 from aerobee.broker.services.timers.delivery import TimerDelivery
 from aerobee.broker.services.transactions.checks import TransactionChecks
 from aerobee.broker.store.results import PutResult, PutStatus
@@ -52,15 +52,16 @@ def test_rmq_6984_a_put_refused_in_a_batch_repeats_none_before_it(world: World) 
         world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(START_MS + 1500 + number))
     real, refused = world.store.put_accepted, [0]
 
-    def put(messages: list[Message]) -> list[PutResult]:
+    def put(messages: Sequence[Message]) -> list[PutResult]:
         if len(messages) < 2 or refused[0] == 3:
             return real(messages)
         refused[0] += 1
         rest = [PutResult(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages[1:]]
         return real(messages[:1]) + rest
 
-    world.store.put_accepted = put  # type: ignore[method-assign]
-    fire(world)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.store, "put_accepted", put)
+        fire(world)
     assert refused == [3]
     assert world.bodies("T") == [b"%d" % number for number in range(5)]
 
@@ -85,7 +86,7 @@ def test_rmq_9654_a_timer_of_the_largest_size_blocks_nobody(world: World) -> Non
 
 
 def a_buffer_of_100_bytes_more(patch: Patch) -> None:
-    real = delivery.message_of
+    real = messages.message_of
 
     def message_of(store: Any, unit: Any) -> Any:
         found = real(store, unit)
@@ -125,7 +126,10 @@ def test_rmq_10019_recalled_timers_do_not_wait_for_ever(world: World) -> None:
     for number in range(3):
         unique = b"%d" % number
         world.send("T", unique, TIMER_DELIVER_MS=at_ms, UNIQ_KEY=unique.hex())
-        recall = {"TIMER_DEL_UNIQKEY": f"T+{unique.hex()}", "TIMER_DELIVER_MS": at_ms}
+        recall: dict[str, Any] = {
+            "TIMER_DEL_UNIQKEY": f"T+{unique.hex()}",
+            "TIMER_DELIVER_MS": at_ms,
+        }
         world.send("T", b"", UNIQ_KEY=f"r{number}", **recall)
     fire(world)
     assert world.bodies("T") == [] and world.timers.pending == 0

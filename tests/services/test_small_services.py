@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from services.services_world import START_MS, HandClock, SetClock, World
@@ -199,7 +200,7 @@ def test_the_handle_of_a_timer_names_its_exact_time(world: World) -> None:
 
 @pytest.mark.parametrize("wanted", [{"DELAY": "18"}, {"TIMER_DELAY_SEC": "7200"}])
 async def test_a_clock_set_forward_makes_what_is_due_come_at_once(
-    tmp_path: Path, wanted: dict[str, str]
+    tmp_path: Path, wanted: dict[str, Any]
 ) -> None:
     clock = SetClock()
     world = World(tmp_path / "store", clock)

@@ -50,7 +50,7 @@ def verdict(text: str, properties: dict[str, str]) -> str:
 
 def test_our_filter_and_apaches_agree(tmp_path: Path) -> None:
     chance = random.Random(42)
-    cases = []
+    cases: list[tuple[str, dict[str, str]]] = []
     while len(cases) < CASES:
         text = expression(chance)
         # TRUE or FALSE before a property fails in Apache by a wrong cast; here it is compared.

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from services.services_world import START_MS, HandClock, World
@@ -20,7 +21,7 @@ from aerobee.protocol.files import properties as props
 from aerobee.protocol.names import TIMER_TOPIC
 
 
-def deliver_at(world: World, at_ms: int, body: bytes, topic: str = "T", **more: str) -> None:
+def deliver_at(world: World, at_ms: int, body: bytes, topic: str = "T", **more: Any) -> None:
     world.send(topic, body, TIMER_DELIVER_MS=str(at_ms), UNIQ_KEY=body.hex(), **more)
 
 
@@ -79,7 +80,7 @@ def test_a_fired_timer_keeps_its_properties_and_birth(world: World) -> None:
     ],
 )
 def test_relative_times_count_from_the_send(
-    world: World, properties: dict[str, str], delay_ms: int
+    world: World, properties: dict[str, Any], delay_ms: int
 ) -> None:
     world.send("T", b"x", **properties)
     assert run_until(world, START_MS + 5000, 50) == {b"x": START_MS + delay_ms}
@@ -99,7 +100,7 @@ def test_a_time_that_has_passed_is_no_timer(world: World) -> None:
     ],
 )
 def test_an_impossible_time_is_refused_with_a_reason(
-    world: World, properties: dict[str, str], text: str
+    world: World, properties: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(Refused, match=text) as caught:
         world.hooks.apply(world.message("T", **properties))
@@ -259,7 +260,7 @@ def test_a_far_timer_that_has_rolled_fires_once_though_the_timer_log_is_lost(
     world = World(tmp_path / "store", timer_roll_window_slot=60)
     deliver_at(world, START_MS + 400_000, b"far")
     deliver_at(world, START_MS + 410_000, b"recalled")
-    recall = {"TIMER_DEL_UNIQKEY": f"T+{b'recalled'.hex()}", "UNIQ_KEY": "r"}
+    recall: dict[str, Any] = {"TIMER_DEL_UNIQKEY": f"T+{b'recalled'.hex()}", "UNIQ_KEY": "r"}
     world.send("T", b"", TIMER_DELIVER_MS=str(START_MS + 410_000), **recall)
     assert run_until(world, START_MS + 130_000, 1000) == {}
     assert len(world.read(TIMER_TOPIC)) > 6, "each has rolled twice"

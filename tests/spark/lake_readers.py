@@ -71,7 +71,8 @@ def _duckdb_delta(where: Path) -> list[bytes]:
 def _polars_delta(where: Path) -> list[bytes]:
     import polars
 
-    return polars.scan_delta(str(where)).select("value").collect()["value"].to_list()
+    rows = polars.scan_delta(str(where)).select("value").collect()
+    return [bytes(value) for value in rows["value"].to_list()]
 
 
 READERS = {

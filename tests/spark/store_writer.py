@@ -6,6 +6,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.java_hash import tags_code
@@ -62,7 +63,7 @@ class StoreWriter:
             (folder / f"{start:020d}").write_bytes(part + bytes(size - len(part)))
 
 
-def write_store(root: Path, messages: Iterable[tuple[Message, int]], **sizes: int) -> Path:
+def write_store(root: Path, messages: Iterable[tuple[Message, int]], **sizes: Any) -> Path:
     writer = StoreWriter(root, **sizes)
     for message, store_timestamp in messages:
         writer.add(message, store_timestamp)

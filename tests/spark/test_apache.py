@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peers.apache import ApacheBroker
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.apache, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -33,7 +34,7 @@ def test_rows_written_to_apache_are_read_back_over_tcp_and_from_its_files(
     options = {"namesrv": apache.namesrv, "topic": "rows"}
     frame.write.format("aerobee").options(**options).mode("append").save()
 
-    def read(**more: object) -> object:
+    def read(**more: Any) -> DataFrame:
         reader = spark.read.format("aerobee").options(namesrv=apache.namesrv, subscribe="rows")
         return reader.options(**more).load()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from spark.store_writer import StoreWriter, write_store
 from aerobee.pipeline import arrow
 from aerobee.pipeline.columns import COLUMNS, UnknownColumn
 from aerobee.pipeline.source.store_files import StoreError
+from aerobee.pipeline.source.topic_filter import topic_filter
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.java_hash import index_hash
 from aerobee.protocol.files.record import (
@@ -205,7 +207,7 @@ def test_files_outside_the_times_and_without_the_topic_are_not_read(store: Path)
 def test_splits_of_any_size_hold_every_message_once(store: Path) -> None:
     from aerobee.pipeline.source.split_reader import Selection, read_split
 
-    selection = Selection(("value",), arrow.topic_filter(None, None))
+    selection = Selection(("value",), topic_filter(None, None))
     for split_bytes in (1000, 10_000, 1 << 30):
         splits = arrow.store_splits(str(store), split_bytes=split_bytes)
         rows = [number for split in splits for number in numbers(read_split(split, selection))]
@@ -289,7 +291,8 @@ def test_a_file_whose_first_record_is_damaged_is_an_error_and_not_left_out(
     data = bytearray(file.read_bytes())
     data[4] ^= 0xFF  # its magic
     file.write_bytes(data)
-    for times in ({}, {"start": BASE_MS + 100_000, "end": BASE_MS + 1_000_000}):
+    some: dict[str, Any] = {"start": BASE_MS + 100_000, "end": BASE_MS + 1_000_000}
+    for times in ({}, some):
         with pytest.raises(StoreError, match=f"damaged at {int(file.name)}: "):
             numbers(arrow.read_store(str(store / folder), **times))
 

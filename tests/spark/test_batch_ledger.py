@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,12 +61,12 @@ class Sink:
         return [partition, attempt, chunk, int(answer.ext["offset"]), int(answer.ext["size"])]
 
     def commit_request(
-        self, batch: int, chunks: list[list[int]], timeout_ms: int = 60_000
+        self, batch: int, chunks: Sequence[list[int] | None], timeout_ms: int = 60_000
     ) -> tuple[int, dict[str, str], bytes]:
         ext = {"query": self.query, "batch": str(batch), "timeoutMs": str(timeout_ms)}
         return SINK_COMMIT, ext, json.dumps({"chunks": chunks}).encode()
 
-    def commit(self, batch: int, chunks: list[list[int]], **more: int) -> dict[str, str]:
+    def commit(self, batch: int, chunks: Sequence[list[int] | None], **more: int) -> dict[str, str]:
         request = self.commit_request(batch, chunks, **more)
         return self.cluster.request("commit", self.broker.broker, *request).ext
 

@@ -35,7 +35,8 @@ def bodies(count: int, start: int = 0) -> list[bytes]:
 
 def read(spark: SparkSession, namesrv: str, topic: str, **options: str) -> list[Any]:
     reader = spark.read.format("aerobee").options(namesrv=namesrv, subscribe=topic, **options)
-    return reader.load().select("partition", "offset", "value", "timestamp").collect()
+    rows = reader.load().select("partition", "offset", "value", "timestamp")
+    return list(rows.collect())
 
 
 def values(rows: list[Any]) -> list[bytes]:

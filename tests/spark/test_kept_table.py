@@ -53,6 +53,7 @@ def test_a_topic_is_a_table_that_others_open(
     for queue_id in range(2):
         produce(broker.namesrv, topic, numbers(200)[queue_id::2], tag="a b", queue_id=queue_id)
     where = tmp_path / "table"
+    words: tuple[Any, ...]
     words = ("table", topic, "--namesrv", broker.namesrv, "--to", where, "--format", table_format)
     words = (*words, "--once", "--partition", "tags")
     assert last_line(run(*words)).startswith("200 messages added")
@@ -115,7 +116,11 @@ def test_small_files_are_merged_and_leftovers_removed(
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_of_two_jobs_on_one_table_one_adds_nothing(
-    spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
+    spark: SparkSession,
+    broker: AerobeeBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table_format: str,
 ) -> None:
     topic = f"twice-{table_format}"
     create_topic(broker.broker, topic, 1)
@@ -129,7 +134,7 @@ def test_of_two_jobs_on_one_table_one_adds_nothing(
         assert one.trigger() is not None
         append(*planned)
 
-    other._table.append = late  # type: ignore[method-assign]
+    monkeypatch.setattr(other._table, "append", late)
     refused = pytest.raises(TableConflict, match="another job adds rows")
     with closing(one), closing(other), refused:
         other.trigger()

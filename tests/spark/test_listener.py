@@ -78,7 +78,7 @@ def test_a_stream_shows_rows_bytes_offsets_and_the_lag_of_each_queue(
 def _otel_sum(reader: InMemoryMetricReader, name: str, query: str) -> float:
     data: Any = reader.get_metrics_data()
     return sum(
-        point.value
+        float(point.value)
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics

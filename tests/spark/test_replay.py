@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def test_an_exactly_once_replay_that_is_run_again_sends_only_what_is_new(
     create_topic(broker.broker, "was", 2)
     produce(broker.namesrv, "was", numbers(300))
     kept(run, broker, "was", tmp_path / "was")
+    words: tuple[Any, ...]
     words = ("replay", "--source", tmp_path / "was", "--namesrv", broker.namesrv, "--topic", "is")
     words = (*words, "--exactly-once", "--rows-per-batch", "128")
     words = (*words, "--sql", "select * from messages where value <> '000007'")
@@ -142,11 +144,14 @@ def test_a_replay_that_is_killed_goes_on_and_sends_each_message_once(
     def sent() -> int:
         return sum(topic_values(broker.namesrv, "second").values())
 
+    def has_sent_more(before: int) -> bool:
+        return sent() > min(before, count - 1)
+
     for _ in range(kills):
         before = sent()
         driver = start_command(*map(str, words))
         try:
-            wait_until(lambda before=before: sent() > min(before, count - 1), driver, 300)
+            wait_until(partial(has_sent_more, before), driver, 300)
             time.sleep(rng.uniform(0, 0.3))  # somewhere in a batch
         finally:
             if driver.poll() is None:
@@ -183,6 +188,7 @@ def test_a_function_over_history_makes_a_table_that_goes_on(
     create_topic(broker.broker, topic, 2)
     produce(broker.namesrv, topic, [b"a%03d" % n for n in range(60)], tag="x")
     kept(run, broker, topic, tmp_path / "source")
+    words: tuple[Any, ...]
     words = ("reprocess", "--source", tmp_path / "source", "--format", table_format)
     words = (*words, "--function", f"{tmp_path}/made.py:louder", "--rows-per-batch", "25")
     words = (*words, "--to", tmp_path / "loud", "--partition", "tags")
@@ -218,6 +224,7 @@ def test_a_function_over_history_writes_a_topic_and_sums_are_made_of_all_at_once
     create_topic(broker.broker, "quiet", 1)
     produce(broker.namesrv, "quiet", [b"a%03d" % n for n in range(30)], tag="x")
     kept(run, broker, "quiet", tmp_path / "source")
+    words: tuple[Any, ...]
     words = ("reprocess", "--source", tmp_path / "source", "--rows-per-batch", "10")
     loud = ("--function", f"{tmp_path}/made.py:louder", "--namesrv", broker.namesrv)
     assert run(*words, *loud, "--topic", "loud").startswith("30 messages read, and")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ class Sinkhole:
 
     def sizes(self) -> list[int]:
         return [len(batch) for _, batch in self.batches]
+
+
+def has_come_to(sink: Sinkhole, number: int) -> bool:
+    return sink.rows()[-1:] >= numbers(1, number)
 
 
 def run_available(frame: DataFrame, checkpoint: Path, sink: Any) -> Any:
@@ -98,7 +103,7 @@ def test_a_running_stream_keeps_the_limit_from_its_first_batch_and_after_a_resta
             .start()
         )
         try:
-            wait_until(lambda s=sink, n=upto: s.rows()[-1:] >= numbers(1, n - 50), query)
+            wait_until(partial(has_come_to, sink, upto - 50), query)
         finally:
             query.stop()
         assert max(sink.sizes()) <= 100

@@ -26,7 +26,7 @@ from aerobee.pipeline.typed.columns import columns_of, load_shape
 from aerobee.pipeline.typed.decode import decode_values
 from aerobee.pipeline.typed.shape import SchemaError, Shape
 
-ORDER = {
+ORDER: dict[str, Any] = {
     "type": "object",
     "required": ["id", "amount"],
     "properties": {

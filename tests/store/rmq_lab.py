@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crash.ledger import read_all
 from crash.sim_disk import PowerLoss, SimDisk
@@ -27,6 +26,9 @@ SMALL: dict[str, Any] = {
     "delete_when": "",
 }
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
+
 
 class _Chosen(random.Random):
     """Decides for `lose_power`: nothing that was under way is kept, or all of it."""
@@ -38,8 +40,8 @@ class _Chosen(random.Random):
     def randint(self, a: int, b: int) -> int:
         return b if self._keep else a
 
-    def choice(self, seq: Sequence[Any]) -> Any:
-        return seq[-1] if self._keep else seq[0]
+    def choice(self, seq: SupportsLenAndGetItem[Any]) -> Any:
+        return seq[len(seq) - 1] if self._keep else seq[0]
 
     def random(self) -> float:
         return 0.5

@@ -28,7 +28,7 @@ class Log:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.queues: list[Any] = [_Queue(f"T{number % 3}") for number in range(7)]
+        self.queues: list[Any] = [_queue(f"T{number % 3}") for number in range(7)]
         self.end = 0
 
     def append(self, count: int) -> list[Any]:
@@ -42,10 +42,15 @@ class Log:
         return facts
 
 
-class _Queue:
+class _Named:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.listened = False
+
+
+def _queue(topic: str) -> Any:
+    """Of a queue its name is enough here, and who listens to it."""
+    return _Named(topic)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -83,14 +88,14 @@ def test_both_queues_hold_the_same(seed: int) -> None:
 def test_a_text_that_cannot_be_stored_makes_the_queue_walk_the_log() -> None:
     assert hot is not None
     queue = queue_of(hot.Facts)
-    queue.offer([(_Queue("T"), 0, 0, 100, 1, "half a character: \ud800", 0)])
+    queue.offer([(_queue("T"), 0, 0, 100, 1, "half a character: \ud800", 0)])
     assert queue.behind and not queue.waiting
 
 
 def test_there_is_no_fact_outside() -> None:
     assert hot is not None
     facts = hot.Facts()
-    assert facts.extend([(_Queue("T"), 0, 0, 100, 1, "", 0)] * 3)
+    assert facts.extend([(_queue("T"), 0, 0, 100, 1, "", 0)] * 3)
     for number in (3, -4, 1 << 62):
         with pytest.raises(IndexError):
             facts[number]
@@ -108,5 +113,5 @@ def test_facts_for_which_there_is_no_memory_are_looked_up_in_the_log() -> None:
             raise MemoryError
 
     queue = queue_of(Full)
-    queue.offer([(_Queue("T"), 0, 0, 100, 1_700_000_000_000, "", 0)])
+    queue.offer([(_queue("T"), 0, 0, 100, 1_700_000_000_000, "", 0)])
     assert queue.behind and not queue.waiting

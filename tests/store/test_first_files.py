@@ -39,7 +39,8 @@ class SlowDisk(FaultyDisk):
             self.waiting += 1
             assert self.gate.wait(20), "the loop waits for a file"
             self.waiting -= 1
-        return super().create(path, size)
+        file: RealFile = super().create(path, size)
+        return file
 
 
 @pytest.fixture

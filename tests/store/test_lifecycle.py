@@ -44,8 +44,9 @@ async def test_messages_arrive_by_themselves_and_a_stop_loses_nothing(tmp_path: 
         if n % 50 == 0:
             await asyncio.sleep(0)
     await until(lambda: len(arrived) == 900)
-    assert store.index is not None
-    await until(lambda: not store.index.keys)
+    index = store.index
+    assert index is not None
+    await until(lambda: not index.keys)
     store.put([message(body=b"last")])
     await store.stop()
     assert len(arrived) == 901
@@ -251,8 +252,11 @@ async def test_a_sync_that_fails_during_the_stop_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     disk = FaultyDisk()
-    often = {"flush_interval_commit_log": 5, "flush_interval_consume_queue": 5}
-    pages = {"flush_commit_log_least_pages": 0, "flush_consume_queue_least_pages": 0}
+    often: dict[str, Any] = {"flush_interval_commit_log": 5, "flush_interval_consume_queue": 5}
+    pages: dict[str, Any] = {
+        "flush_commit_log_least_pages": 0,
+        "flush_consume_queue_least_pages": 0,
+    }
     store = make(tmp_path, disk=disk, **often, **pages)
     flush: Any = store.flush if part == "commitlog" else store.queue_flush
     sync = flush.sync

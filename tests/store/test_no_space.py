@@ -24,8 +24,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 def put(store: MessageStore, first: int, end: int, topic: str = "T") -> None:
     for number in range(first, end):
-        fields = {"properties": f"KEYS\x01k{number}\x02"}
-        (result,) = store.put([message(topic, body=b"%d" % number, **fields)])
+        keys = f"KEYS\x01k{number}\x02"
+        (result,) = store.put([message(topic, body=b"%d" % number, properties=keys)])
         assert result.ok, result.reason
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,10 @@ def make(folder: Path, **changes: Any) -> MessageStore:
     return store
 
 
+def _has(store: MessageStore, count: int) -> bool:
+    return store.max_offset("T", 0) == count
+
+
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
@@ -105,7 +110,7 @@ async def test_a_store_writes_ahead_in_sync_flush(
         store.put([message(body=b"%d" % number * 8000)])
         if wanted:
             await until(lambda: files.files[-1].file.prewritten == files.file_size)
-        await until(lambda end=number: store.max_offset("T", 0) == end)
+        await until(partial(_has, store, number))
         sizes.append(files.files[-1].file.prewritten)
     assert set(sizes) == ({64 * 1024} if wanted else {0})
     await store.stop()

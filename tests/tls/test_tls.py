@@ -194,8 +194,9 @@ async def test_clients_may_have_to_show_a_certificate(
             try:
                 async with Asker.connected(app.broker_port, ssl=context) as asker:
                     answer = asker.start("", 310, send_fields("t"), b"x")
+                    ends: set[asyncio.Future[Any]] = {answer, asker._reading}
                     done, _ = await asyncio.wait(
-                        {answer, asker._reading}, timeout=10, return_when=asyncio.FIRST_COMPLETED
+                        ends, timeout=10, return_when=asyncio.FIRST_COMPLETED
                     )
                     answered[name] = answer in done
             except (ssl.SSLError, ConnectionError):

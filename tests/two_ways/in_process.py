@@ -35,6 +35,9 @@ class _NoServer:
     def opened(self, connection: Connection) -> bool:
         return True
 
+    def refusal(self, connection: Connection) -> Feed | None:
+        return None
+
     def lost(self, connection: Connection) -> None:
         return None
 
@@ -87,7 +90,7 @@ class Fed:
         self.clock = StandingClock()
         self.disk = FailingDisk()
         self.copied = PutStatus.PUT_OK  # what is said of each put that waits
-        values = {
+        values: dict[str, Any] = {
             "store_path_root_dir": str(folder / "store"),
             "mapped_file_size_commit_log": 64 << 10,
             "mapped_file_size_consume_queue": 20 * 300,

@@ -1,6 +1,7 @@
 """Random requests as frames: sends, batches and pulls in all codecs, with all that clients vary."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,15 @@ from aerobee.protocol.wire.headers import SEND_V2_NAMES
 
 NAMES = {long: short for short, long in SEND_V2_NAMES.items()}
 OPAQUES = [0, 1, 100, 127, 250, 65000, 2**31 - 100, -(2**31), -40, -200]
-TOPICS = ["Second", "ReadOnly", "WriteOnly", "Ordered", "%RETRY%cg", "%RETRY%nobody", "TBW102"]
+TOPICS: list[str | None] = [
+    "Second",
+    "ReadOnly",
+    "WriteOnly",
+    "Ordered",
+    "%RETRY%cg",
+    "%RETRY%nobody",
+    "TBW102",
+]
 TOPICS += ["SCHEDULE_TOPIC_XXXX", "no good!", "t" * 130, "", None]
 
 
@@ -52,7 +61,7 @@ ODD_NUMBERS = [
 ]
 SHORT_ODD_NUMBERS = [each for each in ODD_NUMBERS if each != "99999999999"]  # for what is waited
 BOOLEANS = ["true", "TRUE", "1", "0", "no", "", True, False]
-TEXT = st.characters(exclude_categories=("Cs",), exclude_characters="\x01\x02")
+TEXT = st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02")
 VALUES = ["v", "TagA", "TagB", "k1 k2", '"', "\\", "100%", "ü", "\U0001f41d", "\t", "~~", ""]
 VALUES += ["TRACE_ON", "UNIQ_KEY", "DELAY", "WAIT", "false", "k" * 300, "u" * 5000]
 PROPERTIES: dict[str, list[str]] = {
@@ -238,7 +247,10 @@ def bursts(draw: st.DrawFn) -> list[Asked]:
     """What arrives in one read. First sends to a topic are not mixed with pulls of it: whether
     these find it depends on the disk's speed."""
     first = draw(st.sampled_from(OPAQUES))
-    kinds = draw(st.sampled_from([[sends], [pulls], [pulls, partial(sends, topic="Known")]]))
+    of_known = partial(sends, topic="Known")
+    choices: list[list[Callable[..., st.SearchStrategy[Asked]]]]
+    choices = [[sends], [pulls], [pulls, of_known]]
+    kinds = draw(st.sampled_from(choices))
     codecs = draw(st.sampled_from([[JSON], [ROCKETMQ], [MSGPACK], [JSON, ROCKETMQ, MSGPACK]]))
     requests = []
     for opaque in range(first, first + draw(st.integers(1, 12))):
@@ -281,13 +293,13 @@ def each_odd_request(codec: int) -> list[list[Asked]]:
     for opaque, (code, ext) in enumerate([*sent, *pulled]):
         fields = {name: value for name, value in ext.items() if value is not None}
         if codec == JSON:
-            header = {"code": code, "extFields": fields, "opaque": opaque, "version": 453}
-            frame = framed(JSON, json.dumps(header, separators=(",", ":")).encode(), b"body")
+            named = {"code": code, "extFields": fields, "opaque": opaque, "version": 453}
+            frame = framed(JSON, json.dumps(named, separators=(",", ":")).encode(), b"body")
         elif codec == MSGPACK:
             header = (code, 0, opaque, 0, 453, None, fields)
             frame = framed(MSGPACK, msgpack.packb(header), b"body")
         else:
-            texts = {name: _text(value) for name, value in fields.items()}
-            frame = encode_frame(Command(code, texts, b"body", opaque, codec=ROCKETMQ))
+            ext_texts = {name: _text(value) for name, value in fields.items()}
+            frame = encode_frame(Command(code, ext_texts, b"body", opaque, codec=ROCKETMQ))
         asked.append(Asked(frame, opaque, f"{code} {ext}"))
     return [asked[start : start + 40] for start in range(0, len(asked), 40)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,8 @@ async def test_both_admit_and_store_the_same(tmp_path: Path) -> None:
         assert frames_of(said[1][0]) == frames_of(said[0][0]), f"step {step}"
         assert said[1][1] == said[0][1], f"step {step}"
         assert compiled.connection.user == python.connection.user, f"step {step}"
-        taken += compiled.feed._signed_by[1] is not None
+        feed: Any = compiled.feed
+        taken += feed._signed_by[1] is not None
     assert taken > 100, "hardly any signature was checked in C"
     assert compiled.counted() == python.counted()
     assert compiled.counted()["store"][0] > 300, "hardly anything was stored"

@@ -53,9 +53,9 @@ class Node(Replica):
     def start(self, needed: int = 0) -> None:
         """A process begins."""
         self.settings = self._settings()
-        self.roles = Roles(self.settings, self.disk)  # type: ignore[arg-type]
+        self.roles = Roles(self.settings, self.disk)
         path = f"{ROOT}/config/replicaState.json"
-        self.electability = Electability(path, self.disk, f"kernel {self.kernel}")  # type: ignore[arg-type]
+        self.electability = Electability(path, self.disk, f"kernel {self.kernel}")
         self._open()
         self.failover = Failover(self.settings, self.clock, self.handle, self)
 
@@ -66,8 +66,8 @@ class Node(Replica):
         if not settings.is_slave:
             self.cut_to = None
         if self.cut_to is not None:
-            cut.take_back_progress(wanted, settings, self.clock, self.disk, self.cut_to)  # type: ignore[arg-type]
-        store = MessageStore(wanted, clock=self.clock, disk=self.disk)  # type: ignore[arg-type]
+            cut.take_back_progress(wanted, settings, self.clock, self.disk, self.cut_to)
+        store = MessageStore(wanted, clock=self.clock, disk=self.disk)
         store.load(cut_to=self.cut_to)
         self.roles.opened(store, self.cut_to)
         self.electability.opened(was_stopped=store.was_stopped, sync_flush=store.sync_flush)

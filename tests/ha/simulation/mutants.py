@@ -6,6 +6,7 @@ by their numbers (RocketMQ's #, Kafka's KIP).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,8 +96,9 @@ def a_replica_cuts_to_what_is_on_disk_kip_101(patch: pytest.MonkeyPatch) -> None
         found = real(self, welcome, master_start)
         store = self._store
         last = store.log_tail().record
-        follows = isinstance(found, Follow) and last is not None
-        return Cut(last[0]) if follows and last[0] > store.min_physical_offset else found
+        if isinstance(found, Follow) and last and last[0] > store.min_physical_offset:
+            return Cut(last[0])
+        return found
 
     patch.setattr(Follower, "plan", plan)
 
@@ -190,8 +192,7 @@ def acks_of_a_link_that_ended_still_count(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def the_checkpoint_is_not_lowered_before_a_cut(patch: pytest.MonkeyPatch) -> None:
-    real = opening.replace
-    patch.setattr(opening, "replace", lambda point, **_: real(point))
+    patch.setattr(opening, "replace", lambda point, **_: replace(point))
 
 
 # A seed that catches it.

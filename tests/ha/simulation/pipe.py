@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from aerobee.broker.ha.epochs import FOREVER
+from aerobee.broker.ha.epochs import FOREVER, Epochs
 from aerobee.broker.ha.follower import Follower, held
 from aerobee.broker.ha.receiver import Receiver
 from aerobee.broker.ha.rejoin import Cut
@@ -122,7 +122,7 @@ class Pipe:
         self._to_master += epoch_ack(held(self.slave.log, self._receiver, self._first))
 
 
-def epochs_of(master: Replica) -> object:
+def epochs_of(master: Replica) -> Epochs:
     """As `MasterLinks.epochs`."""
     file = master.roles.epoch_file
     if not file.epochs:

@@ -60,6 +60,10 @@ class Handle:
         self._number = number
         self.is_cut_off = False
 
+    @property
+    def local(self) -> tuple[str, int]:
+        return "127.0.0.1", 0
+
     async def _begin(self) -> None:
         await under_way()
         if self.is_cut_off or (not self._shared.is_kind and self._shared.rng.random() < 0.05):

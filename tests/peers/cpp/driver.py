@@ -203,7 +203,10 @@ def consumer(options: Options) -> Options:
         emit({"event": "message", "client": name, "message": got})
         # An orderly consumer tries again by itself, without counting: so it is counted here.
         seen[got["body"]] = seen.get(got["body"], 0) + 1
-        return capi.RECONSUME_LATER if seen[got["body"]] <= fails else capi.CONSUME_SUCCESS
+        result: int = capi.CONSUME_SUCCESS
+        if seen[got["body"]] <= fails:
+            result = capi.RECONSUME_LATER
+        return result
 
     handle = create("PushConsumer", options)
     check(api.SetPushConsumerInstanceName(handle, name.encode()))
