@@ -219,7 +219,7 @@ async def aerobee(*words: str, code: int = 0) -> str:
     return (await aerobee_command.aerobee(*words, code=code)).out
 
 
-async def test_the_command_by_wire(app: AppBroker) -> None:
+async def test_the_command_changes_users_of_a_running_broker(app: AppBroker) -> None:
     url = url_of(app, "root")
     made = json.loads(await aerobee("user", "add", "app", "--json", "--url", url))
     assert made["access_key"] == "app" and len(made["secret_key"]) > 40
@@ -243,7 +243,7 @@ async def test_the_command_by_wire(app: AppBroker) -> None:
     await aerobee("user", "remove", "app", "--yes", "--url", url)
 
 
-async def test_the_command_on_files_before_the_first_start(tmp_path: Path) -> None:
+async def test_the_command_changes_the_files_before_the_first_start(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     await aerobee("user", "add", "app", "--store", store, code=1)  # nobody could change it
     made = json.loads(await aerobee("user", "add", "root", "--super", "--json", "--store", store))

@@ -95,7 +95,9 @@ def test_internal_networks_replace_those_of_the_interfaces() -> None:
         ({"bindAddress": "0.0.0.0", "brokerIP1": "192.0.2.7"} | ADVERTISED, "192.0.2.7:10911"),
     ],
 )
-def test_what_name_servers_are_told(settings: dict[str, str], expected: str) -> None:
+def test_name_servers_are_told_the_address_that_clients_reach(
+    settings: dict[str, str], expected: str
+) -> None:
     assert addresses(settings).for_name_server(("10.88.0.5", 55555)) == expected
 
 

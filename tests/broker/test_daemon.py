@@ -72,7 +72,7 @@ def test_the_name_service_can_be_off(tmp_path: Path) -> None:
             assert wire.request(105, {"topic": "TBW102"}).code == 0
 
 
-def test_the_name_service_alone(tmp_path: Path) -> None:
+def test_the_name_service_runs_alone(tmp_path: Path) -> None:
     with Daemon(tmp_path, "--namesrv") as names:
         address = names.ready()["namesrv"]
         with Daemon(tmp_path / "b", namesrvAddr=address, brokerName="b1") as broker:

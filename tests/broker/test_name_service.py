@@ -354,7 +354,7 @@ async def test_the_version_of_an_unknown_broker_has_changed(ask: Ask) -> None:
     assert (await ask(RequestCode.QUERY_DATA_VERSION, b"{{", **identity())).code == 29
 
 
-async def test_lists_of_topics(ask: Ask) -> None:
+async def test_topics_are_listed_by_kind_and_cluster(ask: Ask) -> None:
     await register(ask)
 
     async def topics(code: int, **ext: Any) -> Any:

@@ -30,7 +30,7 @@ async def scrape(port: int) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-async def test_consumers_transactions_timers_and_retention(tmp_path: Path) -> None:
+async def test_consumers_transactions_timers_and_retention_are_measured(tmp_path: Path) -> None:
     port = free_port()
     options = {"metricsExporterType": "PROM", "metricsPromExporterPort": port}
     async with EmbeddedBroker(tmp_path, **options) as broker, broker.connect() as mq:

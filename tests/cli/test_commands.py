@@ -16,7 +16,7 @@ from aerobee import AerobeeError, Client, ConsumerOptions
 from aerobee.testing import EmbeddedBroker
 
 
-async def test_send_consume_and_find(aerobee_broker: EmbeddedBroker) -> None:
+async def test_what_is_sent_can_be_consumed_and_found(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     sent = (
         await aerobee("send", "orders", "hello", "--tag", "t", "--key", "k", "--json", url=url)
@@ -77,7 +77,7 @@ async def test_follow_prints_what_comes_until_interrupted(aerobee_broker: Embedd
     assert process.returncode == 130
 
 
-async def test_topics(aerobee_broker: EmbeddedBroker) -> None:
+async def test_topics_are_made_shown_and_deleted(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("topic", "create", "orders", "--queues", "3", url=url)
     assert (await aerobee("topic", "list", "--json", url=url)).json == [{"topic": "orders"}]
@@ -90,7 +90,7 @@ async def test_topics(aerobee_broker: EmbeddedBroker) -> None:
     assert "orders" in gone.err
 
 
-async def test_groups(aerobee_broker: EmbeddedBroker) -> None:
+async def test_groups_are_made_shown_and_deleted(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     await aerobee("group", "create", "g", "--max-retries", "3", url=url)
     assert (await aerobee("group", "list", "--json", url=url)).json == [
@@ -225,7 +225,9 @@ async def replayed_bodies(mq: Client) -> list[bytes]:
         return []
 
 
-async def test_cluster_ping_and_settings(aerobee_broker: EmbeddedBroker) -> None:
+async def test_a_cluster_is_shown_pinged_and_its_settings_listed(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     url = aerobee_broker.url
     [broker] = (await aerobee("cluster", "brokers", "--json", url=url)).json
     assert broker["address"] == aerobee_broker.address

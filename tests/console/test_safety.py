@@ -253,7 +253,7 @@ def test_the_cookie_is_for_scripts_and_other_sites_out_of_reach(reader: Browser)
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Path=/console/" in cookie
 
 
-def test_names_and_sites() -> None:
+def test_other_names_and_sites_are_refused() -> None:
     assert is_our_host("localhost:8085", ()) and is_our_host("[::1]:8085", ())
     assert is_our_host("mq.example:80", ("mq.example",))
     assert not is_our_host("", ()) and not is_our_host("localhost.evil", ())

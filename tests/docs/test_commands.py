@@ -152,14 +152,14 @@ def consumed(broker: AerobeeBroker) -> str:
     return str(receipt.message_id)
 
 
-def test_the_daily_commands_of_the_operations_page(broker: AerobeeBroker) -> None:
+def test_the_daily_commands_of_the_operations_page_work(broker: AerobeeBroker) -> None:
     words = {"ID": consumed(broker), "GROUP": "billing"}
     for line in block("operations.md", "aerobee cluster status").splitlines():
         command = re.sub(r"\b(ID|GROUP)\b", lambda found: words[found[0]], line)
         assert shell(command, broker).strip(), command
 
 
-def test_the_backup_and_the_commands_on_a_store(broker: AerobeeBroker, tmp_path: Path) -> None:
+def test_the_backup_and_the_commands_on_a_store_work(broker: AerobeeBroker, tmp_path: Path) -> None:
     with connect(f"mq://{broker.namesrv}") as mq:
         mq.send("T", b"kept")
     backup = block("operators-guide.md", "aerobee store snapshot").replace(
@@ -173,7 +173,7 @@ def test_the_backup_and_the_commands_on_a_store(broker: AerobeeBroker, tmp_path:
     assert "kept" in shell(f"aerobee store dump {tmp_path / 'another'} --topic T", broker)
 
 
-def test_changing_the_number_of_queues(broker: AerobeeBroker) -> None:
+def test_the_commands_that_change_the_number_of_queues_work(broker: AerobeeBroker) -> None:
     consumed(broker)
     for text in ("--queues 16", "--write-queues 4"):
         for line in block("operators-guide.md", text).splitlines():
@@ -181,7 +181,7 @@ def test_changing_the_number_of_queues(broker: AerobeeBroker) -> None:
     assert "4" in shell("aerobee topic show orders --json", broker)
 
 
-def test_asking_why(broker: AerobeeBroker) -> None:
+def test_the_commands_that_ask_why_work(broker: AerobeeBroker) -> None:
     first, second = block("why.md", "aerobee why").splitlines()
     shell(first, broker, expected=3)  # that message is nowhere
     assert '"CONSUMED"' in shell(second.replace("ID", consumed(broker)), broker).upper()
@@ -247,11 +247,11 @@ asyncio.run(main())
 """
 
 
-def test_the_first_block_of_the_sdk_page(broker: AerobeeBroker) -> None:
+def test_the_first_block_of_the_sdk_page_runs(broker: AerobeeBroker) -> None:
     assert run_inside(block("sdk.md", "Unconfirmed"), _SDK, broker) == "b'{...}'\n"
 
 
-def test_the_worker_of_the_sdk_page(broker: AerobeeBroker, tmp_path: Path) -> None:
+def test_the_worker_of_the_sdk_page_works(broker: AerobeeBroker, tmp_path: Path) -> None:
     text = block("sdk.md", "app = Worker").replace("localhost:9876", broker.namesrv)
     (tmp_path / "shop.py").write_text(text)
     with connect(f"mq://{broker.namesrv}") as mq:
@@ -273,6 +273,6 @@ def test_the_worker_of_the_sdk_page(broker: AerobeeBroker, tmp_path: Path) -> No
                 worker.terminate()
 
 
-def test_the_telemetry_of_a_client(broker: AerobeeBroker) -> None:
+def test_the_telemetry_block_of_the_sdk_page_runs(broker: AerobeeBroker) -> None:
     code = textwrap.indent(block("telemetry.md", "telemetry=True"), "    ")
     assert "b'...'" in run_inside(code.lstrip(), _TELEMETRY, broker)

@@ -22,7 +22,7 @@ EXPECTED = {
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_the_page_from_topic_to_dashboard(tmp_path: Path) -> None:
+def test_the_page_leads_from_topic_to_dashboard(tmp_path: Path) -> None:
     with (
         AerobeeBroker(tmp_path / "broker") as broker,
         followed("lake.md", tmp_path, {"127.0.0.1:9876": broker.namesrv}) as said,

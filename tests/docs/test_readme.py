@@ -54,7 +54,7 @@ def run(command: list[str], broker: AerobeeBroker | None = None, cwd: Path | Non
     return done.stdout
 
 
-def test_the_first_message_from_python(broker: AerobeeBroker, tmp_path: Path) -> None:
+def test_the_first_message_from_python_arrives(broker: AerobeeBroker, tmp_path: Path) -> None:
     program = tmp_path / "first.py"
     program.write_text(blocks("python", "asyncio.run(main())"))
     assert "one coffee" in run([sys.executable, str(program)], broker)
@@ -62,7 +62,7 @@ def test_the_first_message_from_python(broker: AerobeeBroker, tmp_path: Path) ->
         assert sum(row.lag for row in mq.admin.lag("billing", "orders")) == 0
 
 
-def test_the_shell_commands(broker: AerobeeBroker) -> None:
+def test_the_shell_commands_of_the_readme_work(broker: AerobeeBroker) -> None:
     outputs = []
     for line in blocks("sh", "aerobee send").splitlines():
         command = line.replace("aerobee", str(Path(sys.executable).with_name("aerobee")), 1)
@@ -97,7 +97,7 @@ def is_followed(text: str) -> bool:
     return len(rows) == 2 and rows[0]["log_end"] == rows[1]["log_end"] > 0
 
 
-def test_the_test_with_the_fixture(tmp_path: Path) -> None:
+def test_the_test_with_the_fixture_passes(tmp_path: Path) -> None:
     (tmp_path / "test_reminder.py").write_text(blocks("python", "aerobee_broker"))
     output = run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *AUTO], cwd=tmp_path
@@ -111,7 +111,7 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
 
 
 @pytest.mark.apache
-def test_the_first_message_from_java(broker: AerobeeBroker, tmp_path: Path) -> None:
+def test_the_first_message_from_java_arrives(broker: AerobeeBroker, tmp_path: Path) -> None:
     from peers.apache import build
 
     snippet = blocks("java", "DefaultMQProducer").replace(NAMESRV, broker.namesrv)

@@ -78,7 +78,7 @@ def brokers_of(namesrv: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_our_slave_behind_apaches_master(tmp_path: Path, version: str) -> None:
+def test_our_slave_follows_apaches_master(tmp_path: Path, version: str) -> None:
     with ApacheBroker(version, tmp_path / "apache", **SIZES) as master:
         producer = produced(master.broker, 1500)  # several files, before the slave is there
         with slave_of(tmp_path, master.namesrv) as slave:
@@ -105,7 +105,7 @@ def test_our_slave_behind_apaches_master(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_apaches_slave_behind_our_master(tmp_path: Path, version: str) -> None:
+def test_apaches_slave_follows_our_master(tmp_path: Path, version: str) -> None:
     sync = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "5000"}
     with master_of(tmp_path, **sync) as master:
         producer = Producer(master.broker)
@@ -137,7 +137,7 @@ def test_apaches_slave_behind_our_master(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_roles_exchanged(tmp_path: Path, version: str) -> None:
+def test_roles_can_be_exchanged_between_ours_and_apaches(tmp_path: Path, version: str) -> None:
     with ApacheBroker(version, tmp_path / "apache", **SIZES) as java:
         producer = produced(java.broker, 600)
         with slave_of(tmp_path, java.namesrv) as ours:

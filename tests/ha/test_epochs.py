@@ -265,7 +265,7 @@ def test_an_ack_of_another_kind_closes_the_link() -> None:
         ("SLAVE", Role("ASYNC_MASTER", "ASYNC_MASTER", 4), 4, Decision("SLAVE")),
     ],
 )
-def test_the_role_of_a_start(
+def test_the_role_of_a_start_follows_from_settings_and_epochs(
     configured: str, saved: Role | None, last_epoch: int, expected: Decision
 ) -> None:
     assert decide_role(configured, saved, last_epoch) == expected

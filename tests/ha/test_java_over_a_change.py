@@ -116,7 +116,7 @@ class ApacheMaster(ApacheBroker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_move_from_apache_under_running_java_clients(tmp_path: Path, version: str) -> None:
+async def test_java_clients_run_on_through_a_move_from_apache(tmp_path: Path, version: str) -> None:
     """Our slave copies Apache's master while the clients work, and takes its place."""
     with Daemon(tmp_path / "names", "--namesrv") as daemon:
         names = daemon.ready()["namesrv"]

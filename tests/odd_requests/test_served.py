@@ -45,7 +45,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_odd_requests_that_rocketmq_serves(asked: Asked, name: str) -> None:
+def test_odd_requests_that_rocketmq_serves_are_served(asked: Asked, name: str) -> None:
     *before, last = asked.answers(BY_NAME[name])
     assert [seen.code for seen in before] == [0] * len(before)
     assert last.code == ANSWERS[name], last.remark

@@ -23,7 +23,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
         yield broker
 
 
-async def test_producer(apache: ApacheBroker) -> None:
+async def test_every_way_to_send_arrives(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         receipt = await mq.send("a-producer", b"one", tag="t", key="k", properties={"own": "1"})
         assert receipt.durability is Durability.ACCEPTED and receipt.queue_offset == 0
@@ -45,7 +45,9 @@ async def test_producer(apache: ApacheBroker) -> None:
         assert len({row.message_id for row in found}) == 1008
 
 
-async def test_push_like_consumer(apache: ApacheBroker) -> None:
+async def test_two_members_of_a_group_share_the_messages_that_they_want(
+    apache: ApacheBroker,
+) -> None:
     async with connect(f"mq://{apache.namesrv}") as one, connect(f"mq://{apache.namesrv}") as two:
         await one.admin.create_topic("a-consumer", queues=4)
         got: list[bytes] = []
@@ -74,7 +76,7 @@ async def test_push_like_consumer(apache: ApacheBroker) -> None:
         assert sum(row.lag for row in lags) <= 4  # at most a last z in each queue
 
 
-async def test_sql_filter(apache: ApacheBroker) -> None:
+async def test_sql_selects_messages(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         for number in range(10):
             await mq.send("a-sql", b"%d" % number, properties={"amount": str(number)})
@@ -82,7 +84,7 @@ async def test_sql_filter(apache: ApacheBroker) -> None:
             assert sorted(int(row.body) for row in await take(inbox, 3)) == [3, 4, 5]
 
 
-async def test_orderly(apache: ApacheBroker) -> None:
+async def test_orderly_consuming_keeps_the_order(apache: ApacheBroker) -> None:
     seen: dict[str, list[int]] = {}
 
     async def handle(message: Message) -> None:
@@ -105,7 +107,7 @@ async def test_orderly(apache: ApacheBroker) -> None:
     assert seen == {"a": list(range(10)), "b": list(range(10))}
 
 
-async def test_delay(apache: ApacheBroker) -> None:
+async def test_delayed_messages_come_in_time(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         await mq.admin.create_topic("a-delay")
         async with mq.consumer("a-delay", group="a-delay") as inbox:
@@ -131,7 +133,7 @@ async def test_retry_is_rounded_up_to_a_level(apache: ApacheBroker) -> None:
             assert again.reconsume_times == 1 and again.topic == "a-retry" and again.keys == ["k"]
 
 
-async def test_transaction(apache: ApacheBroker) -> None:
+async def test_transactions_commit_roll_back_and_are_checked(apache: ApacheBroker) -> None:
     asked: list[bytes] = []
 
     async def check(message: Message) -> Verdict:
@@ -162,7 +164,7 @@ async def test_transaction(apache: ApacheBroker) -> None:
             assert b"undecided" in asked
 
 
-async def test_query_and_admin(apache: ApacheBroker) -> None:
+async def test_messages_are_found_and_topics_administered(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         receipt = await mq.send("a-query", b"find me", key=["k1", "k2"])
         await mq.send("a-query", b"other", key="k3")
@@ -188,7 +190,7 @@ async def test_query_and_admin(apache: ApacheBroker) -> None:
         assert "brokerVersionDesc" in await mq.admin.runtime(broker.address)
 
 
-async def test_request_and_reply(apache: ApacheBroker) -> None:
+async def test_a_request_of_ours_gets_its_reply(apache: ApacheBroker) -> None:
     async with connect(f"mq://{apache.namesrv}") as mq:
         await mq.admin.create_topic("a-questions", queues=1)
         async with mq.consumer("a-questions", group="a-oracle") as inbox:

@@ -149,7 +149,9 @@ async def test_sql_that_does_not_parse_is_refused_on_entering(
                 pass
 
 
-async def test_start_first_last_and_by_time(aerobee_broker: EmbeddedBroker) -> None:
+async def test_a_group_starts_at_the_first_the_last_or_a_time(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 2)
         await asyncio.sleep(0.05)
@@ -314,7 +316,7 @@ async def test_every_broadcast_reader_gets_every_message(
             assert {row.body for row in found} == {b"more", b"while away"}
 
 
-async def test_pause_resume_and_seek(aerobee_broker: EmbeddedBroker) -> None:
+async def test_a_consumer_pauses_resumes_and_seeks(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 5, order_key="one queue")
         async with mq.consumer("orders", group="billing") as inbox:
@@ -332,7 +334,7 @@ async def test_pause_resume_and_seek(aerobee_broker: EmbeddedBroker) -> None:
             assert [int(row.body) for row in await take(inbox, 1)] == [4]
 
 
-async def test_pull_by_hand(aerobee_broker: EmbeddedBroker) -> None:
+async def test_a_queue_can_be_pulled_by_hand(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await fill(mq, "orders", 5, order_key="one queue")
         [queue] = [row for row in await mq.queues("orders") if await mq.max_offset(row)]
@@ -380,7 +382,7 @@ async def test_consuming_goes_on_after_the_broker_was_restarted(
             assert [row.body for row in await take(inbox, 1, seconds=30)] == [b"after"]
 
 
-async def test_several_topics_in_one_group(aerobee_broker: EmbeddedBroker) -> None:
+async def test_one_group_reads_several_topics(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"o")
         await mq.send("returns", b"r")

@@ -51,7 +51,9 @@ def test_every_example_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("name", PRINTS)
-async def test_example(aerobee_broker: EmbeddedBroker, name: str) -> None:
+async def test_each_example_prints_what_it_promises(
+    aerobee_broker: EmbeddedBroker, name: str
+) -> None:
     output = await run(sys.executable, str(EXAMPLES / name), url=aerobee_broker.url)
     assert PRINTS[name] in output
 

@@ -125,7 +125,7 @@ def test_every_queue_has_exactly_one_reader(queue_count: int, member_count: int,
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_fixed_choice_and_an_unknown_strategy() -> None:
+def test_a_fixed_choice_is_kept_and_an_unknown_strategy_refused() -> None:
     queues = [MessageQueue("t", "b", number) for number in range(4)]
     assert fixed(queues[1:2])("me", queues, ["me"]) == queues[1:2]
     with pytest.raises(Misuse, match="averagely"):

@@ -91,7 +91,7 @@ async def test_values_go_everywhere_that_bodies_go(
         (Serializer(str.encode, bytes.decode), "text"),
     ],
 )
-async def test_a_serializer_of_one_topic(
+async def test_one_topic_can_have_a_serializer_of_its_own(
     aerobee_broker: EmbeddedBroker, serializer: Serializer, value: Any
 ) -> None:
     async with aerobee_broker.connect() as mq:

@@ -15,7 +15,7 @@ from aerobee.sync import connect
 from aerobee.testing import EmbeddedBroker
 
 
-async def test_the_whole_facade(aerobee_broker: EmbeddedBroker) -> None:
+async def test_the_blocking_client_does_what_the_other_does(aerobee_broker: EmbeddedBroker) -> None:
     await asyncio.to_thread(use_all, aerobee_broker.url)
 
 

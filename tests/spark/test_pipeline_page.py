@@ -24,7 +24,7 @@ def keep_table(broker: AerobeeBroker, folder: Path, table_format: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_the_blocks_of_the_pipeline_page(
+def test_the_blocks_of_the_pipeline_page_run(
     spark: SparkSession, own_broker: Callable[..., AerobeeBroker], tmp_path: Path
 ) -> None:
     broker = own_broker()

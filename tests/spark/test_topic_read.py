@@ -142,7 +142,7 @@ def test_long_queues_are_cut_into_more_partitions(read: Read, orders: str) -> No
     assert values(frame) == numbers(500)
 
 
-def test_columns_headers_and_a_schema_of_ones_own(
+def test_columns_headers_and_a_schema_can_be_chosen(
     spark: SparkSession, read: Read, broker: AerobeeBroker, orders: str
 ) -> None:
     assert read(subscribe=orders, columns="offset,keys").columns == ["offset", "keys"]

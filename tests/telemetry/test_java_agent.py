@@ -68,7 +68,7 @@ def java_traces(folder: Path, topic: str, kind: str) -> list[int]:
     ]
 
 
-def test_one_trace_from_java_to_python_and_back(tmp_path: Path, java: JavaClient) -> None:
+def test_one_trace_goes_from_java_to_python_and_back(tmp_path: Path, java: JavaClient) -> None:
     EXPORTER.clear()
     with (
         AerobeeBroker(tmp_path / "broker") as broker,

@@ -43,7 +43,7 @@ async def handle(
         await running
 
 
-async def test_one_trace_from_the_sender_to_the_handler_and_on(
+async def test_one_trace_goes_from_the_sender_to_the_handler_and_on(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with connect(aerobee_broker.url, telemetry=True) as mq:
@@ -167,7 +167,9 @@ async def test_client_metrics_have_the_names_of_the_conventions(
         assert any(row["messaging.destination.name"] == "counted" for row in rows)
 
 
-async def test_the_blocking_client_and_by_hand(aerobee_broker: EmbeddedBroker) -> None:
+async def test_the_blocking_client_is_traced_and_so_is_work_by_hand(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     def work() -> None:
         with sync.connect(aerobee_broker.url, telemetry=True) as mq:
             with trace.get_tracer("app").start_as_current_span("order"):
