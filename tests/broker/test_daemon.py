@@ -1,6 +1,5 @@
 """The broker as a process: ready line, signals, systemd, and a newcomer's mistakes."""
 
-import asyncio
 import json
 import os
 import re
@@ -15,8 +14,9 @@ from typing import Any
 
 import pytest
 from peers.daemon import SMALL, Daemon
-from peers.tools import free_port, open_to_all
+from peers.tools import free_port, open_to_all, wait_for
 from peers.wire import Wire
+from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.daemon.systemd import Notifier
@@ -25,11 +25,8 @@ from aerobee.broker.settings import load_settings
 
 
 def wait_for_log(daemon: Daemon, text: str) -> str:
-    for _ in range(500):
-        if text in daemon.log():
-            return daemon.log()
-        time.sleep(0.02)
-    raise AssertionError(f"{text!r} is not in the log:\n{daemon.log()}")
+    wait_for(lambda: text in daemon.log(), timeout=30, what=f"{text!r} is in the log")
+    return daemon.log()
 
 
 def test_the_ready_line_tells_where_it_is_and_sigterm_ends_with_0(tmp_path: Path) -> None:
@@ -78,13 +75,13 @@ def test_the_name_service_runs_alone(tmp_path: Path) -> None:
         with Daemon(tmp_path / "b", namesrvAddr=address, brokerName="b1") as broker:
             place = broker.ready()["broker"]
             with Wire(address) as wire:
-                for _ in range(500):
+
+                def route() -> Any:
                     answer = wire.request(105, {"topic": "TBW102"}, version=401)
-                    if answer.code == 0:
-                        break
-                    time.sleep(0.01)
-                route = json.loads(answer.body)
-                assert route["brokerDatas"][0]["brokerAddrs"] == {"0": place}
+                    return json.loads(answer.body) if answer.code == 0 else None
+
+                found = wait_for(route, timeout=30, what="the broker has registered")
+                assert found["brokerDatas"][0]["brokerAddrs"] == {"0": place}
                 assert broker.stop() == 0
                 assert wire.request(105, {"topic": "TBW102"}).code == 17
         assert names.stop() == 0
@@ -105,11 +102,7 @@ async def test_a_broker_does_not_register_with_itself(tmp_path: Path) -> None:
     try:
         registration = app._registrar
         assert registration is not None
-        for _ in range(500):
-            if not registration.links:
-                break
-            await asyncio.sleep(0.01)
-        assert registration.links == []
+        await until(lambda: registration.links == [])
         brokers = [broker.to_json() for broker in app.broker.name_service.routes.brokers("here:1")]
         assert [broker["brokerAddrs"] for broker in brokers] == [{0: "here:1"}]
     finally:
@@ -455,15 +448,16 @@ def test_a_broker_whose_output_nobody_takes_serves_on(tmp_path: Path, closed: st
 
 
 def wire_when_there(process: subprocess.Popen[bytes], port: int) -> Wire:
-    for _ in range(500):
+    def wire() -> Wire | None:
         assert process.poll() is None, f"it has ended by {process.returncode}"
         try:
-            wire = Wire(f"127.0.0.1:{port}")
+            return Wire(f"127.0.0.1:{port}")
         except OSError:
-            time.sleep(0.02)
-            continue
-        return wire
-    raise AssertionError(f"nothing listens on {port}")
+            return None
+
+    found = wait_for(wire, timeout=30, what=f"something listens on {port}")
+    assert found is not None
+    return found
 
 
 def test_ready_is_said_once(tmp_path: Path) -> None:

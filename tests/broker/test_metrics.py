@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from peers.daemon import Daemon
+from peers.tools import wait_for
 from peers.wire import Wire
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -55,12 +56,12 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, 
             "subscription": "*",
             "subVersion": 1,
         }
-        for _ in range(100):
-            found = wire.request(11, pull)
-            if found.ext["maxOffset"] == "10":
-                break
-            time.sleep(0.01)
-        assert found.code == 0
+        last = {"maxOffset": "10"}.items()
+        wait_for(
+            lambda: last <= wire.request(11, pull).ext.items(),
+            timeout=30,
+            what="all are dispatched",
+        )
         commit = {"consumerGroup": "readers", "topic": "orders", "queueId": 0}
         assert wire.request(15, commit | {"commitOffset": 4}).code == 0
         time.sleep(0.1)

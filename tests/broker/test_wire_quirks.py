@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from peers.aerobee_broker import AerobeeBroker
+from peers.tools import wait_for
 from peers.wire import Answer, Wire, frame
 
 CPP_SECURITY = {"AccessKey": "", "Signature": "", "OnsChannel": ""}
@@ -182,13 +183,12 @@ def test_a_cpp_heartbeat_with_integers_for_enums_makes_a_member_at_once(
     with Wire(broker.namesrv) as names:
         retry = names.request(105, {"topic": f"%RETRY%{topic}"})
         assert retry.code == 0, "the retry topic has a route from the first heartbeat on"
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:  # the other one's connection is closed: told again
+
+    def is_alone() -> bool:
         members = wire.request(38, {"consumerGroup": topic})
-        if json.loads(members.body) == {"consumerIdList": ["cpp-1"]}:
-            break
-        time.sleep(0.05)
-    assert json.loads(members.body) == {"consumerIdList": ["cpp-1"]}
+        return bool(json.loads(members.body) == {"consumerIdList": ["cpp-1"]})
+
+    wait_for(is_alone, timeout=30, what="the other one's connection is closed")  # told again
     assert sum(notice.code == 40 for notice in wire.unasked) >= 2
 
 

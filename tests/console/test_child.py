@@ -9,12 +9,12 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from peers.daemon import Daemon
+from peers.tools import wait_for
 from peers.wire import Wire
 
 from aerobee.client.console.options import ConsoleOptions
@@ -39,13 +39,6 @@ def children(daemon: Daemon) -> list[int]:
         with contextlib.suppress(OSError):  # a thread that ended meanwhile
             found += map(int, (task / "children").read_text().split())
     return found
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:
@@ -101,22 +94,22 @@ def test_it_ends_with_the_broker_however_that_ends(daemon: Daemon) -> None:
     browser_of(daemon).begin()
     child = children(daemon)[0]
     daemon.signal(signal.SIGKILL)
-    wait_until(lambda: not is_alive(child))
+    wait_for(lambda: not is_alive(child), timeout=60, what="the console has ended")
 
 
 def test_a_clean_stop_of_the_broker_stops_it_too(daemon: Daemon) -> None:
     browser_of(daemon).begin()
     child = children(daemon)[0]
     assert daemon.stop() == 0
-    wait_until(lambda: not is_alive(child))
+    wait_for(lambda: not is_alive(child), timeout=60, what="the console has ended")
 
 
 def test_one_that_was_killed_is_started_anew(daemon: Daemon) -> None:
     browser_of(daemon).begin()
     child = children(daemon)[0]
     os.kill(child, signal.SIGKILL)
-    wait_until(lambda: not is_alive(child))
-    wait_until(lambda: is_served(daemon))
+    wait_for(lambda: not is_alive(child), timeout=60, what="the console has ended")
+    wait_for(lambda: is_served(daemon), timeout=60, what="the console is served")
     assert children(daemon) != [child]
 
 
@@ -125,7 +118,7 @@ def test_it_ends_when_nobody_looks_and_comes_back(tmp_path: Path) -> None:
         daemon.ready()
         browser_of(daemon).begin()
         child = children(daemon)[0]
-        wait_until(lambda: not is_alive(child))
+        wait_for(lambda: not is_alive(child), timeout=60, what="the console has ended")
         assert browser_of(daemon).begin()["token"]
 
 

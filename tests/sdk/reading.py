@@ -7,8 +7,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from waiting import until
 
 from aerobee import Client, Consumer, Message
+from aerobee.testing import EmbeddedBroker
 
 
 async def fill(mq: Client, topic: str, count: int, **options: Any) -> None:
@@ -32,6 +34,12 @@ async def nothing_comes(inbox: Consumer, seconds: float = 0.3) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(seconds):
             await inbox.get()
+
+
+async def every_queue_polls(broker: EmbeddedBroker, inbox: Consumer) -> None:
+    """Until each of its queues has a pull waiting at the broker."""
+    polls = broker.app.broker.long_polling
+    await until(lambda: all(polls.count(row.topic, row.queue_id) for row in inbox.queues))
 
 
 async def stored(mq: Client, topic: str, **filters: Any) -> list[Message]:

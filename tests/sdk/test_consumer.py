@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sdk.reading import fill, nothing_comes, take
+from sdk.reading import every_queue_polls, fill, nothing_comes, take
 from waiting import until
 
 from aerobee import ConsumerOptions, FilterRefused, Message, Misuse
@@ -29,7 +29,7 @@ async def test_a_message_sent_later_arrives_by_the_long_poll_at_once(
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_topic("orders")
         async with mq.consumer("orders", group="billing") as inbox:
-            await asyncio.sleep(0.2)
+            await every_queue_polls(aerobee_broker, inbox)
             await mq.send("orders", b"now")
             assert (await take(inbox, 1))[0].body == b"now"
 
@@ -350,9 +350,10 @@ async def test_a_slow_consumer_does_not_fill_the_memory(aerobee_broker: Embedded
             for number in range(2000):
                 await orders.send(b"%d" % number)
         async with mq.consumer("orders", group="billing", options=options) as inbox:
-            await asyncio.sleep(0.5)
-            held = sum(row.unfinished for row in inbox._member.assignment.process_queues)
-            assert 100 <= held <= 100 + 10 * 5
+            mine = inbox._member.assignment
+            await until(lambda: sum(row.unfinished for row in mine.process_queues) >= 100)
+            await asyncio.sleep(0.1)  # for what should not come
+            assert sum(row.unfinished for row in mine.process_queues) <= 100 + 10 * 5
             assert len(await take(inbox, 2000)) == 2000
 
 
@@ -363,9 +364,12 @@ async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker: EmbeddedBroker) 
             for _ in range(400):
                 await orders.send(b"x" * 4000)
         async with mq.consumer("orders", group="billing", options=options) as inbox:
-            await asyncio.sleep(0.5)
-            held = sum(row.unfinished_bytes for row in inbox._member.assignment.process_queues)
-            assert 100_000 <= held <= 100_000 + 5 * 5 * 4500
+            mine = inbox._member.assignment
+            await until(lambda: sum(row.unfinished_bytes for row in mine.process_queues) >= 100_000)
+            await asyncio.sleep(0.1)  # for what should not come
+            assert (
+                sum(row.unfinished_bytes for row in mine.process_queues) <= 100_000 + 5 * 5 * 4500
+            )
             assert len(await take(inbox, 400)) == 400
 
 

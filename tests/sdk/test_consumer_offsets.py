@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sdk.reading import every_queue_polls
 from sdk.two_brokers import knows_brokers, pair
 from waiting import until
 
@@ -162,7 +163,7 @@ async def test_a_paused_consumer_gets_neither_what_is_sent_then_nor_retries(
         async with mq.consumer("orders", group="g") as inbox:
             async with asyncio.timeout(5):
                 message = await inbox.get()
-            await asyncio.sleep(0.1)  # every queue has a pull waiting at the broker
+            await every_queue_polls(aerobee_broker, inbox)
             inbox.pause()
             await message.retry(delay=0)
             for _ in range(4):  # one for each queue

@@ -121,8 +121,8 @@ async def test_closing_the_client_under_a_send_leaves_its_outcome_unknown(
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         deafen(mq, aerobee_broker)
-        sending = asyncio.create_task(mq.send("orders", b"second", timeout=5))
-        await asyncio.sleep(0.05)
+        sending = asyncio.create_task(mq.send("orders", b"second", timeout=30))
+        await until(lambda: aerobee_broker.app.broker.stats.broker_put.nums == 2)
         await mq.close()
         with pytest.raises(Unconfirmed):
             await sending
@@ -148,9 +148,12 @@ async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(
 
 
 async def test_a_connection_in_the_making_is_closed_with_the_client() -> None:
-    ended = asyncio.Event()
+    greeted, ended = asyncio.Event(), asyncio.Event()
 
     class Silent(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            greeted.set()
+
         def eof_received(self) -> None:
             ended.set()
 
@@ -161,12 +164,14 @@ async def test_a_connection_in_the_making_is_closed_with_the_client() -> None:
         core = mq._core
         await core.remoting.close()
         core.remoting._closed = False
+        greeted.clear()
         ended.clear()
         core.routes._brokers["b"] = {0: address}  # now it is greeted by a heartbeat
         opening = asyncio.create_task(core.remoting.connection(address))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            await greeted.wait()
         await mq.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await ended.wait()
         with pytest.raises(Closed):
             await opening

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from services.services_world import HOST, World
+from waiting import until
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services import ledger_book
@@ -60,7 +61,7 @@ async def test_commits_of_two_queries_never_write_over_each_others_word(
     monkeypatch.setattr(ledger_book, "save_json", save)
     first, second = prepare(ledger, "a"), prepare(ledger, "b")
     slow = asyncio.create_task(ledger.commit("a", 0, [first], 60_000))
-    await asyncio.sleep(0.05)
+    await until(lambda: written)
     await ledger.commit("b", 0, [second], 60_000)
     await slow
     assert written[-1] == {"a", "b"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from peers.aerobee_broker import AerobeeBroker
+from peers.tools import wait_for
 from peers.wire import Wire
 from services.test_exchange_with_apache import begin, commit, messages, now_ms, send
 
@@ -37,12 +38,8 @@ def test_kills_lose_nothing_double_nothing_and_deliver_nothing_early(
             commit(broker.broker, open_half)
             with Wire(broker.broker) as wire:  # a second commit, as a producer that is not sure
                 assert wire.request(37, open_half).code == 1
-        deadline = time.monotonic() + 20
-        found = messages(broker.broker)
-        while len(found) < len(due) and time.monotonic() < deadline:
-            time.sleep(0.2)
-            found = messages(broker.broker)
-        time.sleep(1)
+        wait_for(lambda: len(messages(broker.broker)) >= len(due), timeout=60, what="all came")
+        time.sleep(1)  # for what should not come
         found = messages(broker.broker)
         broker.stop()
     counts = Counter(bytes(message.body).decode() for message in found)

@@ -225,12 +225,13 @@ async def test_a_change_whose_saving_is_cut_off_by_the_stop_is_saved_by_it(tmp_p
     file.save()
     loop = asyncio.get_running_loop()
     busy = threading.Event()
-    loop.set_default_executor(ThreadPoolExecutor(1))
+    pool = ThreadPoolExecutor(1)
+    loop.set_default_executor(pool)
     other = loop.run_in_executor(None, busy.wait)  # the only thread has something else to do
     running = asyncio.create_task(file.run(0.01))
     table["a"] = 2
     file.changed_lazily()
-    await asyncio.sleep(0.1)
+    await until(lambda: pool._work_queue.qsize())  # the save waits for the thread
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     busy.set()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from peers.tools import wait_for
+from waiting import until
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.dispatch.reput import STEP_FACTS
@@ -274,11 +276,7 @@ async def test_what_nobody_waits_for_is_flushed_and_shown_too(open_store: OpenSt
     store = open_store(flush_disk_type="SYNC_FLUSH", clock=Clock())
     await store.start()
     store.put([message()])
-    for _ in range(200):
-        if store.max_offset("T", 0):
-            break
-        await asyncio.sleep(0.01)
-    assert store.max_offset("T", 0) == 1
+    await until(lambda: store.max_offset("T", 0) == 1)
     assert store.flushed_offset == store.max_physical_offset
     await store.stop()
 
@@ -290,17 +288,12 @@ async def started_sync_store(open_store: OpenStore, disk: FaultyDisk) -> Message
     return store
 
 
+def _has_synced(disk: FaultyDisk, count: int) -> bool:
+    return log_syncs(disk) == count
+
+
 def hold_the_loop(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not until() and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
-async def let_the_loop_run(until: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if until():
-            return
-        await asyncio.sleep(0.005)
+    wait_for(until, timeout=30, what="the thread has done it", interval=0.001)
 
 
 async def test_what_is_put_during_a_sync_is_synced_next_without_a_turn_of_the_loop(
@@ -311,10 +304,10 @@ async def test_what_is_put_during_a_sync_is_synced_next_without_a_turn_of_the_lo
     answers: list[PutStatus] = []
     for number in range(1, 4):
         store.when_durable(store.put([message()])[-1].end_offset, answers.append)
-        hold_the_loop(until=lambda count=number: log_syncs(disk) == count)  # type: ignore[misc]
+        hold_the_loop(until=partial(_has_synced, disk, number))
         assert log_syncs(disk) == number
     assert answers == [] and store.max_offset("T", 0) == 0
-    await let_the_loop_run(until=lambda: len(answers) == 3)
+    await until(lambda: len(answers) == 3)
     assert answers == [PutStatus.PUT_OK] * 3
     await store.stop()
 
@@ -331,7 +324,7 @@ async def test_the_thread_never_syncs_again_after_a_sync_that_failed(
     disk.fail_sync_of = ""
     store.when_durable(store.put([message()])[-1].end_offset, answers.append)
     # Both may be answered before the loop has heard of the failure: the thread is quick.
-    await let_the_loop_run(until=lambda: len(answers) == 2 and bool(store.refusals.current))
+    await until(lambda: len(answers) == 2 and store.refusals.current)
     assert answers == [PutStatus.UNKNOWN_ERROR] * 2
     assert log_syncs(disk) == 1
     assert not store.put([message()])[0].ok

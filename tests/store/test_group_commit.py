@@ -67,8 +67,8 @@ async def test_a_sleeping_loop_is_woken_for_what_is_finished(
     with disk.commit() as commit:
         disk.asked.append(0)
         commit.wake()
-        await asyncio.sleep(0.05)
-        assert disk.begun[0].is_set() and disk.completed == []
+        await until(disk.begun[0].is_set)
+        assert disk.completed == []
         disk.may_end[0].set()
         await until(lambda: disk.completed == [0])
     assert len(wake_ups) == 1

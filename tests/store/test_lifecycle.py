@@ -14,6 +14,7 @@ import pytest
 from waiting import until
 
 from aerobee.broker.base.clock import Clock, VirtualClock
+from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.errors import StoreError, StoreLocked
 from aerobee.broker.store.inspect.files import kept_at_rest
 from aerobee.broker.store.message_store import MessageStore
@@ -63,13 +64,13 @@ def _own(names: set[str]) -> set[str]:
     return {name for name in names if not name.startswith("store.")}
 
 
-async def test_an_empty_store_starts_and_stops_in_no_time(tmp_path: Path) -> None:
+async def test_an_empty_store_starts_with_50_ms_of_cpu(tmp_path: Path) -> None:
     best = 1.0
     for n in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         store = make(tmp_path / str(n), mapped_file_size_commit_log=16 << 20)
         await store.start()
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
         await store.stop()
     assert best < 0.05
 
@@ -101,17 +102,24 @@ async def test_sync_flush_confirms_many_puts_with_few_syncs(tmp_path: Path) -> N
 
 
 async def test_a_slow_sync_is_answered_by_a_timeout_and_the_message_is_stored(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = VirtualClock()
     store = make(tmp_path, clock, disk=FaultyDisk(), flush_disk_type="SYNC_FLUSH")
     await store.start()
     go_on = threading.Event()
     real_sync = store.flush.sync
-    store.flush.sync = lambda job: (go_on.wait(10), real_sync(job))[1]  # type: ignore[method-assign]
+    begun = threading.Event()
+
+    def held(job: LogJob) -> LogJob:
+        begun.set()
+        go_on.wait(10)
+        return real_sync(job)
+
+    monkeypatch.setattr(store.flush, "sync", held)
     answers: list[PutStatus] = []
     store.when_durable(store.put([message()])[0].end_offset, answers.append)
-    await asyncio.sleep(0.01)
+    await until(begun.is_set)
     await clock.advance(5.1)
     assert answers == [PutStatus.FLUSH_DISK_TIMEOUT]
     go_on.set()
@@ -157,7 +165,7 @@ async def test_a_queue_that_cannot_be_written_refuses_puts_after_thirty_tries(
     await store.start()
     disk.no_space_for = "consumequeue"
     assert store.put([message(body=b"kept")])[0].ok
-    await asyncio.sleep(0.01)
+    await until(lambda: store.reput.failures)
     await clock.advance(20)
     assert store.put([message()])[0].ok
     await clock.advance(12)

@@ -8,13 +8,13 @@ import os
 import random
 import resource
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from peers.tools import wait_for
 
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files import open_files
@@ -161,14 +161,18 @@ def test_a_number_that_becomes_another_files_is_never_read_or_written_by_mistake
     for thread in threads:
         thread.start()
     reopened = sum(file._closings for file in files)
-    deadline = time.monotonic() + 60
-    while sum(file._closings for file in files) < reopened + 3000 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    done.set()
+    enough = reopened + 3000
+    try:
+        wait_for(
+            lambda: sum(file._closings for file in files) >= enough,
+            timeout=100,
+            what="files are closed and opened again",
+        )
+    finally:
+        done.set()
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert sum(file._closings for file in files) > reopened + 100
     for file in files:
         file.close()
 
