@@ -2,7 +2,7 @@
 .PHONY: test-pure
 test-pure: $(OK) ## the hot path, the store and the ways beside each other without the compiled part
 	AEROBEE_PURE=1 $(V)/bin/pytest -q -m "$(QUICK)" tests/two_ways tests/store tests/broker/test_hot_codecs.py \
-	  tests/broker/test_send.py tests/broker/test_connection.py $(ARGS)
+	  $(wildcard tests/broker/test_send*.py tests/broker/test_connection*.py) $(ARGS)
 
 ASAN := build/asan
 SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined

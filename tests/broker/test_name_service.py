@@ -3,103 +3,39 @@
 import asyncio
 import contextlib
 import json
-import shutil
-import socket
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from loop_turns import watched_turns
-from peers.in_process import Client, running_broker
-from peers.tools import free_port
+from peers.name_server import (
+    CALLS_MAX,
+    TOPICS,
+    VERSION,
+    Ask,
+    connect,
+    encode_compressed,
+    encode_plain,
+    identity,
+    register,
+    route_of,
+)
 from structlog.testing import capture_logs
 from waiting import finish, until
 
 from aerobee.broker.base.clock import VirtualClock
 from aerobee.broker.daemon.namesrv import AppNameServer
-from aerobee.broker.handlers.name_service.admin import NAME_SERVICE_KEYS
-from aerobee.broker.net.addresses import Addresses
-from aerobee.broker.net.listening import StartError
 from aerobee.broker.net.request_link import LinkError, RequestLink
-from aerobee.broker.services.config_files import table_file
 from aerobee.broker.services.name_service.registration_body import (
     compressed_slices,
     decode_slices,
     plain_slices,
 )
-from aerobee.broker.services.registration import Registrar
 from aerobee.broker.services.topics.config import TopicConfig
-from aerobee.broker.services.topics.table import Topics
-from aerobee.broker.settings import load_settings
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
-
-VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 1700000000000}
-TOPICS = {
-    name: TopicConfig(name, 4, 3, 7 if name == "TBW102" else 6, topic_sys_flag=flag)
-    for name, flag in (("TBW102", 0), ("orders", 0), ("unit", 1), ("unitSub", 3), ("sub", 2))
-}
-CALLS_MAX = 30_000  # of a turn; all of a registration of 20,000 topics: 700,000
-Ask = Callable[..., Awaitable[Command]]
-
-
-def encode_plain(version: dict[str, int], topics: dict[str, TopicConfig]) -> bytes:
-    return finish(plain_slices(version, topics, -1))
-
-
-def encode_compressed(version: dict[str, int], topics: dict[str, TopicConfig]) -> bytes:
-    return finish(compressed_slices(version, topics, -1))
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[AppNameServer]:
-    settings = load_settings(None, {"namesrvListenPort": 0, "storePathRootDir": tmp_path}, {})
-    app = AppNameServer(settings, clock=VirtualClock())
-    await app.start()
-    yield app
-    await app.stop()
-
-
-async def connect(server: AppNameServer) -> RequestLink:
-    link = RequestLink(f"127.0.0.1:{server.namesrv_port}", lambda: None)
-    await link.connect(5)
-    return link
-
-
-@pytest.fixture
-async def link(server: AppNameServer) -> AsyncIterator[RequestLink]:
-    link = await connect(server)
-    yield link
-    link.close()
-    await asyncio.sleep(0)
-
-
-@pytest.fixture
-def ask(link: RequestLink) -> Ask:
-    async def request(code: int, body: bytes = b"", version: int = 513, **ext: Any) -> Command:
-        texts = {key: str(value) for key, value in ext.items()}
-        return await link.request(Command(code, texts, body, version=version), 60)
-
-    return request
-
-
-def identity(name: str = "broker-a", broker_id: int = 0, port: int = 10911) -> dict[str, Any]:
-    return {
-        "brokerName": name,
-        "brokerAddr": f"10.0.0.1:{port}",
-        "clusterName": "DefaultCluster",
-        "brokerId": broker_id,
-        "haServerAddr": f"10.0.0.1:{port + 1}",
-    }
-
-
-async def register(ask: Ask, body: bytes | None = None, **ext: Any) -> Command:
-    fields = identity() | ext
-    return await ask(RequestCode.REGISTER_BROKER, body or encode_plain(VERSION, TOPICS), **fields)
 
 
 async def test_a_topic_that_nobody_has_is_17_without_a_body(ask: Ask) -> None:
@@ -258,12 +194,6 @@ async def test_a_broker_goes_with_its_connection(server: AppNameServer, ask: Ask
     assert info == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
-async def route_of(ask: Ask, topic: str) -> dict[str, Any]:
-    answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
-    found: dict[str, Any] = json.loads(bytes(answer.body))
-    return found
-
-
 async def test_a_broker_that_takes_another_name_leaves_nothing_of_its_old_one(ask: Ask) -> None:
     await register(ask)
     assert (await register(ask, brokerName="broker-b")).code == 0
@@ -403,276 +333,3 @@ async def test_a_topic_is_deleted_and_registered_by_itself(ask: Ask) -> None:
     await ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, bytes(route.body), topic="orders")
     again = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
     assert bytes(again.body) == bytes(route.body)
-
-
-async def test_the_key_value_table_survives_a_restart(
-    server: AppNameServer, ask: Ask, tmp_path: Path
-) -> None:
-    item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
-    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
-    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:4")).code == 0
-    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).ext == {"value": "broker-a:4"}
-    table = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="ORDER_TOPIC_CONFIG")
-    assert bytes(table.body) == b'{"table":{"orders":"broker-a:4"}}'
-    answer = await register(ask)
-    assert bytes(answer.body) == b'{"table":{"orders":"broker-a:4"}}'
-    server.settings.change({"orderMessageEnable": "true"})
-    route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
-    assert json.loads(bytes(route.body))["orderTopicConf"] == "broker-a:4"
-
-    again = AppNameServer(server.settings)
-    again.name_service.kv.load()
-    assert again.name_service.kv.get(**item) == "broker-a:4"
-    assert (await ask(RequestCode.DELETE_KV_CONFIG, **item)).code == 0
-    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
-
-
-async def test_settings_are_shown_and_changed_within_their_bounds(
-    server: AppNameServer, ask: Ask
-) -> None:
-    shown = bytes((await ask(RequestCode.GET_NAMESRV_CONFIG)).body).decode()
-    values = dict(line.split("=", 1) for line in shown.splitlines())
-    assert set(values) == NAME_SERVICE_KEYS  # as the real ones print; see test_odd_requests
-    assert values["orderMessageEnable"] == "false"
-    assert values["listenPort"] == str(server.settings.namesrv_listen_port)
-    assert values["kvConfigPath"].endswith("kvConfig.json")
-    changed = await ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"enableAllTopicList=false\n")
-    assert changed.code == 0
-    refused = await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    fixed = await ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"kvConfigPath=/elsewhere")
-    assert fixed.code == ResponseCode.NO_PERMISSION
-    wrong = await ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"bindAddress=0.0.0.0")
-    assert "cannot change while the broker runs" in str(wrong.remark)
-
-
-async def test_a_request_that_lacks_a_field_is_told_which(ask: Ask) -> None:
-    answer = await ask(RequestCode.PUT_KV_CONFIG, key="k", value="v")
-    assert answer.code == ResponseCode.INVALID_PARAMETER
-    assert "namespace" in str(answer.remark)
-    assert (await ask(RequestCode.SEND_MESSAGE_V2)).code == 3
-
-
-@pytest.mark.parametrize(
-    ("code", "answered"),
-    [
-        (RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.TOPIC_NOT_EXIST),
-        (RequestCode.GET_KV_CONFIG, ResponseCode.QUERY_NOT_FOUND),
-        (RequestCode.DELETE_KV_CONFIG, ResponseCode.SUCCESS),
-        (RequestCode.GET_KVLIST_BY_NAMESPACE, ResponseCode.QUERY_NOT_FOUND),
-        (RequestCode.WIPE_WRITE_PERM_OF_BROKER, ResponseCode.SUCCESS),
-        (RequestCode.ADD_WRITE_PERM_OF_BROKER, ResponseCode.SUCCESS),
-        (RequestCode.GET_TOPICS_BY_CLUSTER, ResponseCode.SUCCESS),
-        (RequestCode.DELETE_TOPIC_IN_NAMESRV, ResponseCode.SUCCESS),
-        (RequestCode.GET_BROKER_MEMBER_GROUP, ResponseCode.SUCCESS),
-    ],
-)
-async def test_what_names_nothing_finds_or_changes_nothing_as_at_rocketmq(
-    ask: Ask, code: int, answered: int
-) -> None:
-    assert (await ask(code)).code == answered
-
-
-async def test_a_key_without_a_value_is_not_there(ask: Ask) -> None:
-    item = {"namespace": "N", "key": "k"}
-    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="v")).code == 0
-    assert (await ask(RequestCode.PUT_KV_CONFIG, **item)).code == 0  # no value: none is there
-    assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
-    answer = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="N")
-    assert answer.code == ResponseCode.QUERY_NOT_FOUND
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-async def test_our_broker_registers_at_once_on_a_change_and_says_goodbye(
-    server: AppNameServer, ask: Ask, tmp_path: Path, compressed: bool
-) -> None:
-    settings = load_settings(
-        None,
-        {
-            "namesrvAddr": f"127.0.0.1:{server.namesrv_port};127.0.0.1:1",
-            "compressedRegister": compressed,
-            "listenPort": 12345,
-            "brokerName": "ours",
-        },
-        {},
-    )
-    topics = Topics(str(tmp_path / "topics.json"), settings, server.clock)
-    topics.load()
-    registrar = Registrar(settings, server.clock, topics, Addresses(settings, server.clock))
-    running = asyncio.create_task(registrar.run())
-
-    async def route(topic: str) -> Any:
-        answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
-        return json.loads(bytes(answer.body)) if answer.code == 0 else None
-
-    await until(lambda: route("TBW102"))
-    found = await route("TBW102")
-    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:12345"}
-    assert found["queueDatas"][0]["perm"] == 7
-    topics.put(TopicConfig("fresh", 2, 2))
-    await until(lambda: route("fresh"))
-    settings.change({"brokerPermission": "4"})
-    topics.put(TopicConfig("drained", 2, 2))
-    await until(lambda: route("drained"))
-    assert (await route("fresh"))["queueDatas"][0]["perm"] == 4
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await registrar.stop()
-    assert await route("TBW102") is None
-
-
-async def test_a_name_server_hears_that_the_broker_may_not_be_written_to(
-    server: AppNameServer, ask: Ask, tmp_path: Path
-) -> None:
-    async def perm() -> int:
-        route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
-        return int(json.loads(bytes(route.body))["queueDatas"][0]["perm"]) if route.body else -1
-
-    async def is_7() -> bool:
-        return await perm() == 7
-
-    async def is_5() -> bool:
-        return await perm() == 5
-
-    address = f"127.0.0.1:{server.namesrv_port}"
-    async with running_broker(tmp_path / "broker", namesrv_addr=address) as app:
-        operator = await Client.connect(app)
-        await until(is_7)
-        assert (await operator.request(25, {}, b"brokerPermission=4")).code == 0
-        await until(is_5)
-        assert (await operator.request(25, {}, b"brokerPermission=6")).code == 0
-        await until(is_7)
-        await operator.close()
-
-
-async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_path: Path) -> None:
-    port = free_port()
-    settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
-    clock = VirtualClock()
-    first = AppNameServer(settings, clock=clock)
-    await first.start()
-    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
-    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
-    topics.load()
-    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
-    running = asyncio.create_task(registrar.run())
-    await until(lambda: bool(first.name_service.routes.topics()))
-    await first.stop()
-    second = AppNameServer(settings, clock=clock)
-    await second.start()
-    await until(lambda: bool(second.name_service.routes.topics()))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await registrar.stop()
-    await second.stop()
-
-
-async def test_a_name_server_that_starts_after_the_broker_need_not_wait_long(
-    tmp_path: Path,
-) -> None:
-    port = free_port()
-    settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
-    clock = VirtualClock()
-    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
-    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
-    topics.load()
-    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
-    with capture_logs() as logs:
-        running = asyncio.create_task(registrar.run())
-        await until(lambda: any(log["event"] == "not registered" for log in logs))
-    late = AppNameServer(settings, clock=clock)
-    await late.start()
-    await clock.advance(6)
-    await until(lambda: bool(late.name_service.routes.topics()))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await registrar.stop()
-    await late.stop()
-
-
-async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_to_and_fro(
-    tmp_path: Path,
-) -> None:
-    servers = []
-    for name in ("one", "two"):
-        fields = {"namesrvListenPort": 0, "storePathRootDir": tmp_path / name}
-        fields["returnOrderTopicConfigToBroker"] = True
-        servers.append(AppNameServer(load_settings(None, fields, {}), clock=VirtualClock()))
-        await servers[-1].start()
-        servers[-1].name_service.kv.put("ORDER_TOPIC_CONFIG", name, "broker-a:4")
-    addresses = ";".join(f"127.0.0.1:{server.namesrv_port}" for server in servers)
-    mine = load_settings(None, {"namesrvAddr": addresses}, {})
-    clock = VirtualClock()
-    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
-    topics.load()
-    for name in ("one", "two"):
-        topics.put(TopicConfig(name))
-    changes: list[str] = []
-    topics.on_change.append(changes.append)
-    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
-    running = asyncio.create_task(registrar.run())
-    await until(lambda: changes)
-    await asyncio.sleep(0.5)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await registrar.stop()
-    for server in servers:
-        await server.stop()
-    one, two = topics.get("one"), topics.get("two")
-    assert changes == ["one"]
-    assert one is not None and one.order and two is not None and not two.order
-
-
-async def test_a_name_server_whose_machine_is_gone_does_not_hold_up_the_others(
-    server: AppNameServer, ask: Ask, tmp_path: Path
-) -> None:
-    with contextlib.ExitStack() as sockets:
-        gone = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(3):  # once its backlog is full, those who connect hear nothing
-            waiting = sockets.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(gone.getsockname())
-        both = f"127.0.0.1:{gone.getsockname()[1]};127.0.0.1:{server.namesrv_port}"
-        mine = load_settings(None, {"namesrvAddr": both}, {})
-        topics = Topics(str(tmp_path / "topics.json"), mine, server.clock)
-        topics.load()
-        registrar = Registrar(mine, server.clock, topics, Addresses(mine, server.clock))
-        running = asyncio.create_task(registrar.run())
-
-        async def has_route(topic: str) -> bool:
-            return (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)).code == 0
-
-        await until(lambda: has_route("TBW102"))
-        topics.put(TopicConfig("fresh", 2, 2))
-        await until(lambda: has_route("fresh"), 2)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await registrar.stop()
-
-
-async def test_a_key_that_cannot_be_saved_is_no_success(
-    server: AppNameServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_file, "RETRY_S", 0.05)
-    monkeypatch.setattr(table_file, "WHOLE_SHARE", 0.0)  # else a slow disk is waited for, 20-fold
-    path = Path(server.name_service.kv.file.path)
-    item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
-    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:4")).code == 0
-    shutil.rmtree(path.parent)
-    path.parent.write_text("no folder")
-    for code, more in ((RequestCode.PUT_KV_CONFIG, {"value": "b"}), (102, {})):
-        answer = await ask(code, **item, **more)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "cannot be saved" in (answer.remark or "")
-    path.parent.unlink()
-    assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:8")).code == 0
-    again = AppNameServer(server.settings)
-    again.name_service.kv.load()
-    assert again.name_service.kv.get(**item) == "broker-a:8"
-
-
-async def test_a_table_that_cannot_be_read_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "config" / "kvConfig.json").mkdir(parents=True)
-    settings = load_settings(None, {"namesrvListenPort": 0, "storePathRootDir": tmp_path}, {})
-    with pytest.raises(StartError, match=r"kvConfig\.json"):
-        await AppNameServer(settings).start()

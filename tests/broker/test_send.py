@@ -1,44 +1,28 @@
 """Sends over real sockets into a real store: answers, checks, what is stored, durability."""
 
 import asyncio
-import json
-import shutil
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from peers.in_process import Client, counted, held_sync, pull_ext, running_broker, send_ext
+from peers.in_process import Client, counted, pull_ext, running_broker, send_ext
 from structlog.testing import capture_logs
-from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker
-from aerobee.broker.store.files.real_disk import RealFile
-from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.files.ids import parse_offset_message_id
 from aerobee.protocol.files.record import StoredMessage, decode_record, decode_records
-from aerobee.protocol.wire.codes import RequestCode, ResponseCode
+from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ, Command
 from aerobee.protocol.wire.frame import encode_frame
 
 CODECS = {"JSON": JSON, "ROCKETMQ": ROCKETMQ, "MSGPACK": MSGPACK}
 
 
-@pytest.fixture(params=list(CODECS))
-async def client(app: AppBroker, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    client = await Client.connect(app, CODECS[request.param])
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-async def json_client(app: AppBroker) -> AsyncIterator[Client]:
-    client = await Client.connect(app)
-    yield client
-    await client.close()
+@pytest.fixture(params=list(CODECS.values()), ids=list(CODECS))
+def codec(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 def stored(app: AppBroker, message_id: str) -> StoredMessage:
@@ -221,73 +205,6 @@ async def test_a_message_too_large_is_said_in_the_log(client: Client) -> None:
     assert "maxMessageSize" in said["reason"]
 
 
-async def test_a_topic_is_created_by_its_first_send(app: AppBroker, json_client: Client) -> None:
-    await json_client.request(310, send_ext("Two", d="2"))
-    await json_client.request(310, send_ext("Many", d="100"))
-    two, many = app.broker.topics.get("Two"), app.broker.topics.get("Many")
-    assert two is not None and two.queue_nums == 2
-    assert many is not None and (many.queue_nums, many.perm) == (8, 6)
-
-
-async def test_no_topic_is_created_from_what_is_no_template(json_client: Client) -> None:
-    for default_topic in ("Nothing", "OFFSET_MOVED_EVENT"):
-        answer = await json_client.request(310, send_ext("New", c=default_topic))
-        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-        assert "New" in (answer.remark or "")
-
-
-async def test_without_auto_creation_an_unknown_topic_is_refused(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, auto_create_topic_enable=False) as app:
-        client = await Client.connect(app)
-        answer = await client.request(310, send_ext("New"))
-        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-        await client.close()
-
-
-async def test_auto_creation_is_turned_on_and_off_while_the_broker_runs(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, auto_create_topic_enable=False) as app:
-        client = await Client.connect(app)
-
-        async def template_perm() -> int | None:
-            route = await client.request(105, {"topic": "TBW102"}, version=513)
-            return (
-                json.loads(bytes(route.body))["queueDatas"][0]["perm"] if route.code == 0 else None
-            )
-
-        for name in ("One", "Two"):
-            assert (await client.request(25, {}, b"autoCreateTopicEnable=true")).code == 0
-            assert await template_perm() == 7
-            assert (await client.request(310, send_ext(name))).code == 0
-            assert (await client.request(25, {}, b"autoCreateTopicEnable=false")).code == 0
-            assert await template_perm() == 6
-            answer = await client.request(310, send_ext(f"{name}More"))
-            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-        await client.close()
-
-
-async def test_auto_creation_has_a_cap(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, max_topics=20) as app:
-        client = await Client.connect(app)
-        codes = [(await client.request(310, send_ext(f"T{n}"))).code for n in range(30)]
-        assert set(codes) == {0, ResponseCode.TOPIC_NOT_EXIST}
-        assert len(app.broker.topics.all()) == 20
-        await client.close()
-
-
-async def test_a_topic_made_smaller_or_deleted_is_checked_anew(
-    app: AppBroker, json_client: Client
-) -> None:
-    assert (await json_client.request(310, send_ext("Orders", 3))).code == 0
-    assert (await json_client.request(310, send_ext("Orders", 3))).code == 0
-    topic = app.broker.topics.get("Orders")
-    assert topic is not None
-    app.broker.topics.put(replace(topic, read_queue_nums=2, write_queue_nums=2))
-    assert (await json_client.request(310, send_ext("Orders", 3))).code == 29
-    app.broker.topics.delete("Orders")
-    answer = await json_client.request(310, send_ext("Orders", c="Nothing"))
-    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-
-
 async def test_settings_that_change_while_running_have_their_effect(
     app: AppBroker, json_client: Client
 ) -> None:
@@ -404,132 +321,6 @@ async def test_the_last_retry_that_a_consumer_sends_becomes_a_dead_letter(
         assert stored(app, answer.ext["msgId"]).topic == topic
 
 
-# --- durability
-
-
-async def test_with_sync_flush_an_answer_means_that_the_message_is_on_disk(
-    tmp_path: Path,
-) -> None:
-    async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
-        for codec in CODECS.values():
-            client = await Client.connect(app, codec)
-            await client.request(310, send_ext("Orders"))
-            answers = await client.ask_all(
-                [client.command(310, send_ext("Orders", n % 4), b"x" * 100) for n in range(64)]
-            )
-            assert [answer.code for answer in answers] == [0] * 64
-            _, last = parse_offset_message_id(answers[-1].ext["msgId"])
-            assert app.broker.store.flushed_offset > last
-            batch = encode_batch([(0, b"x", "")] * 3)
-            answer = await client.request(320, send_ext("Orders", m="true"), batch)
-            _, last = parse_offset_message_id(answer.ext["msgId"].split(",")[-1])
-            assert app.broker.store.flushed_offset > last
-            await client.close()
-
-
-@pytest.mark.usefixtures("group_commit_in_python")
-async def test_a_message_that_is_late_on_disk_is_reported_as_stored(tmp_path: Path) -> None:
-    async with running_broker(
-        tmp_path, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=200
-    ) as app:
-        client = await Client.connect(app)
-        await client.request(310, send_ext("Orders"))
-        waits = client.command(310, send_ext("Orders"), b"x")
-        no_wait = client.command(310, send_ext("Orders", i="UNIQ_KEY\x01u\x02WAIT\x01false"), b"x")
-        delayed = client.command(310, send_ext("Orders", i="DELAY\x013\x02WAIT\x01true"), b"x")
-        other = client.command(310, send_ext("Orders", i="MAY_WAIT\x01false\x02WAIT\x01falsely"))
-        with held_sync(app):
-            answers = await client.ask_all([waits, no_wait, delayed, other])
-        late, at_once, general, not_meant = answers
-        assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT == general.code
-        assert not_meant.code == ResponseCode.FLUSH_DISK_TIMEOUT, "only WAIT=false is not to wait"
-        assert late.ext["queueOffset"] == "1" and late.ext["msgId"] and late.remark
-        assert at_once.code == 0
-        await client.close()
-
-
-@pytest.mark.usefixtures("group_commit_in_python")
-async def test_with_sync_flush_no_reader_sees_a_message_before_it_is_on_disk(
-    tmp_path: Path,
-) -> None:
-    async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
-        client = await Client.connect(app)
-        await client.request(310, send_ext("Orders"), b"flushed")
-        text = "UNIQ_KEY\x01u\x02KEYS\x01k\x02WAIT\x01false"
-        key = {"topic": "Orders", "key": "k", "maxNum": "9"}
-        key |= {"beginTimestamp": "0", "endTimestamp": str(1 << 60)}
-        queue = {"topic": "Orders", "queueId": "0"}
-        time = queue | {"timestamp": str(1 << 60)}
-        with held_sync(app):
-            sent = await client.request(310, send_ext("Orders", i=text), b"not flushed")
-            _, offset = parse_offset_message_id(sent.ext["msgId"])
-            by_id, by_key, pulled, end, after = await client.ask_all(
-                [
-                    client.command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)}),
-                    client.command(RequestCode.QUERY_MESSAGE, key),
-                    client.command(RequestCode.PULL_MESSAGE, pull_ext("Orders", offset=1)),
-                    client.command(RequestCode.GET_MAX_OFFSET, queue),
-                    client.command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, time),
-                ]
-            )
-            assert app.broker.store.flushed_offset == offset
-        assert by_id.code == ResponseCode.SYSTEM_ERROR and f"to {offset}" in (by_id.remark or "")
-        assert by_key.code == ResponseCode.QUERY_NOT_FOUND
-        assert pulled.code == ResponseCode.PULL_NOT_FOUND
-        assert end.ext["offset"] == after.ext["offset"] == "1"
-        await until(lambda: app.broker.store.flushed_offset > offset)
-        by_id = await client.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
-        assert decode_record(memoryview(by_id.body)).body == b"not flushed"
-        await client.close()
-
-
-@pytest.mark.usefixtures("group_commit_in_python")
-async def test_a_failed_sync_fails_the_send(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
-        client = await Client.connect(app)
-        await client.request(310, send_ext("Orders"))
-
-        def broken(_file: RealFile) -> None:
-            raise OSError(5, "Input/output error")
-
-        monkeypatch.setattr(RealFile, "sync", broken)
-        answers = await client.ask_all(
-            [client.command(310, send_ext("Orders"), b"x") for _ in range(3)]
-        )
-        assert all(answer.code not in (0, 10, 11, 12) for answer in answers)
-        after = await client.request(310, send_ext("Orders"), b"x")
-        assert after.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        await client.close()
-
-
-async def test_a_store_that_refuses_says_why(app: AppBroker, client: Client) -> None:
-    await client.request(310, send_ext("Orders"))
-    app.broker.store._life._refuse_puts()
-    answer = await client.request(310, send_ext("Orders"), b"x")
-    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "shutting down" in (
-        answer.remark or ""
-    )
-
-
-async def test_a_store_that_breaks_fails_these_sends_and_no_more(
-    app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await client.request(310, send_ext("Orders"))
-    with monkeypatch.context() as patch:
-
-        def broken(*_: object) -> None:
-            raise RuntimeError("planted")
-
-        patch.setattr(CommitLog, "append_rows", broken)
-        patch.setattr(CommitLog, "append", broken)
-        answers = await client.ask_all([client.command(310, send_ext("Orders")) for _ in range(3)])
-        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 3
-        assert "planted" in (answers[0].remark or "")
-    assert (await client.request(310, send_ext("Orders"), b"x")).code == 0
-
-
 async def test_sends_are_counted_by_topic(app: AppBroker, client: Client) -> None:
     for topic in ("A", "B"):
         await client.request(310, send_ext(topic))
@@ -549,21 +340,3 @@ async def test_sent_messages_can_be_pulled(client: Client) -> None:
     while answer.code != 0:
         answer = await client.request(11, pull_ext("Orders", maxMsgNums="100"))
     assert [message.body for message in decode_records(answer.body)] == bodies
-
-
-async def test_zeros_in_properties_survive_a_recovery_without_checksums(tmp_path: Path) -> None:
-    """Where records have no checksum zeros look torn: such a record gets one, on every path."""
-    settings: dict[str, Any] = {"enabled_append_prop_crc": False}
-    async with running_broker(tmp_path, **settings) as app:
-        client = await Client.connect(app)
-        for text in ("A\x01b", "A\x01b\0", "A\x01c"):
-            answer = await client.request(310, send_ext("Zeros", i=text), b"x")
-            assert answer.code == 0, answer.remark
-        record = app.broker.store.record_at(int(answer.ext["msgId"][16:], 16))
-        assert record is not None and b"__CRC32#" not in bytes(record)
-        end = app.broker.store.max_physical_offset
-        app.broker.store.flush.step()
-        shutil.copytree(tmp_path / "store", tmp_path / "killed" / "store")
-        await client.close()
-    async with running_broker(tmp_path / "killed", **settings) as app:
-        assert app.broker.store.max_physical_offset == end

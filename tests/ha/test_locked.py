@@ -10,7 +10,7 @@ import pytest
 import structlog
 from access.guarded import USERS, Asker, send_fields, write_users
 from tls.certificates import Authority
-from tls.test_tls import Watched, client_context
+from tls.served import Watched, client_context
 from waiting import until
 
 from aerobee.broker.daemon.app import AppBroker

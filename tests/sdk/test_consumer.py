@@ -8,7 +8,7 @@ import pytest
 from sdk.reading import every_queue_polls, fill, nothing_comes, take
 from waiting import until
 
-from aerobee import ConsumerOptions, FilterRefused, Message, Misuse
+from aerobee import ConsumerOptions, Message, Misuse
 from aerobee.testing import EmbeddedBroker
 
 QUICK = ConsumerOptions(commit_interval=0.1)
@@ -106,47 +106,6 @@ async def test_iterating_ends_when_the_consumer_is_closed(aerobee_broker: Embedd
             async with asyncio.timeout(5):
                 await reader
         assert seen == [b"0"]
-
-
-async def test_tags_select(aerobee_broker: EmbeddedBroker) -> None:
-    async with aerobee_broker.connect() as mq:
-        for number in range(12):
-            await mq.send("orders", b"%d" % number, tag=("paid", "open", "void")[number % 3])
-        async with mq.consumer("orders", group="billing", tags={"paid", "void"}) as inbox:
-            found = await take(inbox, 8)
-            assert {message.tag for message in found} == {"paid", "void"}
-            await nothing_comes(inbox)
-
-
-async def test_a_tag_with_the_same_hash_is_not_taken_for_ours(
-    aerobee_broker: EmbeddedBroker,
-) -> None:
-    """Java's hash of "Aa" and "BB" is the same, and brokers compare hashes."""
-    async with aerobee_broker.connect() as mq:
-        await mq.send("orders", b"other", tag="BB")
-        await mq.send("orders", b"ours", tag="Aa")
-        async with mq.consumer("orders", group="billing", tags="Aa") as inbox:
-            assert [row.body for row in await take(inbox, 1)] == [b"ours"]
-            await nothing_comes(inbox)
-
-
-async def test_sql_selects_by_properties(aerobee_broker: EmbeddedBroker) -> None:
-    async with aerobee_broker.connect() as mq:
-        for number in range(10):
-            await mq.send("orders", b"%d" % number, properties={"amount": str(number)})
-        async with mq.consumer("orders", group="billing", sql="amount > 6") as inbox:
-            assert sorted(int(row.body) for row in await take(inbox, 3)) == [7, 8, 9]
-            await nothing_comes(inbox)
-
-
-async def test_sql_that_does_not_parse_is_refused_on_entering(
-    aerobee_broker: EmbeddedBroker,
-) -> None:
-    async with aerobee_broker.connect() as mq:
-        await mq.send("orders", b"x")
-        with pytest.raises(FilterRefused):
-            async with mq.consumer("orders", group="billing", sql="amount >"):
-                pass
 
 
 async def test_a_group_starts_at_the_first_the_last_or_a_time(

@@ -12,6 +12,7 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files.record import Message, StoredMessage, decode_records
+from store.inspected import COUNT, TOPICS
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
@@ -90,3 +91,18 @@ def read_all(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[S
         assert result.next_offset > offset
         offset = result.next_offset
     return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, open_store: OpenStore, clock: ManualClock) -> Path:
+    """A cleanly stopped store with several files of each kind."""
+    store = open_store()
+    for number in range(COUNT):
+        clock.time_ms += 250
+        text = f"KEYS\x01k{number} all\x02UNIQ_KEY\x01U{number:08d}\x02TAGS\x01t{number % 3}\x02"
+        body = b"\xff\x00" if number == 7 else b"body %d " % number + b"x" * 200
+        topic = TOPICS[number % 2]
+        store.put([message(topic, number // 2 % 2, body, properties=text, born_timestamp=number)])
+    dispatch(store)
+    store.close()
+    return tmp_path / "store"

@@ -2,85 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from aerobee.broker.store.inspect import verify as verify_module
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.index import slots_of
 from aerobee.broker.store.inspect.verify import parts_of, verify, verify_part
-from aerobee.client.cli.failures import Failure
-from aerobee.client.cli.store import store as store_command
-from aerobee.protocol.files.checkpoint import decode_checkpoint
-from aerobee.protocol.files.index_columns import INDEX_ENTRY_TYPE
 from store.conftest import ManualClock, OpenStore, dispatch, message
-
-TOPICS = ("Orders", "Größe")
-COUNT = 600
-
-
-@pytest.fixture
-def folder(tmp_path: Path, open_store: OpenStore, clock: ManualClock) -> Path:
-    """A cleanly stopped store with several files of each kind."""
-    store = open_store()
-    for number in range(COUNT):
-        clock.time_ms += 250
-        text = f"KEYS\x01k{number} all\x02UNIQ_KEY\x01U{number:08d}\x02TAGS\x01t{number % 3}\x02"
-        body = b"\xff\x00" if number == 7 else b"body %d " % number + b"x" * 200
-        topic = TOPICS[number % 2]
-        store.put([message(topic, number // 2 % 2, body, properties=text, born_timestamp=number)])
-    dispatch(store)
-    store.close()
-    return tmp_path / "store"
-
-
-def run(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(store_command, list(words), standalone_mode=False)
-    if isinstance(result.exception, Failure):
-        return result.exception.status, result.exception.message
-    if result.exception is not None:
-        raise result.exception
-    return int(result.return_value or 0), result.output
-
-
-def kill(folder: Path) -> None:
-    """As a kill leaves it before the first checkpoint."""
-    (folder / "abort").touch()
-    (folder / "checkpoint").unlink()
-
-
-def problems(folder: Path) -> list[str]:
-    return [str(each) for each in verify(open_directory(str(folder)), lambda _: None).problems]
-
-
-def files(folder: Path, part: str) -> list[Path]:
-    return sorted(path for path in (folder / part).rglob("*") if path.is_file())
-
-
-def change(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
-def content(folder: Path) -> dict[str, tuple[str, int]]:
-    return {
-        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+from store.damages import DAMAGES, damage_body, damage_end, damage_index_offset, damage_queue_hole
+from store.inspected import COUNT, TOPICS, change, content, dump, dumped, files, problems, run
 
 
 def test_verify_finds_a_store_with_several_files_of_each_kind_sound(folder: Path) -> None:
@@ -99,166 +37,6 @@ def test_verify_finds_a_store_with_several_files_of_each_kind_sound(folder: Path
     run("stat", str(folder))
     run("dump", str(folder), "--json")
     assert content(folder) == before
-
-
-def entry_at(folder: Path, number: int) -> tuple[Path, int]:
-    """Where the entry of a queue is: 50 in a file."""
-    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[number // 50]
-    return path, number % 50 * 20
-
-
-def damage_body(folder: Path) -> Path:
-    path = files(folder, "commitlog")[1]
-    change(path, 200, b"?")
-    return path
-
-
-def damage_size(folder: Path) -> Path:
-    path = files(folder, "commitlog")[0]
-    change(path, 0, struct.pack(">i", 77))
-    return path
-
-
-def damage_end(folder: Path) -> Path:
-    """The last record: nothing follows it, but its queue entry points to it."""
-    path = files(folder, "commitlog")[-1]
-    change(path, path.read_bytes().rindex(b"body"), b"BODY")
-    return path
-
-
-def damage_blank(folder: Path) -> Path:
-    path = files(folder, "commitlog")[0]
-    change(path, path.read_bytes().rindex(b"\xcb\xd4\x31\x94"), bytes(4))
-    return path
-
-
-def damage_entry_offset(folder: Path) -> Path:
-    path, position = entry_at(folder, 60)
-    offset = struct.unpack_from(">q", path.read_bytes(), position)[0]
-    change(path, position, struct.pack(">q", offset + 1))
-    return path
-
-
-def damage_entry_size(folder: Path) -> Path:
-    path, position = entry_at(folder, 61)
-    change(path, position + 8, struct.pack(">i", 5))
-    return path
-
-
-def damage_entry_code(folder: Path) -> Path:
-    path, position = entry_at(folder, 62)
-    change(path, position + 12, struct.pack(">q", 5))
-    return path
-
-
-def damage_entry_zero(folder: Path) -> Path:
-    path, position = entry_at(folder, 63)
-    change(path, position, bytes(20))
-    return path
-
-
-def damage_last_entry(folder: Path) -> Path:
-    """An entry too few: the log knows better."""
-    path, position = entry_at(folder, COUNT // 4 - 1)
-    change(path, position, bytes(20))
-    return files(folder, "commitlog")[-1]
-
-
-def damage_index_offset(folder: Path) -> Path:
-    path = files(folder, "index")[-1]
-    change(path, 40 + 100 * 4 + 5 * 20 + 4, struct.pack(">q", 1))
-    return path
-
-
-def damage_index_hash(folder: Path) -> Path:
-    path = files(folder, "index")[0]
-    change(path, 40 + 100 * 4 + 5 * 20, struct.pack(">i", 123))
-    return path
-
-
-def damage_index_chain(folder: Path) -> Path:
-    path = files(folder, "index")[0]
-    change(path, 40 + 100 * 4 + 300 * 20 + 16, struct.pack(">i", 300))
-    return path
-
-
-def damage_index_slot(folder: Path) -> Path:
-    path = files(folder, "index")[0]
-    change(path, 40 + 7 * 4, struct.pack(">i", 1))
-    return path
-
-
-def damage_index_time(folder: Path) -> Path:
-    path = files(folder, "index")[0]
-    change(path, 40 + 100 * 4 + 300 * 20 + 12, struct.pack(">i", 9_999))
-    return path
-
-
-def damage_index_begin(folder: Path) -> Path:
-    """A query passes over the file by what its header says."""
-    path = files(folder, "index")[0]
-    change(path, 0, b"\x7f")
-    return path
-
-
-def damage_index_end(folder: Path) -> Path:
-    path = files(folder, "index")[0]
-    change(path, 8, b"\x80")
-    return path
-
-
-def damage_index_missing(folder: Path) -> Path:
-    files(folder, "index")[1].unlink()
-    return folder / "commitlog"
-
-
-def damage_length(folder: Path) -> Path:
-    path = files(folder, "commitlog")[-1]
-    with path.open("r+b") as file:
-        file.truncate(1000)
-    return path
-
-
-def damage_hole(folder: Path) -> Path:
-    gone, after = files(folder, "commitlog")[1:3]
-    gone.unlink()
-    return after
-
-
-def damage_queue_length(folder: Path) -> Path:
-    """Cut inside an entry: the queue offsets of the next file are as they were."""
-    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[1]
-    with path.open("r+b") as file:
-        file.truncate(333)
-    return path
-
-
-def damage_queue_grown(folder: Path) -> Path:
-    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[0]
-    with path.open("ab") as file:
-        file.write(b"?" * 33)
-    return files(folder, f"consumequeue/{TOPICS[0]}/1")[1]
-
-
-def damage_queue_emptied(folder: Path) -> Path:
-    path = files(folder, f"consumequeue/{TOPICS[0]}/1")[1]
-    path.write_bytes(b"")
-    return path
-
-
-def damage_queue_hole(folder: Path) -> Path:
-    gone, after = files(folder, f"consumequeue/{TOPICS[0]}/1")[1:3]
-    gone.unlink()
-    return after
-
-
-def damage_foreign(folder: Path) -> Path:
-    path = folder / "consumequeue" / TOPICS[0] / "1" / "notes.txt"
-    path.write_text("mine")
-    return path
-
-
-DAMAGES = [value for name, value in globals().items() if name.startswith("damage_")]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
@@ -343,11 +121,6 @@ def test_stat_takes_any_time_that_a_damaged_record_tells_and_dump_leaves_it_out(
     assert len(result.stdout.splitlines()) == COUNT - 1 and "checksum" in result.stderr
 
 
-def dump(folder: Path, *words: str) -> Result:
-    words = ("dump", str(folder), "--json", *words)
-    return CliRunner().invoke(store_command, words, standalone_mode=False)
-
-
 def test_dump_tells_what_damage_keeps_from_it(folder: Path) -> None:
     """It goes on with the next file, and does not end as if that had been all."""
     whole = len(dumped(folder))
@@ -374,103 +147,6 @@ def test_verify_goes_on_behind_a_damaged_record(folder: Path) -> None:
     found = verify(open_directory(str(folder)), lambda _: None)
     assert found.records == COUNT - 1
     assert found.problems[0].text == "record: the record does not match its checksum"
-
-
-def test_after_a_kill_the_newest_records_may_lack_entries(
-    tmp_path: Path, open_store: OpenStore
-) -> None:
-    store = open_store()
-    store.put([message(body=b"dispatched")])
-    dispatch(store)
-    store.put([message(body=b"not yet")])
-    store.flush.step()
-    found = verify(open_directory(str(tmp_path / "store")), lambda _: None)
-    assert found.problems == []
-    assert found.records == 2 and found.queue_entries == 1
-    assert not found.stopped_cleanly and "not clean" in found.notes[0]
-
-
-def test_after_a_kill_the_file_made_ahead_may_be_empty(folder: Path) -> None:
-    last = max((folder / "commitlog").iterdir())
-    (last.parent / f"{int(last.name) + last.stat().st_size:020d}").touch()
-    assert problems(folder) == []
-    last.write_bytes(b"")  # but not one before it
-    assert any("0 bytes long" in each for each in problems(folder))
-
-
-@pytest.mark.parametrize(
-    ("part", "missing"), [("commitlog", 0), (f"consumequeue/{TOPICS[0]}/1", 7)]
-)
-def test_after_a_kill_during_a_recovery_the_last_file_may_be_short(
-    folder: Path, part: str, missing: int
-) -> None:
-    kill(folder)
-    last = files(folder, part)[-1]
-    os.truncate(last, len(last.read_bytes().rstrip(b"\0")) - missing * 20)
-    found = verify(open_directory(str(folder)), lambda _: None)
-    assert found.problems == []
-    assert found.records == COUNT and found.queue_entries == COUNT - missing
-    assert any(str(last) in note and "the next start extends it" in note for note in found.notes)
-    run("stat", str(folder))
-    run("dump", str(folder), "--json")
-    first = files(folder, part)[0]
-    os.truncate(first, 500)
-    assert any(str(first) in each for each in problems(folder))
-
-
-@pytest.mark.parametrize("single", [False, True])
-def test_after_a_kill_during_a_recovery_an_index_file_may_be_short(
-    folder: Path, single: bool
-) -> None:
-    *others, last = files(folder, "index")
-    kill(folder)
-    if single:
-        for path in others:
-            path.unlink()
-    kept = 20
-    slots, entries = 100, np.fromfile(last, INDEX_ENTRY_TYPE, kept, offset=40 + 100 * 4)
-    table = np.zeros(slots, ">i4")
-    for number in range(1, kept):
-        table[int(entries["hash"][number]) % slots] = number
-    change(last, 40, table.tobytes())  # the header is written after the cut
-    os.truncate(last, 40 + slots * 4 + kept * 20)
-    store = open_directory(str(folder))
-    assert slots_of(store)[last.stat().st_size] == slots
-    assert problems(folder) == []
-    run("stat", str(folder))
-
-
-@pytest.mark.parametrize("written", [0, 60])
-def test_after_a_kill_the_slots_may_be_behind_the_entries(folder: Path, written: int) -> None:
-    last = files(folder, "index")[-1]
-    change(last, 40 + written * 4, bytes((100 - written) * 4))
-    assert problems(folder) != []
-    kill(folder)
-    assert slots_of(open_directory(str(folder)))[last.stat().st_size] == 100
-    assert problems(folder) == []
-
-
-def test_after_a_killed_start_entries_written_anew_may_lack_their_slots(folder: Path) -> None:
-    """It had dropped those that the checkpoint's offset does not cover, so that the file has
-    fewer than the checkpoint counts."""
-    page = folder / "checkpoint"
-    checkpoint = decode_checkpoint(page.read_bytes())
-    last = files(folder, "index")[-1]
-    change(last, 40 + 30 * 4, bytes(70 * 4))
-    (folder / "abort").touch()
-    assert problems(folder) != []  # the checkpoint covers all of it
-    checkpoint.dispatched_offset = struct.unpack_from(">q", last.read_bytes(), 24)[0]
-    page.write_bytes(checkpoint.encode())
-    assert problems(folder) == []
-
-
-def test_after_a_kill_the_index_may_be_ahead_of_its_header(folder: Path) -> None:
-    path = files(folder, "index")[-1]
-    count = struct.unpack_from(">i", path.read_bytes(), 36)[0]
-    change(path, 36, struct.pack(">i", count - 5))
-    assert problems(folder) != []
-    kill(folder)
-    assert problems(folder) == []
 
 
 def test_a_topic_deleted_and_made_anew_is_sound(tmp_path: Path, open_store: OpenStore) -> None:
@@ -544,12 +220,6 @@ def test_stat_says_ranges_times_and_sizes(folder: Path, clock: ManualClock) -> N
     assert [row["slots"] for row in found["index"]["index_files"]] == [100] * 5
     plain = run("stat", str(folder))[1]
     assert "Größe" in plain and "stopped cleanly" in plain
-
-
-def dumped(folder: Path, *words: str) -> list[Any]:
-    status, text = run("dump", str(folder), "--json", *words)
-    assert status == 0
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_dump_finds_messages_by_every_handle(folder: Path, clock: ManualClock) -> None:

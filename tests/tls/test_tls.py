@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,66 +14,12 @@ from effort import examples
 from peers.in_process import running_broker
 from waiting import until
 
-from aerobee import AerobeeError, ConnectFailed, connect
-from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.net.listening import StartError
 from aerobee.broker.net.tls import TlsTransport
-from aerobee.pipeline.wire import Access, Link
 from tls.certificates import Authority, Pair
+from tls.served import Watched, client_context, tls_settings
 
 RELOADS = int(os.environ.get("AEROBEE_RELOADS", examples(200, share=50)))
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def server(authority: Authority) -> Pair:
-    return authority.sign("server")
-
-
-def tls_settings(pair: Pair, **more: Any) -> dict[str, Any]:
-    paths = {"tls_server_cert_path": pair.certificate, "tls_server_key_path": pair.key}
-    return paths | {"namesrv_listen_port": 0} | more
-
-
-def client_context(authority: Authority, **limits: Any) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authority.pair.certificate)
-    # As Java and Python before 3.13: authorities of a house seldom have all extensions.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    for name, value in limits.items():
-        setattr(context, name, value)
-    return context
-
-
-class Watched:
-    """A way to the broker that keeps every byte that the broker sends."""
-
-    def __init__(self, port: int) -> None:
-        self.target, self.seen = port, bytearray()
-
-    @asynccontextmanager
-    async def listening(self, piece: int = 1 << 16) -> AsyncIterator[int]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            theirs, ours = await asyncio.open_connection("127.0.0.1", self.target)
-
-            async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-                while data := await source.read(piece):
-                    if source is theirs:
-                        self.seen += data
-                    to.write(data)
-                    await to.drain()
-                to.close()
-
-            await asyncio.gather(copy(reader, ours), copy(theirs, writer), return_exceptions=True)
-
-        listener = await asyncio.start_server(serve, "127.0.0.1", 0)
-        try:
-            yield listener.sockets[0].getsockname()[1]
-        finally:
-            listener.close()
 
 
 async def test_under_tls_no_byte_leaves_by_the_raw_socket(
@@ -311,89 +254,6 @@ async def test_garbage_after_the_first_byte_closes_that_connection_only(
             await asyncio.wait_for(asyncio.gather(reader.read(), return_exceptions=True), 10)
             writer.close()
         assert (await asker.ask("", 310, send_fields("t"), b"x")).code == 0
-
-
-def url_of(app: AppBroker, options: str, login: str = "") -> str:
-    return f"mqs://{login}127.0.0.1:{app.namesrv_port}?{options}"
-
-
-async def test_the_sdk_speaks_tls_and_believes_whom_it_should(
-    tmp_path: Path, authority: Authority, server: Pair
-) -> None:
-    async with guarded_broker(tmp_path, **tls_settings(server, tls_server_mode="enforcing")) as app:
-        trusted = f"ca={authority.pair.certificate}"
-        login = "root:a-secret-of-root@"
-        async with connect(url_of(app, trusted, login)) as mq:
-            await mq.send("t", b"x" * 100_000)
-            async with mq.consumer("t", group="g", start="first") as inbox:
-                async for message in inbox:
-                    assert len(message.body) == 100_000
-                    await message.ack()
-                    break
-        with pytest.raises(ConnectFailed, match=r"issuer certificate.*ca=FILE"):
-            await connect(url_of(app, "verify=full", login))
-        async with connect(url_of(app, "verify=none", login)) as mq:
-            await mq.send("t", b"x")
-
-
-async def test_a_client_without_tls_is_told_what_is_wanted_and_says_so_once(
-    tmp_path: Path, server: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = tls_settings(server, tls_server_mode="enforcing")
-    async with (
-        guarded_broker(tmp_path, **settings) as app,
-        connect(f"mq://127.0.0.1:{app.namesrv_port}") as mq,
-    ):
-        with pytest.raises(AerobeeError, match="if it expects TLS, use mqs://"):
-            await mq.send("orders", b"x", timeout=0.5)
-    said = [row.getMessage() for row in caplog.records if row.name == "aerobee.connection"]
-    assert len(said) == 1 and "is lost" in said[0], said
-
-
-async def test_a_certificate_of_another_host_is_refused(
-    tmp_path: Path, authority: Authority
-) -> None:
-    other = authority.sign("other", "DNS:elsewhere.example.org")
-    trusted = f"ca={authority.pair.certificate}"
-    async with running_broker(tmp_path, **tls_settings(other)) as app:
-        with pytest.raises(ConnectFailed, match=r"mismatch.*must name this host"):
-            await connect(url_of(app, trusted))
-        async with connect(url_of(app, f"{trusted}&verify=ca")) as mq:
-            await mq.send("t", b"x")
-
-
-async def test_a_certificate_that_signs_itself_or_is_too_old_is_refused(
-    tmp_path: Path, authority: Authority
-) -> None:
-    for pair, trusted, says in (
-        (Authority(tmp_path / "own", "own").pair, "verify=full", "self-signed.*ca=FILE"),
-        (authority.sign("old", days=0), f"ca={authority.pair.certificate}", "expired.*a new"),
-    ):
-        async with running_broker(tmp_path, **tls_settings(pair)) as app:
-
-            async def is_refused(url: str = url_of(app, trusted), says: str = says) -> bool:
-                try:
-                    async with connect(url):
-                        return False  # its last second is not over
-                except ConnectFailed as error:
-                    return re.search(says, str(error)) is not None
-
-            await until(is_refused, 30)
-
-
-async def test_sparks_link_speaks_tls(tmp_path: Path, authority: Authority, server: Pair) -> None:
-    async with running_broker(tmp_path, **tls_settings(server)) as app:
-        access = Access((), tls=True, ca_file=authority.pair.certificate)
-
-        def ask() -> int:
-            link = Link(f"127.0.0.1:{app.broker_port}", access)
-            try:
-                fields = {key: str(value) for key, value in send_fields("t").items()}
-                return link.request(310, fields, b"x").code
-            finally:
-                link.close()
-
-        assert await asyncio.to_thread(ask) == 0
 
 
 async def test_users_and_tls_go_together(

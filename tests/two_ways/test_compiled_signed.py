@@ -17,10 +17,10 @@ from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 from aerobee.protocol.wire.signing import Credentials, signed_content
+from two_ways.bursts import CODECS, frames_of, is_sound, usual
 from two_ways.in_process import Fed
 from two_ways.requests import Asked
 from two_ways.signed import USERS, all_signed
-from two_ways.test_compiled import CODECS, frames_of, is_sound, usual
 from two_ways.twins import stored
 
 pytestmark = pytest.mark.skipif(hot is None, reason="this installation is pure Python")

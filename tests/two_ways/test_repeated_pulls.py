@@ -19,8 +19,8 @@ from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.fast.repeated_pulls import LEARN_MAX, Found, RepeatedPulls
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.frame import encode_frame
+from two_ways.bursts import damaged
 from two_ways.in_process import Fed
-from two_ways.test_compiled import damaged
 
 pytestmark = pytest.mark.skipif(hot is None, reason="this installation is pure Python")
 

@@ -1,0 +1,192 @@
+"""Our broker and the name servers that it registers with."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peers.in_process import Client, running_broker
+from peers.name_server import Ask
+from peers.tools import free_port
+from structlog.testing import capture_logs
+from waiting import until
+
+from aerobee.broker.base.clock import VirtualClock
+from aerobee.broker.daemon.namesrv import AppNameServer
+from aerobee.broker.net.addresses import Addresses
+from aerobee.broker.services.registration import Registrar
+from aerobee.broker.services.topics.config import TopicConfig
+from aerobee.broker.services.topics.table import Topics
+from aerobee.broker.settings import load_settings
+from aerobee.protocol.wire.codes import RequestCode
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_our_broker_registers_at_once_on_a_change_and_says_goodbye(
+    server: AppNameServer, ask: Ask, tmp_path: Path, compressed: bool
+) -> None:
+    settings = load_settings(
+        None,
+        {
+            "namesrvAddr": f"127.0.0.1:{server.namesrv_port};127.0.0.1:1",
+            "compressedRegister": compressed,
+            "listenPort": 12345,
+            "brokerName": "ours",
+        },
+        {},
+    )
+    topics = Topics(str(tmp_path / "topics.json"), settings, server.clock)
+    topics.load()
+    registrar = Registrar(settings, server.clock, topics, Addresses(settings, server.clock))
+    running = asyncio.create_task(registrar.run())
+
+    async def route(topic: str) -> Any:
+        answer = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
+        return json.loads(bytes(answer.body)) if answer.code == 0 else None
+
+    await until(lambda: route("TBW102"))
+    found = await route("TBW102")
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:12345"}
+    assert found["queueDatas"][0]["perm"] == 7
+    topics.put(TopicConfig("fresh", 2, 2))
+    await until(lambda: route("fresh"))
+    settings.change({"brokerPermission": "4"})
+    topics.put(TopicConfig("drained", 2, 2))
+    await until(lambda: route("drained"))
+    assert (await route("fresh"))["queueDatas"][0]["perm"] == 4
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registrar.stop()
+    assert await route("TBW102") is None
+
+
+async def test_a_name_server_hears_that_the_broker_may_not_be_written_to(
+    server: AppNameServer, ask: Ask, tmp_path: Path
+) -> None:
+    async def perm() -> int:
+        route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
+        return int(json.loads(bytes(route.body))["queueDatas"][0]["perm"]) if route.body else -1
+
+    async def is_7() -> bool:
+        return await perm() == 7
+
+    async def is_5() -> bool:
+        return await perm() == 5
+
+    address = f"127.0.0.1:{server.namesrv_port}"
+    async with running_broker(tmp_path / "broker", namesrv_addr=address) as app:
+        operator = await Client.connect(app)
+        await until(is_7)
+        assert (await operator.request(25, {}, b"brokerPermission=4")).code == 0
+        await until(is_5)
+        assert (await operator.request(25, {}, b"brokerPermission=6")).code == 0
+        await until(is_7)
+        await operator.close()
+
+
+async def test_our_broker_comes_back_to_a_name_server_that_was_restarted(tmp_path: Path) -> None:
+    port = free_port()
+    settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
+    clock = VirtualClock()
+    first = AppNameServer(settings, clock=clock)
+    await first.start()
+    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
+    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
+    topics.load()
+    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
+    running = asyncio.create_task(registrar.run())
+    await until(lambda: bool(first.name_service.routes.topics()))
+    await first.stop()
+    second = AppNameServer(settings, clock=clock)
+    await second.start()
+    await until(lambda: bool(second.name_service.routes.topics()))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registrar.stop()
+    await second.stop()
+
+
+async def test_a_name_server_that_starts_after_the_broker_need_not_wait_long(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    settings = load_settings(None, {"namesrvListenPort": port, "storePathRootDir": tmp_path}, {})
+    clock = VirtualClock()
+    mine = load_settings(None, {"namesrvAddr": f"127.0.0.1:{port}"}, {})
+    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
+    topics.load()
+    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
+    with capture_logs() as logs:
+        running = asyncio.create_task(registrar.run())
+        await until(lambda: any(log["event"] == "not registered" for log in logs))
+    late = AppNameServer(settings, clock=clock)
+    await late.start()
+    await clock.advance(6)
+    await until(lambda: bool(late.name_service.routes.topics()))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registrar.stop()
+    await late.stop()
+
+
+async def test_name_servers_that_disagree_about_ordered_topics_do_not_turn_them_to_and_fro(
+    tmp_path: Path,
+) -> None:
+    servers = []
+    for name in ("one", "two"):
+        fields = {"namesrvListenPort": 0, "storePathRootDir": tmp_path / name}
+        fields["returnOrderTopicConfigToBroker"] = True
+        servers.append(AppNameServer(load_settings(None, fields, {}), clock=VirtualClock()))
+        await servers[-1].start()
+        servers[-1].name_service.kv.put("ORDER_TOPIC_CONFIG", name, "broker-a:4")
+    addresses = ";".join(f"127.0.0.1:{server.namesrv_port}" for server in servers)
+    mine = load_settings(None, {"namesrvAddr": addresses}, {})
+    clock = VirtualClock()
+    topics = Topics(str(tmp_path / "topics.json"), mine, clock)
+    topics.load()
+    for name in ("one", "two"):
+        topics.put(TopicConfig(name))
+    changes: list[str] = []
+    topics.on_change.append(changes.append)
+    registrar = Registrar(mine, clock, topics, Addresses(mine, clock))
+    running = asyncio.create_task(registrar.run())
+    await until(lambda: changes)
+    await asyncio.sleep(0.5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await registrar.stop()
+    for server in servers:
+        await server.stop()
+    one, two = topics.get("one"), topics.get("two")
+    assert changes == ["one"]
+    assert one is not None and one.order and two is not None and not two.order
+
+
+async def test_a_name_server_whose_machine_is_gone_does_not_hold_up_the_others(
+    server: AppNameServer, ask: Ask, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as sockets:
+        gone = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # once its backlog is full, those who connect hear nothing
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(gone.getsockname())
+        both = f"127.0.0.1:{gone.getsockname()[1]};127.0.0.1:{server.namesrv_port}"
+        mine = load_settings(None, {"namesrvAddr": both}, {})
+        topics = Topics(str(tmp_path / "topics.json"), mine, server.clock)
+        topics.load()
+        registrar = Registrar(mine, server.clock, topics, Addresses(mine, server.clock))
+        running = asyncio.create_task(registrar.run())
+
+        async def has_route(topic: str) -> bool:
+            return (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)).code == 0
+
+        await until(lambda: has_route("TBW102"))
+        topics.put(TopicConfig("fresh", 2, 2))
+        await until(lambda: has_route("fresh"), 2)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await registrar.stop()
