@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from clients import flows
+from clients.counted import bodies
 from peers.go_client import GoClient
 from peers.remote import ClientError
-from peers.tools import wait_for
 from peers.under_test import Broker
 
 pytestmark = pytest.mark.go
@@ -22,40 +22,17 @@ def go(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoClient]:
         yield go
 
 
-def bodies(messages: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(message["body"] for message in messages)
-
-
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway"])
 def test_messages_sent_by_go_arrive_once_at_a_go_consumer(
     broker: Broker, go: GoClient, name: str, mode: str
 ) -> None:
-    producer = go.producer(broker.namesrv, f"p-{name}")
-    (first,) = go.send(producer, name, 1, prefix="first")
-    assert (first["status"], len(first["offsetId"])) == ("SEND_OK", 32)
-    sent = go.send(producer, name, 30, mode=mode, tags="red,blue", keys="key")
-    if mode != "oneway":
-        assert {result["status"] for result in sent} == {"SEND_OK"}
-    consumer = go.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
-    messages = go.wait_messages(consumer, 31)
-    go.stop(producer, consumer)
-    assert bodies(messages) == Counter([*(f"m-{n}" for n in range(30)), "first-0"])
-    assert Counter(message["tag"] for message in messages) == {"red": 15, "blue": 15, "": 1}
-    assert {message["keys"] for message in messages} >= {"key-0", "key-29"}
+    flows.messages_arrive_once(go, broker, name, mode)
 
 
 def test_a_batch_by_go_is_stored_as_single_messages(
     broker: Broker, go: GoClient, name: str
 ) -> None:
-    producer = go.producer(broker.namesrv, f"p-{name}")
-    (result,) = go.send(producer, name, 10, mode="batch")
-    assert result["status"] == "SEND_OK"
-    consumer = go.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
-    messages = go.wait_messages(consumer, 10)
-    go.stop(producer, consumer)
-    assert [m["body"] for m in sorted(messages, key=lambda m: int(m["offset"]))] == [
-        f"m-{n}" for n in range(10)
-    ]
+    flows.batch_is_single_messages(go, broker, name)
 
 
 def test_tag_and_sql_filters_work_for_go(broker: Broker, go: GoClient, name: str) -> None:
@@ -71,28 +48,7 @@ def test_tag_and_sql_filters_work_for_go(broker: Broker, go: GoClient, name: str
 def test_two_go_consumers_share_the_queues_and_keep_their_place(
     broker: Broker, go: GoClient, name: str
 ) -> None:
-    producer = go.producer(broker.namesrv, f"p-{name}")
-    go.send(producer, name, 4, prefix="first")
-    one = go.consumer(broker.namesrv, f"one-{name}", f"g-{name}", name)
-    go.wait_messages(one, 4)
-    two = go.consumer(broker.namesrv, f"two-{name}", f"g-{name}", name)
-    time.sleep(3)
-    go.send(producer, name, 40)
-
-    def got() -> Counter[str]:
-        both = go.messages(one) + go.messages(two)
-        return bodies([m for m in both if m["body"].startswith("m-")])
-
-    wait_for(lambda: len(got()) == 40, timeout=30, what="both consumers together got all")
-    assert go.messages(two), "the second consumer got no queue"
-    go.stop(one, two)
-    go.send(producer, name, 8, prefix="last")
-    three = go.consumer(broker.namesrv, f"three-{name}", f"g-{name}", name)
-    messages = go.wait_messages(three, 8)
-    go.stop(producer, three)
-    assert {m["body"] for m in messages if m["body"].startswith("last")} == {
-        f"last-{n}" for n in range(8)
-    }
+    flows.two_share_the_queues(go, broker, name)
 
 
 def test_a_go_pull_consumer_polls_all_messages(broker: Broker, go: GoClient, name: str) -> None:
@@ -121,29 +77,11 @@ def test_delay_and_retry_work_for_go(broker: Broker, go: GoClient, name: str) ->
 
 
 def test_orderly_consumption_works_for_go(broker: Broker, go: GoClient, name: str) -> None:
-    producer = go.producer(broker.namesrv, f"p-{name}")
-    sent = go.send(producer, name, 20)
-    consumer = go.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name, orderly=True)
-    messages = go.wait_messages(consumer, 20)
-    go.stop(producer, consumer)
-    for queue in range(4):
-        wanted = [f"m-{n}" for n, result in enumerate(sent) if result["queue"] == queue]
-        assert [m["body"] for m in messages if m["queue"] == queue] == wanted
+    flows.order_of_queues_is_kept(go, broker, name)
 
 
 def test_transactions_work_for_go(broker: Broker, go: GoClient, name: str) -> None:
-    plain = go.producer(broker.namesrv, f"p-{name}")
-    go.send(plain, name, 1, prefix="first")
-    consumer = go.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
-    producer = go.producer(broker.namesrv, f"t-{name}", transactions=True)
-    options: dict[str, Any] = {"name": producer, "topic": name}
-    go.call("transaction", prefix="yes", local="commit", **options)
-    go.call("transaction", prefix="no", local="rollback", **options)
-    go.call("transaction", prefix="later", local="unknown", check="commit", **options)
-    go.wait_messages(consumer, 3, timeout=40)
-    time.sleep(2)
-    go.stop(plain, producer, consumer)
-    assert bodies(go.messages(consumer)) == Counter(["first-0", "yes-0", "later-0"])
+    flows.transactions_work(go, broker, name)
 
 
 def test_go_administers_topics(broker: Broker, go: GoClient, name: str) -> None:

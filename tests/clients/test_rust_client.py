@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from clients import flows
+from clients.counted import bodies
 from peers.remote import ClientError
 from peers.rust_client import RustClient
 from peers.tools import wait_for
@@ -23,40 +24,17 @@ def rust(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RustClient]:
         yield rust
 
 
-def bodies(messages: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(message["body"] for message in messages)
-
-
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway"])
 def test_messages_sent_by_rust_arrive_once_at_a_rust_consumer(
     broker: Broker, rust: RustClient, name: str, mode: str
 ) -> None:
-    producer = rust.producer(broker.namesrv, f"p-{name}")
-    (first,) = rust.send(producer, name, 1, prefix="first")
-    assert (first["status"], len(first["offsetId"])) == ("SEND_OK", 32)
-    sent = rust.send(producer, name, 30, mode=mode, tags="red,blue", keys="key")
-    if mode != "oneway":
-        assert {result["status"] for result in sent} == {"SEND_OK"}
-    consumer = rust.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
-    messages = rust.wait_messages(consumer, 31)
-    rust.stop(producer, consumer)
-    assert bodies(messages) == Counter([*(f"m-{n}" for n in range(30)), "first-0"])
-    assert Counter(message["tag"] for message in messages) == {"red": 15, "blue": 15, "": 1}
-    assert {message["keys"] for message in messages} >= {"key-0", "key-29"}
+    flows.messages_arrive_once(rust, broker, name, mode)
 
 
 def test_a_batch_by_rust_is_stored_as_single_messages(
     broker: Broker, rust: RustClient, name: str
 ) -> None:
-    producer = rust.producer(broker.namesrv, f"p-{name}")
-    (result,) = rust.send(producer, name, 10, mode="batch")
-    assert result["status"] == "SEND_OK"
-    consumer = rust.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
-    messages = rust.wait_messages(consumer, 10)
-    rust.stop(producer, consumer)
-    assert [m["body"] for m in sorted(messages, key=lambda m: int(m["offset"]))] == [
-        f"m-{n}" for n in range(10)
-    ]
+    flows.batch_is_single_messages(rust, broker, name)
 
 
 def test_a_large_body_that_rust_compresses_comes_back_whole(
@@ -85,25 +63,7 @@ def test_tag_and_sql_filters_work_for_rust(broker: Broker, rust: RustClient, nam
 def test_two_rust_consumers_share_the_queues_and_keep_their_place(
     broker: Broker, rust: RustClient, name: str
 ) -> None:
-    producer = rust.producer(broker.namesrv, f"p-{name}")
-    rust.send(producer, name, 4, prefix="first")
-    one = rust.consumer(broker.namesrv, f"one-{name}", f"g-{name}", name)
-    rust.wait_messages(one, 4)
-    two = rust.consumer(broker.namesrv, f"two-{name}", f"g-{name}", name)
-    time.sleep(3)
-    rust.send(producer, name, 40)
-
-    def got() -> Counter[str]:
-        both = rust.messages(one) + rust.messages(two)
-        return bodies([m for m in both if m["body"].startswith("m-")])
-
-    wait_for(lambda: len(got()) == 40, timeout=30, what="both consumers together got all")
-    assert rust.messages(two), "the second consumer got no queue"
-    rust.stop(one, two)
-    rust.send(producer, name, 8, prefix="last")
-    three = rust.consumer(broker.namesrv, f"three-{name}", f"g-{name}", name)
-    messages = rust.wait_messages(three, 8)
-    rust.stop(producer, three)
+    messages = flows.two_share_the_queues(rust, broker, name)
     assert bodies(messages) == Counter(f"last-{n}" for n in range(8))
 
 
@@ -167,14 +127,7 @@ def test_a_message_that_rust_refuses_for_good_goes_to_the_dead_letters(
 
 
 def test_orderly_consumption_works_for_rust(broker: Broker, rust: RustClient, name: str) -> None:
-    producer = rust.producer(broker.namesrv, f"p-{name}")
-    sent = rust.send(producer, name, 20)
-    consumer = rust.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name, orderly=True)
-    messages = rust.wait_messages(consumer, 20)
-    rust.stop(producer, consumer)
-    for queue in range(4):
-        wanted = [f"m-{n}" for n, result in enumerate(sent) if result["queue"] == queue]
-        assert [m["body"] for m in messages if m["queue"] == queue] == wanted
+    flows.order_of_queues_is_kept(rust, broker, name)
 
 
 def test_what_rust_refuses_in_order_comes_again_before_the_next(
@@ -192,18 +145,7 @@ def test_what_rust_refuses_in_order_comes_again_before_the_next(
 
 
 def test_transactions_work_for_rust(broker: Broker, rust: RustClient, name: str) -> None:
-    plain = rust.producer(broker.namesrv, f"p-{name}")
-    rust.send(plain, name, 1, prefix="first")
-    consumer = rust.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
-    producer = rust.producer(broker.namesrv, f"t-{name}", transactions=True)
-    options: dict[str, Any] = {"name": producer, "topic": name}
-    rust.call("transaction", prefix="yes", local="commit", **options)
-    rust.call("transaction", prefix="no", local="rollback", **options)
-    rust.call("transaction", prefix="later", local="unknown", check="commit", **options)
-    rust.wait_messages(consumer, 3, timeout=40)
-    time.sleep(2)
-    rust.stop(plain, producer, consumer)
-    assert bodies(rust.messages(consumer)) == Counter(["first-0", "yes-0", "later-0"])
+    producer = flows.transactions_work(rust, broker, name)
     checks = [event["message"]["body"] for event in rust.events("check", producer)]
     assert set(checks) == {"later-0"}
 

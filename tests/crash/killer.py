@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.aerobee_broker import AerobeeBroker
-from peers.wire import Wire
+from peers.wire import Wire, pull_ext
 
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.verify import Report, verify
@@ -149,22 +149,7 @@ def read_from(wire: Wire, queue_id: int, offset: int) -> list[StoredMessage]:
     """The queue from an offset to its end."""
     found: list[StoredMessage] = []
     while True:
-        answer = wire.request(
-            11,
-            {
-                "consumerGroup": "CG",
-                "topic": TOPIC,
-                "queueId": str(queue_id),
-                "queueOffset": str(offset + len(found)),
-                "maxMsgNums": "32",
-                "sysFlag": "4",
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subscription": "*",
-                "subVersion": "0",
-                "expressionType": "TAG",
-            },
-        )
+        answer = wire.request(11, pull_ext(TOPIC, queue_id, offset + len(found)))
         if answer.code != 0:
             assert "maxOffset" in answer.ext, answer.header
             end = int(answer.ext["maxOffset"])

@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from peers.tools import need_tools, wait_for
-from peers.wire import Answer, Wire
+from peers.wire import Answer, Wire, pull_ext
 
 from aerobee.protocol.files.record import decode_records
 
@@ -129,20 +129,7 @@ def send(wire: Wire, number: int) -> Answer:
 
 
 def pull(wire: Wire, queue_id: int, offset: int, tag: str = "*") -> Answer:
-    header = {
-        "consumerGroup": "CG",
-        "topic": "Gone",
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": tag,
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    return wire.request(11, header)
+    return wire.request(11, pull_ext("Gone", queue_id, offset, subscription=tag))
 
 
 def look_up(wire: Wire, number: int) -> Answer:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from peers.aerobee_broker import AerobeeBroker
 from peers.tools import wait_for
-from peers.wire import Answer, Wire
+from peers.wire import Answer, Wire, pull_ext
 
 from aerobee.protocol.files.record import decode_records
 
@@ -87,20 +87,7 @@ def send_until_refused(wire: Wire, start: int = 0) -> tuple[int, Answer]:
 
 
 def read(wire: Wire, offset: int) -> list[bytes]:
-    header = {
-        "consumerGroup": "CG",
-        "topic": "Full",
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    answer = wire.request(11, header)
+    answer = wire.request(11, pull_ext("Full", 0, offset))
     assert answer.code == 0, answer.header
     found = decode_records(answer.body)
     assert found[0].queue_offset == offset

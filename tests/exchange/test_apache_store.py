@@ -19,7 +19,7 @@ import pytest
 from peers.aerobee_broker import AerobeeBroker
 from peers.apache import VERSIONS, ApacheBroker
 from peers.tools import wait_for
-from peers.wire import Wire
+from peers.wire import Wire, pull_ext
 
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.verify import Report, verify
@@ -117,20 +117,7 @@ def short(header: dict[str, str]) -> dict[str, str]:
 def read_queue(wire: Wire, queue_id: int, count: int) -> list[StoredMessage]:
     found: list[StoredMessage] = []
     while len(found) < count:
-        header = {
-            "consumerGroup": "CG",
-            "topic": TOPIC,
-            "queueId": str(queue_id),
-            "queueOffset": str(len(found)),
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        answer = wire.request(11, header)
+        answer = wire.request(11, pull_ext(TOPIC, queue_id, len(found)))
         assert answer.code == 0, (queue_id, len(found), answer.header)
         found += decode_records(answer.body)
     return found

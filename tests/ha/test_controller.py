@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from peers.wire import Wire
 from aerobee import connect
 from aerobee.protocol.files.epoch_file import Epoch, decode_epochs
 from ha.failover_cluster import ControllerCluster, FailoverProducer, Replicas
-from ha.test_failover import freeze_master, kill_masters, send_one, shown
+from ha.test_failover import freeze_master, kill_masters, lose_arbiter, send_one, shown
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
 
@@ -58,28 +57,7 @@ def test_a_frozen_master_is_replaced_and_loses_nothing_that_it_acknowledged(
 
 def test_a_controller_that_is_away_stops_nobody_and_changes_nothing(tmp_path: Path) -> None:
     with ControllerCluster(tmp_path, 2) as cluster:
-        master = cluster.wait_in_sync(1, 2)
-        cluster.controller.kill()
-        producer = FailoverProducer(cluster)
-        producer.start()
-        for number in (1, 2):
-            wait_for(
-                partial(cluster.is_away, number, 4.0),  # more than the lease
-                timeout=60,
-                what="it is told that the controller is away",
-            )
-        producer.acknowledge(200)
-        assert cluster.leader() == master
-        assert set(producer.codes) <= {0, 14}  # of the replica, which it has tried
-        # Without its replica the master may be the only one left, or the only one cut off.
-        cluster.brokers[3 - master].kill()
-        address = cluster.brokers[master].broker
-        wait_for(lambda: send_one(address, "x") == 14, timeout=60, what="it takes no messages")
-        cluster.brokers[3 - master].start()  # it knows its id
-        cluster.controller.start()
-        producer.acknowledge(50)
-        producer.stop()
-        cluster.check(producer)
+        lose_arbiter(cluster, cluster.controller.kill, cluster.controller.start)
 
 
 async def promote(address: str, namesrv: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +42,34 @@ def shown(address: str) -> list[bytes]:
 
 def shows(address: str, *bodies: bytes) -> bool:
     return shown(address) == list(bodies)
+
+
+def lose_arbiter(
+    cluster: Replicas, stop: Callable[[], object], start: Callable[[], object]
+) -> None:
+    """While it is away nobody is stopped and nothing is changed."""
+    master = cluster.wait_in_sync(1, 2)
+    stop()
+    producer = FailoverProducer(cluster)
+    producer.start()
+    for number in (1, 2):
+        wait_for(
+            partial(cluster.is_away, number, 4.0),  # more than the lease
+            timeout=60,
+            what="it is told that the arbiter is away",
+        )
+    producer.acknowledge(200)
+    assert cluster.leader() == master
+    assert set(producer.codes) <= {0, 14}  # of the replica, which it has tried
+    # Without its replica the master may be the only one left, or the only one cut off.
+    cluster.brokers[3 - master].kill()
+    address = cluster.brokers[master].broker
+    wait_for(lambda: send_one(address, "x") == 14, timeout=60, what="it takes no messages")
+    cluster.brokers[3 - master].start()  # it knows its id
+    start()
+    producer.acknowledge(50)
+    producer.stop()
+    cluster.check(producer)
 
 
 def kill_masters(cluster: Replicas, *members: int) -> None:
@@ -132,28 +161,7 @@ def test_an_announcement_lost_under_a_live_master_loses_nothing(tmp_path: Path) 
 
 def test_an_etcd_that_is_away_stops_nobody_and_changes_nothing(tmp_path: Path) -> None:
     with Cluster(tmp_path, 2) as cluster:
-        master = cluster.wait_in_sync(1, 2)
-        cluster.etcd.stop()
-        producer = FailoverProducer(cluster)
-        producer.start()
-        for number in (1, 2):
-            wait_for(
-                partial(cluster.is_away, number, 4.0),  # more than the lease
-                timeout=60,
-                what="it is told that etcd is away",
-            )
-        producer.acknowledge(200)
-        assert cluster.leader() == master
-        assert set(producer.codes) <= {0, 14}  # of the replica, which it has tried
-        # Without its replica the master may be the only one left, or the only one cut off.
-        cluster.brokers[3 - master].kill()
-        address = cluster.brokers[master].broker
-        wait_for(lambda: send_one(address, "x") == 14, timeout=60, what="it takes no messages")
-        cluster.brokers[3 - master].start()
-        cluster.etcd.start()
-        producer.acknowledge(50)
-        producer.stop()
-        cluster.check(producer)
+        lose_arbiter(cluster, cluster.etcd.stop, cluster.etcd.start)
 
 
 def test_no_consumer_sees_what_is_not_confirmed(tmp_path: Path) -> None:

@@ -39,31 +39,17 @@ def check(producer: Producer, *brokers: str) -> None:
             assert messages[queue_id].get(offset) == body, (broker, queue_id, offset)
 
 
-def test_a_slave_killed_again_and_again_has_all_in_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("killed", "times"), [("slave", 4), ("master", 3)])
+def test_a_slave_has_all_in_the_end_whoever_is_killed_again_and_again(
+    tmp_path: Path, killed: str, times: int
+) -> None:
     sync = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "3000"}
     with master_of(tmp_path, **sync) as master, slave_of(tmp_path, master.namesrv) as slave:
         producer = Producer(master.broker)
         producer.start()
-        for _ in range(4):
+        for _ in range(times):
             producer.acknowledge(200)
-            slave.kill_and_start()
-        producer.acknowledge(50)
-        producer.stop()
-        wait_in_step(slave.broker, master.broker)
-        check(producer, master.broker, slave.broker)
-        master.stop()
-        slave.stop()
-        assert log_files(slave.store) == log_files(master.store)
-
-
-def test_a_slave_goes_on_behind_a_master_that_was_killed(tmp_path: Path) -> None:
-    sync = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "3000"}
-    with master_of(tmp_path, **sync) as master, slave_of(tmp_path, master.namesrv) as slave:
-        producer = Producer(master.broker)
-        producer.start()
-        for _ in range(3):
-            producer.acknowledge(200)
-            master.kill_and_start()
+            (slave if killed == "slave" else master).kill_and_start()
         producer.acknowledge(50)
         producer.stop()
         wait_in_step(slave.broker, master.broker)

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from peers.wire import pull_ext
+
 TOPIC, GROUP, OTHER = "Odd", "OddReaders", "OddOthers"
 CLIENT_ID = "odd-client"
 MESSAGES = 3  # in queue 0 of TOPIC
@@ -50,20 +52,7 @@ def json_body(value: Any) -> bytes:
 
 def pull(code: int = 11, **more: str | None) -> Ask:
     """A pull with the subscription inside, without waiting."""
-    base = {
-        "consumerGroup": GROUP,
-        "topic": TOPIC,
-        "queueId": "0",
-        "queueOffset": "0",
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    return Ask(code, _with(base, more))
+    return Ask(code, _with(pull_ext(TOPIC, consumerGroup=GROUP), more))
 
 
 def send(body: bytes = b"body", code: int = 310, **more: str | None) -> Ask:

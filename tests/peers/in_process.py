@@ -21,6 +21,7 @@ from aerobee.protocol.files import properties
 from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import JSON, Command
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
+from peers.wire import pull_ext as pull_ext
 
 SMALL: dict[str, Any] = {
     "listen_port": 0,
@@ -139,24 +140,6 @@ def send_ext(topic: str, queue_id: int = 0, /, **more: str) -> dict[str, str]:
         "j": "0",
         "k": "false",
         "m": "false",
-    }
-    return fields | more
-
-
-def pull_ext(topic: str, queue_id: int = 0, offset: int = 0, **more: str) -> dict[str, str]:
-    """The fields of PULL_MESSAGE with the subscription inside, without waiting."""
-    fields = {
-        "consumerGroup": "cg",
-        "topic": topic,
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
     }
     return fields | more
 

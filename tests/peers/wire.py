@@ -96,3 +96,21 @@ def has_route(namesrv: str, topic: str) -> bool:
             return wire.request(105, {"topic": topic}).code == 0
     except OSError:
         return False
+
+
+def pull_ext(topic: str, queue_id: int = 0, offset: int = 0, **more: str) -> dict[str, str]:
+    """The fields of PULL_MESSAGE with the subscription inside, without waiting."""
+    fields = {
+        "consumerGroup": "cg",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return fields | more

@@ -13,7 +13,7 @@ import pytest
 from peers.aerobee_broker import AerobeeBroker
 from peers.apache import ApacheBroker
 from peers.tools import wait_for
-from peers.wire import Answer, Wire
+from peers.wire import Answer, Wire, pull_ext
 
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.record import StoredMessage, decode_records
@@ -65,19 +65,7 @@ def messages(address: str) -> list[StoredMessage]:
     with Wire(address) as wire:
         while True:
             answer = wire.request(
-                PULL,
-                {
-                    "consumerGroup": "TOOLS_CONSUMER",
-                    "topic": TOPIC,
-                    "queueId": "0",
-                    "queueOffset": str(len(found)),
-                    "maxMsgNums": "32",
-                    "sysFlag": "4",
-                    "commitOffset": "0",
-                    "suspendTimeoutMillis": "0",
-                    "subscription": "*",
-                    "subVersion": "0",
-                },
+                PULL, pull_ext(TOPIC, 0, len(found), consumerGroup="TOOLS_CONSUMER")
             )
             if answer.code != 0:
                 return found

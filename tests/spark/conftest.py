@@ -7,16 +7,20 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 if find_spec("pyspark") is None or find_spec("pyarrow") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
+    from click.testing import CliRunner, Result
     from peers.aerobee_broker import AerobeeBroker
     from peers.tools import need_tools
     from pyspark.sql import SparkSession
-    from spark.helpers import session_config
+    from spark.helpers import Run, session_config
+
+    from aerobee.pipeline.cli import pipeline
 
 FOLDER = Path(__file__).parent
 
@@ -68,3 +72,15 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., AerobeeBroker]]:
     yield start
     for running in started:
         running.__exit__()
+
+
+@pytest.fixture
+def run(spark: SparkSession) -> Run:
+    """Runs a command of the pipeline; it finds the running session."""
+
+    def invoke(*words: Any, fails: bool = False) -> Result:
+        result = CliRunner().invoke(pipeline, [str(word) for word in words])
+        assert (result.exit_code != 0) == fails, f"{result.output}\n{result.exception!r}"
+        return result
+
+    return invoke

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from click.testing import Result
 from peers.wire import Wire
 
 from aerobee.pipeline import arrow
@@ -22,6 +23,12 @@ from aerobee.pipeline.sink.sender import BatchSender
 from aerobee.pipeline.source.puller import PullPlan, Range, pull_range
 from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, Cluster
+
+Run = Callable[..., Result]  # a command of the pipeline, in this process
+
+
+def last_line(result: Result) -> str:
+    return result.output.strip().splitlines()[-1]
 
 
 def session_config() -> dict[str, str]:

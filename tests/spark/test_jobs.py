@@ -13,35 +13,24 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 from pyspark.sql import SparkSession
 from rich.console import Console
-from spark.helpers import archive_as_before, create_topic, numbers, produce, topic_rows
+from spark.helpers import (
+    Run,
+    archive_as_before,
+    create_topic,
+    last_line,
+    numbers,
+    produce,
+    topic_rows,
+)
 
-from aerobee.pipeline.cli import pipeline
 from aerobee.pipeline.jobs.replay import Replay, selected
 from aerobee.pipeline.jobs.stats import show
 
-Run = Callable[..., Result]
 AGO = (timedelta(0), timedelta(minutes=10))  # the messages were stored at most so long ago
-
-
-@pytest.fixture
-def run(spark: SparkSession) -> Run:
-    """Runs a job; it finds the running session."""
-
-    def invoke(*words: Any, fails: bool = False) -> Result:
-        result = CliRunner().invoke(pipeline, [str(word) for word in words])
-        assert (result.exit_code != 0) == fails, f"{result.output}\n{result.exception!r}"
-        return result
-
-    return invoke
-
-
-def last_line(result: Result) -> str:
-    return result.output.strip().splitlines()[-1]
 
 
 def test_archive_then_replay_gives_the_same_messages(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -12,36 +11,17 @@ from typing import Any
 
 import duckdb
 import pytest
-from click.testing import CliRunner, Result
 from peers.aerobee_broker import AerobeeBroker
 from pyspark.sql import SparkSession
-from spark.helpers import create_topic, numbers, produce
+from spark.helpers import Run, create_topic, last_line, numbers, produce
 from spark.lake_readers import FORMATS, open_with_others
 
-from aerobee.pipeline.cli import pipeline
 from aerobee.pipeline.jobs.table import Commit, Keeper, TableJob, keep_table
 from aerobee.pipeline.jobs.upkeep import Upkeep
 from aerobee.pipeline.lake.model import TableConflict
 from aerobee.pipeline.lake.opening import open_table
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine starts workers slowly
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(spark: SparkSession) -> Run:
-    """Runs a command; it finds the running session."""
-
-    def invoke(*words: Any, fails: bool = False) -> Result:
-        result = CliRunner().invoke(pipeline, [str(word) for word in words])
-        assert (result.exit_code != 0) == fails, f"{result.output}\n{result.exception!r}"
-        return result
-
-    return invoke
-
-
-def last_line(result: Result) -> str:
-    return result.output.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("table_format", FORMATS)

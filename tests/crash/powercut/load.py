@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final
 
 from crash.powercut.history import COMMIT, HALF, LEVEL, PLAIN, ROLLBACK, TIMER, History, Sent
-from peers.wire import Answer, Wire
+from peers.wire import Answer, Wire, pull_ext
 
 from aerobee.protocol.files.record import StoredMessage, decode_records
 
@@ -208,22 +208,7 @@ def end_request(answer: Answer, key: str) -> dict[str, str]:
 
 def pull(wire: Wire, queue_id: int, offset: int) -> list[StoredMessage]:
     """What is at the offset; AssertionError when the queue goes on behind it but cannot be read."""
-    answer = wire.request(
-        PULL,
-        {
-            "consumerGroup": GROUP,
-            "topic": TOPIC,
-            "queueId": str(queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        },
-    )
+    answer = wire.request(PULL, pull_ext(TOPIC, queue_id, offset, consumerGroup=GROUP))
     return decode_records(answer.body) if answer.code == 0 else []
 
 
