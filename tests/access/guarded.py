@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from peers.frame_client import FrameClient
 from peers.in_process import running_broker
 
 from aerobee.broker.daemon.app import AppBroker
-from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import JSON, Command
-from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
+from aerobee.protocol.wire.frame import encode_frame
 from aerobee.protocol.wire.signing import Credentials
 
 SECRET = "a-secret-of-{}"
@@ -83,26 +82,8 @@ def loose(command: Command) -> bytes:
     return size.to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + body
 
 
-class Asker:
+class Asker(FrameClient):
     """One connection that asks as any user."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self._decoder = FrameDecoder()
-        self._opaques = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Command]] = {}
-        self._reading = asyncio.create_task(self._read())
-
-    @classmethod
-    @asynccontextmanager
-    async def connected(cls, port: int, **options: Any) -> AsyncIterator[Asker]:
-        asker = cls(*await asyncio.open_connection("127.0.0.1", port, **options))
-        try:
-            yield asker
-        finally:
-            asker._reading.cancel()
-            asker.writer.close()
-            await asyncio.gather(asker._reading, asker.writer.wait_closed(), return_exceptions=True)
 
     def start(
         self,
@@ -122,9 +103,9 @@ class Asker:
         command = signed(Command(code, texts, data, opaque, codec=codec), user, secret)
         if tampered is not None:
             command.body = tampered
-        self._waiting[opaque] = asyncio.get_running_loop().create_future()
+        answer = self.expect(command)
         self.writer.write(loose(command) if general else encode_frame(command))
-        return self._waiting[opaque]
+        return answer
 
     async def ask(self, user: str, code: int, *args: Any, **options: Any) -> Command:
         return await asyncio.wait_for(self.start(user, code, *args, **options), 10)
@@ -133,13 +114,6 @@ class Asker:
         texts = {key: str(value) for key, value in ext.items()}
         command = Command(code, texts, b"", next(self._opaques), flag=2)
         self.writer.write(encode_frame(signed(command, user)))
-
-    async def _read(self) -> None:
-        while data := await self.reader.read(1 << 20):
-            for frame in self._decoder.feed(data):
-                answer = decode_command(*frame)
-                if answer.is_response and not self._waiting[answer.opaque].done():
-                    self._waiting.pop(answer.opaque).set_result(answer)
 
 
 def send_fields(topic: str, group: str = "p", **more: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ async def _is_denied(asker: Asker, case: Case, places: dict[Any, int]) -> str:
         answer = await asyncio.wait_for(
             _As(asker).ask(case.user, case.code, ext, case.body, **case.options), 5
         )
-    except TimeoutError:
+    except (TimeoutError, ConnectionError):
         return ""  # it has no answer to this, and no objection either
     text = answer.remark or ""
     is_denied = answer.code == NO or "AclException" in text

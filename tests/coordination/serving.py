@@ -1,13 +1,13 @@
 """The server that the tests of this folder ask, and the client that they ask it with."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from peers.frame_client import FrameClient
 from waiting import until
 
 from aerobee.broker.base.clock import VirtualClock
@@ -20,9 +20,8 @@ from aerobee.broker.store.results import PutResult
 from aerobee.protocol.files.ids import encode_host
 from aerobee.protocol.files.record import Message
 from aerobee.protocol.json import fastjson
-from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import Command
-from aerobee.protocol.wire.frame import FRAME_SIZE_MAX, FrameDecoder, encode_frame
+from aerobee.protocol.wire.frame import FRAME_SIZE_MAX, encode_frame
 
 SMALL = {
     "mappedFileSizeCommitLog": 256 * 1024,
@@ -66,12 +65,8 @@ class Serving:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["Peer"]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        peer = Peer(reader, writer)
-        try:
+        async with Peer.connected(self.port) as peer:
             yield peer
-        finally:
-            await peer.close()
 
     async def store(self, topic: str, queue_id: int, body: bytes, **fields: Any) -> PutResult:
         """Store one message and wait until readers see it."""
@@ -84,16 +79,16 @@ class Serving:
         return result
 
 
-class Peer:
+class Peer(FrameClient):
     """A client: asks, and keeps what the broker asks it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.asked: asyncio.Queue[Command] = asyncio.Queue()  # what the broker asked us
+        super().__init__(reader, writer)
+        self.asked: asyncio.Queue[Command] = asyncio.Queue()
         self.language, self.version = "JAVA", 409
-        self._reader, self._writer = reader, writer
-        self._waiting: dict[int, asyncio.Future[Command]] = {}
-        self._opaques = itertools.count(1)
-        self._task = asyncio.create_task(self._read())
+
+    def keep(self, command: Command) -> None:
+        self.asked.put_nowait(command)
 
     async def ask(self, code: int, ext: dict[str, Any] | None = None, body: Any = b"") -> Command:
         """Send a request and wait for its answer; `body` may be JSON."""
@@ -103,21 +98,18 @@ class Peer:
         self, code: int, ext: dict[str, Any] | None = None, body: Any = b""
     ) -> "asyncio.Future[Command]":
         """Send a request; its answer comes by the future."""
-        command = self._command(code, ext, body)
-        waiting = self._waiting[command.opaque] = asyncio.get_running_loop().create_future()
-        self._writer.write(encode_frame(command))
-        return waiting
+        return self.begin(self._command(code, ext, body))
 
     def tell(self, code: int, ext: dict[str, Any] | None = None, body: Any = b"") -> None:
         """Send a oneway request."""
         command = self._command(code, ext, body)
         command.flag = 2
-        self._writer.write(encode_frame(command))
+        self.writer.write(encode_frame(command))
 
     def answer(self, request: Command, code: int, body: Any = b"") -> None:
         """Answer what the broker asked."""
         data = body if isinstance(body, bytes) else fastjson.dumps(body)
-        self._writer.write(encode_frame(request.answer(code, {}, data)))
+        self.writer.write(encode_frame(request.answer(code, {}, data)))
 
     async def notices(self, count: int) -> list[Command]:
         """The next requests of the broker, that many."""
@@ -128,21 +120,6 @@ class Peer:
         texts = {key: str(value) for key, value in (ext or {}).items()}
         opaque = next(self._opaques)
         return Command(code, texts, data, opaque, language=self.language, version=self.version)
-
-    async def _read(self) -> None:
-        decoder = FrameDecoder()
-        while data := await self._reader.read(65536):
-            for frame in decoder.feed(data):
-                command = decode_command(*frame)
-                if command.is_response:
-                    self._waiting.pop(command.opaque).set_result(command)
-                else:
-                    self.asked.put_nowait(command)
-
-    async def close(self) -> None:
-        self._task.cancel()
-        self._writer.close()
-        await asyncio.gather(self._task, self._writer.wait_closed(), return_exceptions=True)
 
 
 def heartbeat_body(

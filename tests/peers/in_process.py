@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,9 +17,9 @@ from aerobee.broker.settings import Settings
 from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.files.disk import Disk
 from aerobee.protocol.files import properties
-from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import JSON, Command
-from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
+from aerobee.protocol.wire.frame import encode_frame
+from peers.frame_client import FrameClient
 from peers.wire import pull_ext as pull_ext
 
 SMALL: dict[str, Any] = {
@@ -50,57 +49,29 @@ async def running_broker(
         await app.stop()
 
 
-class Client:
-    """One connection. Answers are matched by opaque; what the broker asks is kept in `asked`."""
+class Client(FrameClient):
+    """Sends what it is told; what the broker asks is kept in `asked`."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, codec: int
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, codec: int = JSON
     ) -> None:
-        self.reader = reader
-        self.writer = writer
+        super().__init__(reader, writer)
         self.codec = codec
         self.asked: list[Command] = []
-        self._decoder = FrameDecoder(64 << 20)
-        self._opaques = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Command]] = {}
-        self.ended = asyncio.get_running_loop().create_future()
-        self._reading = asyncio.create_task(self._read())
 
     @classmethod
     async def connect(cls, app: AppBroker, codec: int = JSON) -> Self:
-        reader, writer = await asyncio.open_connection("127.0.0.1", app.broker_port)
-        return cls(reader, writer, codec)
+        client = await cls.open(app.broker_port)
+        client.codec = codec
+        return client
 
-    async def _read(self) -> None:
-        try:
-            while data := await self.reader.read(1 << 20):
-                for frame in self._decoder.feed(data):
-                    self._received(decode_command(*frame))
-        except ConnectionError:
-            pass  # a reset ends a connection as well as a close does
-        finally:
-            if not self.ended.done():
-                self.ended.set_result(None)
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(ConnectionResetError("the broker closed the connection"))
-                    future.exception()
-
-    def _received(self, command: Command) -> None:
-        if not command.is_response:
-            self.asked.append(command)
-        elif (future := self._waiting.pop(command.opaque, None)) and not future.done():
-            future.set_result(command)
+    def keep(self, command: Command) -> None:
+        self.asked.append(command)
 
     def command(self, code: int, ext: dict[str, str], body: bytes = b"", **rest: Any) -> Command:
         rest.setdefault("opaque", next(self._opaques))
         options: dict[str, Any] = {"codec": self.codec, "language": "JAVA"} | rest
         return Command(code, ext, body, **options)
-
-    def expect(self, command: Command) -> asyncio.Future[Command]:
-        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._waiting[command.opaque] = future
-        return future
 
     async def request(
         self, code: int, ext: dict[str, str], body: bytes = b"", **rest: Any
@@ -108,20 +79,13 @@ class Client:
         return await self.ask(self.command(code, ext, body, **rest))
 
     async def ask(self, command: Command) -> Command:
-        future = self.expect(command)
-        self.writer.write(encode_frame(command))
-        return await asyncio.wait_for(future, 60)
+        return await asyncio.wait_for(self.begin(command), 60)
 
     async def ask_all(self, commands: list[Command]) -> list[Command]:
         """All in one write; the answers in the order of the requests."""
         futures = [self.expect(command) for command in commands]
         self.writer.write(b"".join(map(encode_frame, commands)))
         return await asyncio.wait_for(asyncio.gather(*futures), 30)
-
-    async def close(self) -> None:
-        self.writer.close()
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
 
 
 def send_ext(topic: str, queue_id: int = 0, /, **more: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ async def broker() -> AsyncIterator[EmbeddedBroker]:
 
 @pytest.fixture
 async def client(broker: EmbeddedBroker) -> AsyncIterator[WireClient]:
-    async with WireClient(broker.app.broker_port) as client:
+    async with WireClient.connected(broker.app.broker_port) as client:
         yield client
 
 

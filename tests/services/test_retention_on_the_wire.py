@@ -40,7 +40,7 @@ async def test_what_was_acknowledged_outlives_retention() -> None:
     }
     async with (
         EmbeddedBroker(**settings) as broker,
-        WireClient(broker.app.broker_port) as client,
+        WireClient.connected(broker.app.broker_port) as client,
     ):
         due_ms = broker.clock.now_ms() + 30 * 3_600_000
         await client.send("T", b"timer", TIMER_DELIVER_MS=str(due_ms), UNIQ_KEY="t1", KEYS="k1")

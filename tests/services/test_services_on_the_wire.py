@@ -30,7 +30,7 @@ async def broker() -> AsyncIterator[EmbeddedBroker]:
 
 @pytest.fixture
 async def client(broker: EmbeddedBroker) -> AsyncIterator[WireClient]:
-    async with WireClient(broker.app.broker_port) as client:
+    async with WireClient.connected(broker.app.broker_port) as client:
         yield client
 
 
@@ -175,7 +175,7 @@ async def test_an_immunity_time_puts_the_first_check_off(
 
 async def test_a_thousand_timers_over_an_hour_come_once_each_at_their_time() -> None:
     chance = random.Random(11)
-    async with EmbeddedBroker() as broker, WireClient(broker.app.broker_port) as client:
+    async with EmbeddedBroker() as broker, WireClient.connected(broker.app.broker_port) as client:
         start_ms = broker.clock.now_ms()
         times = {f"{number}": start_ms + chance.randint(1000, 3_600_000) for number in range(1000)}
         for body, at_ms in times.items():
@@ -337,7 +337,8 @@ async def test_a_reply_is_pushed_to_the_producer_that_waits(
             {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": client.client_id, "MSG_TYPE": "reply"}
         ),
     }
-    async with WireClient(broker.app.broker_port, "127.0.0.1@replier") as replier:
+    async with WireClient.connected(broker.app.broker_port) as replier:
+        replier.client_id = "127.0.0.1@replier"
         waiting = asyncio.create_task(
             replier.ask(RequestCode.SEND_REPLY_MESSAGE, fields, b"answer")
         )
@@ -376,7 +377,7 @@ async def test_pending_work_outlives_a_restart(client: WireClient, broker: Embed
     await client.send("T", b"timer", TIMER_DELAY_SEC="60", UNIQ_KEY="t")
     await half(client, b"half")
     await broker.restart()
-    async with WireClient(broker.app.broker_port) as again:
+    async with WireClient.connected(broker.app.broker_port) as again:
         await again.heartbeat("p")
         check = await wait_for_check(again, broker)
         await again.ask(RequestCode.END_TRANSACTION, end_of_check(check, COMMIT))

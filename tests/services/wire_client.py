@@ -4,61 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Self
+from typing import Any
+
+from peers.frame_client import FrameClient
 
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.record import StoredMessage, decode_records
 from aerobee.protocol.json import fastjson
-from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import ONEWAY_FLAG, Command
-from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
+from aerobee.protocol.wire.frame import encode_frame
 
 
-class WireClient:
+class WireClient(FrameClient):
     """Requests by `ask`; the broker's own requests wait in `asked`."""
 
-    def __init__(self, port: int, client_id: str = "127.0.0.1@test") -> None:
-        self.port = port
-        self.client_id = client_id
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
+        self.client_id = "127.0.0.1@test"
         self.asked: asyncio.Queue[Command] = asyncio.Queue()
-        self._answers: dict[int, asyncio.Future[Command]] = {}
-        self._opaque = 0
 
-    async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self._task = asyncio.create_task(self._read())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        self._writer.close()
-        await self._writer.wait_closed()
-
-    async def _read(self) -> None:
-        decoder = FrameDecoder()
-        while data := await self._reader.read(1 << 16):
-            for codec, header, body in decoder.feed(data):
-                command = decode_command(codec, header, body)
-                if command.is_response:
-                    self._answers.pop(command.opaque).set_result(command)
-                elif command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-                    self.asked.put_nowait(command)
+    def keep(self, command: Command) -> None:
+        if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self.asked.put_nowait(command)
 
     async def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Command:
-        self._opaque += 1
-        answer = self._answers[self._opaque] = asyncio.get_running_loop().create_future()
         texts = {name: str(value) for name, value in (ext or {}).items()}
-        self._writer.write(encode_frame(Command(code, texts, body, self._opaque)))
-        return await asyncio.wait_for(answer, 10)
+        command = Command(code, texts, body, next(self._opaques))
+        return await asyncio.wait_for(self.begin(command), 10)
 
     def tell(self, code: int, ext: dict[str, Any]) -> None:
         """Oneway."""
         texts = {name: str(value) for name, value in ext.items()}
-        self._writer.write(encode_frame(Command(code, texts, b"", 0, ONEWAY_FLAG)))
+        self.writer.write(encode_frame(Command(code, texts, b"", 0, ONEWAY_FLAG)))
 
     def answer(self, request: Command, code: int = ResponseCode.SUCCESS) -> None:
-        self._writer.write(encode_frame(request.answer(code)))
+        self.writer.write(encode_frame(request.answer(code)))
 
     # --- what clients do
 

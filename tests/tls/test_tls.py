@@ -141,7 +141,7 @@ async def test_clients_may_have_to_show_a_certificate(
                     done, _ = await asyncio.wait(
                         ends, timeout=10, return_when=asyncio.FIRST_COMPLETED
                     )
-                    answered[name] = answer in done
+                    answered[name] = answer in done and answer.exception() is None
             except (ssl.SSLError, ConnectionError):
                 answered[name] = False
         assert answered == {"ours": True, "foreign": False, "none": False}
