@@ -9,6 +9,8 @@ WORKERS ?= 6
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests that need more than Python have targets of their own.
 QUICK := not apache and not browser and not cpp and not etcd and not go and not node and not rust and not spark and not slow and not root
+# In these folders every test does: they are not even collected, which each worker would do.
+ELSEWHERE := $(addprefix --ignore=tests/,clients exchange spark system)
 
 # Without bytecode every worker, and every broker and command that a test starts, compiles the whole
 # package anew, which takes seconds: so it is written, whatever the caller has set.
@@ -37,13 +39,13 @@ run: $(OK) ## set up what is missing and start a broker with its name service (A
 	@$(V)/bin/aerobee broker $(ARGS)
 
 test: $(OK) ## set up what is missing and run the tests that need Python only
-	$(V)/bin/pytest -q $(SPREAD) -m "$(QUICK)" $(ARGS)
+	$(V)/bin/pytest -q $(SPREAD) $(ELSEWHERE) -m "$(QUICK)" $(ARGS)
 
 test-long: $(OK) ## tests of which `make test` tries a share of the cases, with all of them
 	AEROBEE_LONG=1 $(V)/bin/pytest -q -m "$(QUICK)" tests/two_ways/test_two_ways.py tests/access/test_both_ways_agree.py tests/tls/test_tls.py $(ARGS)
 
 coverage: $(OK) ## the same tests with the lines that they reach (Python 3.12+ counts them nearly for free)
-	COVERAGE_CORE=sysmon $(V)/bin/pytest -q $(SPREAD) -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)
+	COVERAGE_CORE=sysmon $(V)/bin/pytest -q $(SPREAD) $(ELSEWHERE) -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(OK) ## format, lint, imports between layers, changelog entries, and types
 	$(V)/bin/ruff format --check .
