@@ -67,11 +67,11 @@ def test_an_old_page_that_5_5_has_written_since_is_not_ours() -> None:
     assert decode_checkpoint(bytes(page)) == TIMES
 
 
-@pytest.mark.parametrize("at", [*range(256, 292)])
-def test_a_flipped_bit_of_our_part_takes_it_away(at: int) -> None:
-    page = bytearray(POINT.encode())
-    page[at] ^= 0x10
-    assert decode_checkpoint(bytes(page)) == TIMES
+def test_a_flipped_bit_of_our_part_takes_it_away() -> None:
+    for at in range(256, 292):
+        page = bytearray(POINT.encode())
+        page[at] ^= 0x10
+        assert decode_checkpoint(bytes(page)) == TIMES, at
 
 
 @pytest.mark.parametrize("length", [0, 40, 100, 300, 4095])
