@@ -138,9 +138,7 @@ class CompiledPath(CompiledBatches):
             return out
         opaque, flag, code, fields = repeated.pull_of(found)
         try:
-            parts = self._pulls.pull(
-                self.connection, JSON, opaque, flag, code, fields, may_wait=True
-            )
+            parts = self._pulls.pull(self.connection, JSON, opaque, flag, code, fields, True, None)
         except PutOff:
             return super().feed(data)
         self.completed += 1

@@ -7,6 +7,7 @@ A class with the same `feed` can be compiled and take this one's place.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import length_hint
 from time import perf_counter
 from typing import Final
@@ -72,12 +73,12 @@ class HotPath(GeneralFeed):
                 break
             if self._broken:
                 break
-            claim = NOTHING
             size += answered
+            if not length_hint(remaining):  # a pull comes alone, as a rule
+                break
+            claim = NOTHING
             if size > ANSWERS_MAX or self.connection.is_full:
                 self.kept_back = list(remaining)
-                break
-            if not length_hint(remaining):  # a pull comes alone, as a rule
                 break
         if len(out) < 2 or size > JOIN_MAX:
             return out
@@ -89,6 +90,15 @@ class HotPath(GeneralFeed):
 
         One loop without calls of ours: this is where the broker spends its time.
         """
+        first = next(remaining, None)
+        if first is None:
+            return None
+        run_codec, header, _ = first
+        head_size, table = self._heads[run_codec]
+        run_head = header[:head_size]
+        kind, decode, code = table.get(run_head, NO_HEAD)
+        if kind != SEND:
+            return first
         started = perf_counter()
         plain, added = self._sends.plain, self._sends.added
         added_to_open = PAIR_END + added  # to a text whose last pair is not ended
@@ -99,17 +109,11 @@ class HotPath(GeneralFeed):
         region, trace_on, cluster, pop_ck, delay, timer, half = UNUSUAL_NAMES
         rows: list[Row] = []
         marks: list[Mark] = []
-        run_codec, head_size, run_head = -1, 0, b""
-        for frame in remaining:
+        topic, queues = "", NO_QUEUES  # of the send before: the next one is to the same, as a rule
+        for frame in chain((first,), remaining):
             codec, header, body = frame
             if codec != run_codec or header[:head_size] != run_head:
-                if rows:
-                    break
-                head_size, table = self._heads[codec]
-                run_codec, run_head = codec, header[:head_size]
-                kind, decode, code = table.get(run_head, NO_HEAD)
-                if kind != SEND:
-                    break
+                break
             try:
                 hot = decode(header)
             except UNUSUAL:
@@ -118,7 +122,10 @@ class HotPath(GeneralFeed):
             flag = hot.flag
             queue_id = fields.e
             text = fields.i
-            queue = plain.get(fields.b, NO_QUEUES).get(queue_id)
+            if fields.b != topic:
+                topic = fields.b
+                queues = plain.get(topic, NO_QUEUES)
+            queue = queues.get(queue_id)
             before, has_key, key = text.rpartition(_UNIQUE)
             if (
                 queue is None
@@ -207,8 +214,8 @@ class HotPath(GeneralFeed):
                         hot.flag,
                         hot.code,
                         fields,
-                        may_wait=claim != ANYTHING,
-                        principal=principal,
+                        claim != ANYTHING,
+                        principal,
                     )
                 except PutOff:
                     if principal is not None:
@@ -216,5 +223,5 @@ class HotPath(GeneralFeed):
                     return PUT_OFF
                 out += parts
                 self._latencies[hot.code].add(perf_counter() - started)
-                return sum(map(len, parts))
+                return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         return self._general(frame, out, claim)

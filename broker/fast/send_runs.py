@@ -106,13 +106,14 @@ class SendRuns:
         answers, id_head, prefixes = self._sends.answers, self.id_head, LENGTH_PREFIXES
         template = answers.json_template(id_head)
         codec = run[0]
+        is_json = codec == JSON
         for mark, (_, queue_offset, offset, size, _, _, _) in zip(marks, facts, strict=False):
             opaque, queue_id, flag, waits, key = mark
             if waits:
                 waiting.append((mark, offset, queue_offset, offset + size))
             elif flag & ONEWAY_FLAG:
                 continue
-            elif codec == JSON and len(key) < KEY_MAX:
+            elif is_json and len(key) < KEY_MAX:
                 header = template % (offset, queue_id, queue_offset, to_json(key), opaque)
                 out.append(prefixes[len(header)])
                 out.append(header)

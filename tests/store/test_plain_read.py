@@ -155,3 +155,23 @@ def test_a_block_that_is_in_memory_is_asked_for_once_in_a_while(
     assert not residence._is_in_wide(id(first), 1000, 15_001, time)
     time += 1
     assert not residence._is_in_wide(id(first), 1000, 10_000, time)
+
+
+@pytest.mark.parametrize("way", dict.fromkeys((take, FASTEST)))
+def test_entries_that_are_not_in_the_order_of_the_log_are_read_as_the_general_read_does(
+    open_store: OpenStore, way: Take
+) -> None:
+    """None does so in a store that is sound; whoever reads them must not get other bytes."""
+    store = filled(open_store)
+    store._reader.take = way
+    queue = store.queue_table.get("T", 0)
+    assert queue is not None
+    first, second = (bytes(queue.entries(number, 1)) for number in (10, 14))
+    queue.files.files[0].write(10 * 20, second)
+    queue.files.files[0].write(14 * 20, first)
+    for begin in (8, 10, 12, 14):
+        general = store.read_queue("T", 0, begin, 6, max_bytes=1 << 20)
+        found = store.read_plain(queue, begin, 6, 1 << 20)
+        if found is not None:
+            assert bytes(answer(b"", found[3])) == b"".join(general.views)
+        general.release()

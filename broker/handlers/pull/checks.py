@@ -14,7 +14,7 @@ from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.headers import PULL_SUBSCRIPTION, PullRequest
 
 
-def selection_of(broker: Broker, fields: PullRequest, *, is_lite: bool) -> Selection:
+def selection_of(broker: Broker, fields: PullRequest, is_lite: bool) -> Selection:
     """What the pull selects; Refused says why it may not be."""
     settings = broker.settings
     if not broker.replication.is_settled:

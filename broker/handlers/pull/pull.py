@@ -69,9 +69,9 @@ class Pulls:
         self._long_polling: LongPolling = broker.long_polling
         self._long_polling.rerun = self._rerun
         self._reads = PullReads(broker)
-        self._residence = self._reads.residence
         self._old_entries = OldEntries(broker)
         self._reports = broker.store.reports
+        self._queues = broker.store.queue_table.table
         # What pulls that are woken together have read: many groups wait for the same messages.
         self._read_together: dict[ReadKey, PlainRead | None] | None = None
 
@@ -100,7 +100,6 @@ class Pulls:
         flag: int,
         code: int,
         fields: PullRequest,
-        *,
         may_wait: bool = False,
         principal: Principal | None = None,
     ) -> Sequence[Part]:
@@ -118,7 +117,7 @@ class Pulls:
             may_wait,
             principal,
         )
-        return self._run(pull, first=True)
+        return self._run(pull, True)
 
     def _rerun(self, holds: list[Hold]) -> None:
         self._read_together = {}
@@ -127,7 +126,7 @@ class Pulls:
                 assert isinstance(pull, Pull)
                 if not pull.connection.is_closed:
                     full = pull.connection.is_full
-                    parts = self._ask_again(pull) if full else self._run(pull, first=False)
+                    parts = self._ask_again(pull) if full else self._run(pull, False)
                     if parts:
                         pull.connection.write(parts)
         finally:
@@ -143,21 +142,23 @@ class Pulls:
         code = ResponseCode.PULL_NOT_FOUND
         return without_messages(pull, code, remark, pull.queue_offset, low, high)
 
-    def _run(self, pull: Pull, *, first: bool) -> Sequence[Part]:
+    def _run(self, pull: Pull, first: bool) -> Sequence[Part]:
+        broker = self.broker
         try:
             if pull.principal is not None:  # a pull that has waited may not be allowed any more
                 group = pull.fields.consumer_group
-                self.broker.guard.check_again(pull.principal, pull.topic, group)
-            pull.selection = selection_of(self.broker, pull.fields, is_lite=pull.code == LITE_PULL)
-            if self.broker.offsets.resets_wait and (moved := self._reset(pull)):
+                broker.guard.check_again(pull.principal, pull.topic, group)
+            selection = selection_of(broker, pull.fields, pull.code == LITE_PULL)
+            if broker.offsets.resets_wait and (moved := self._reset(pull)):
                 return moved
-            queue = self.broker.store.queue_table.table.get((pull.topic, pull.queue_id))
+            queue = self._queues.get((pull.topic, pull.queue_id))
             if queue is not None:
-                is_old = queue.max_offset - pull.queue_offset >= RECENT_ENTRIES
-                if is_old and self._read_entries(pull, queue, first):
+                left = queue.max_offset - pull.queue_offset
+                if left >= RECENT_ENTRIES and self._read_entries(pull, queue, first):
                     return ()
-                if pull.selection is ALL and (parts := self._answer_plain(pull, queue, first)):
+                if selection is ALL and (parts := self._answer_plain(pull, queue, left, first)):
                     return parts
+            pull.selection = selection
             result = self._reads.read(pull)
             if not self._reads.in_memory(result):
                 self._read_cold(pull, result, first)
@@ -177,11 +178,14 @@ class Pulls:
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
             return refusal(pull, ResponseCode.SYSTEM_ERROR, text)
 
-    def _answer_plain(self, pull: Pull, queue: ConsumeQueue, first: bool) -> Sequence[Part]:
+    def _answer_plain(
+        self, pull: Pull, queue: ConsumeQueue, left: int, first: bool
+    ) -> Sequence[Part]:
         """The usual pull, whose records are all there and in memory; nothing when it is another.
-        Most of a consumer's messages come this way, so it makes few calls and few objects."""
-        broker, fields = self.broker, pull.fields
-        settings = broker.settings
+        `left`: messages from its offset on. Most of a consumer's messages come this way, so it
+        makes few calls and few objects."""
+        broker, fields, queue_offset = self.broker, pull.fields, pull.queue_offset
+        settings, store = broker.settings, broker.store
         count = fields.max_msg_nums
         if count > settings.max_transfer_count_on_message_in_memory:
             count = settings.max_transfer_count_on_message_in_memory
@@ -189,40 +193,42 @@ class Pulls:
         limit = fields.max_msg_bytes
         if limit is not None and 0 < limit < bytes_max:
             bytes_max = limit
-        left = queue.max_offset - pull.queue_offset
         if count > MANY and left > MANY and self._has_to_wait(pull):
             raise PutOff
-        topic, queue_id, group = pull.topic, pull.queue_id, fields.consumer_group
         if self._read_together is None:
-            found = broker.store.read_plain(queue, pull.queue_offset, count, bytes_max)
+            found = store.read_plain(queue, queue_offset, count, bytes_max)
         else:
-            found = self._read_once(queue, pull.queue_offset, count, bytes_max)
+            found = self._read_once(queue, queue_offset, count, bytes_max)
         if found is None or pull.flag & ONEWAY_FLAG:
             return ()
         file, position, end, records, size, count, behind = found
-        residence = self._residence
+        reads = self._reads
         if self._reports.device_failed or not (
-            (behind < self._reads.recent_bytes and monotonic() < residence.recent_until)
-            or (behind < self._reads.recent_bytes and self._reads.holds_recent())
-            or residence.holds_range(file, position, end)
+            (
+                behind < reads.recent_bytes
+                and (monotonic() < reads.residence.recent_until or reads.holds_recent())
+            )
+            or reads.residence.holds_range(file, position, end)
         ):
             return ()
         if size > JOIN_MAX and self._has_to_wait(pull):
             raise PutOff
+        topic, queue_id, group = pull.topic, pull.queue_id, fields.consumer_group
+        offsets = broker.offsets
         if first and fields.sys_flag & PULL_COMMIT_OFFSET:
-            broker.offsets.commit(group, topic, queue_id, fields.commit_offset)
-        next_offset = pull.queue_offset + count
+            offsets.commit(group, topic, queue_id, fields.commit_offset)
+        next_offset = queue_offset + count
         broker.stats.add_get(topic, group, count, size)
-        broker.offsets.commit_pull(
-            group, topic, queue_id, next_offset, pull.queue_offset, pull.connection.client_id
+        offsets.commit_pull(
+            group, topic, queue_id, next_offset, queue_offset, pull.connection.client_id
         )
-        high = broker.store.visible_end(queue)
-        low = queue.min_offset
+        next_broker = 0
         if settings.slave_read_enable:
-            next_broker = self._next_broker(pull, behind > broker.store.hot_bytes)
-        else:
-            next_broker = 0
-        head = found_head(pull.codec, pull.opaque, next_offset, low, high, size, next_broker)
+            next_broker = self._next_broker(pull, behind > store.hot_bytes)
+        high = store.visible_end(queue)
+        head = found_head(
+            pull.codec, pull.opaque, next_offset, queue.min_offset, high, size, next_broker
+        )
         if size <= JOIN_MAX:
             return (answer(head, records),)
         file.hold()
@@ -254,7 +260,7 @@ class Pulls:
         pull.entries_read, pull.may_wait = True, False
         work = partial(self._old_entries.bring_in, *old)
         failed = partial(self._failed, pull)
-        in_thread(pull.connection, 0, work, lambda _: self._run(pull, first=first), failed)
+        in_thread(pull.connection, 0, work, lambda _: self._run(pull, first), failed)
         return True
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:

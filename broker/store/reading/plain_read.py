@@ -38,10 +38,14 @@ def take(entries: bytes, file: MappedFile, max_bytes: int) -> Taken | None:
     """The records of the entries, if all are in `file`: as many as fit `max_bytes`, at least
     one."""
     taken = _take(entries, file)
-    if taken is not None and taken[3] > max_bytes and len(entries) > ENTRY_SIZE:
-        entries = entries[: _fitting(entries, max_bytes) * ENTRY_SIZE]
-        taken = _take(entries, file)
-    return None if taken is None else (*taken, len(entries) // ENTRY_SIZE)
+    if taken is None:
+        return None
+    start, end, views, size = taken
+    if size > max_bytes and len(entries) > ENTRY_SIZE:
+        count = _fitting(entries, max_bytes)
+        taken = _take(entries[: count * ENTRY_SIZE], file)
+        return None if taken is None else (*taken, count)
+    return start, end, views, size, len(entries) // ENTRY_SIZE
 
 
 def take_compiled(entries: bytes, file: MappedFile, max_bytes: int) -> Taken | None:
@@ -65,31 +69,29 @@ def answer(head: bytes, records: Records) -> bytes | _hot.Gathered:
 def _take(entries: bytes, file: MappedFile) -> _Views | None:
     if len(entries) >= _MANY_BYTES:
         return _take_many(entries, file)
-    begin, view = file.start, file.view
-    limit = begin + (file.wrote if file.buffer is None else file.committed)
+    file_start, view = file.start, file.view
+    limit = file.wrote if file.buffer is None else file.committed
     views: list[memoryview] = []
     add_view = views.append
-    start = end = first = -1
-    total = 0
-    for offset, size in _places(entries):
-        if offset == end:  # adjacent
+    places = _places(entries)
+    offset, size = next(places)
+    first = start = offset - file_start
+    end = start + size
+    for offset, size in places:
+        offset -= file_start
+        if offset > end > start:
+            add_view(view[start:end])
+            start = offset
+            end = offset + size
+        elif offset == end and size > 0:  # adjacent
             end += size
-            if not start < offset < end:
-                return None
-            continue
-        if first >= 0:
-            if not begin <= start < end <= limit:
-                return None
-            add_view(view[start - begin : end - begin])
-            total += end - start
         else:
-            first = offset
-        start = offset
-        end = offset + size
-    if not begin <= start < end <= limit:
+            return None
+    # Each run begins after the end of the one before: with these two all are in the file.
+    if first < 0 or not start < end <= limit:
         return None
-    add_view(view[start - begin : end - begin])
-    return first - begin, end - begin, views, total + end - start
+    add_view(view[start:end])
+    return first, end, views, sum(map(len, views))
 
 
 def _take_many(entries: bytes, file: MappedFile) -> _Views | None:

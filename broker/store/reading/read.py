@@ -92,7 +92,10 @@ class Reader:
         if behind > self.hot_bytes:
             return None
         taken = self.take(entries, file, max_bytes)
-        return None if taken is None else (file, *taken, behind)
+        if taken is None:
+            return None
+        start, end, records, size, count = taken
+        return file, start, end, records, size, count, behind
 
     def _collect(
         self,
