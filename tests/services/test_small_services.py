@@ -20,13 +20,9 @@ from aerobee.broker.services.clients.subscription import build_subscription
 from aerobee.broker.services.config_files import config_file
 from aerobee.broker.services.config_files.config_file import ConfigFile
 from aerobee.broker.services.config_files.json_file import load_json
+from aerobee.broker.services.filters.filter_properties import properties_matcher, record_matcher
 from aerobee.broker.services.filters.selection import by_expression, by_heartbeat
-from aerobee.broker.services.filters.sql_filters import (
-    DEAD_KEPT_MS,
-    Filters,
-    properties_matcher,
-    record_matcher,
-)
+from aerobee.broker.services.filters.sql_filters import DEAD_KEPT_MS, Filters
 from aerobee.broker.services.order_locks import OrderLocks
 from aerobee.broker.sql92 import compile_filter, parser
 from aerobee.protocol.files.ids import encode_host

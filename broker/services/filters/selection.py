@@ -12,12 +12,8 @@ from aerobee.broker.services.clients.subscription import (
     Subscription,
     build_subscription,
 )
-from aerobee.broker.services.filters.sql_filters import (
-    Filters,
-    compiled,
-    properties_matcher,
-    record_matcher,
-)
+from aerobee.broker.services.filters.filter_properties import properties_matcher, record_matcher
+from aerobee.broker.services.filters.sql_filters import Filters, compiled
 from aerobee.broker.sql92 import Predicate
 from aerobee.protocol.wire.codes import ResponseCode
 

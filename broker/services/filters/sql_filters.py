@@ -6,7 +6,7 @@ heartbeat comes. The file's Bloom filter data is upstream's way to spare work th
 it is kept for Java brokers that read the file after us.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,9 +20,7 @@ from aerobee.broker.services.config_files.config_file import as_int
 from aerobee.broker.services.config_files.table_file import TableFile
 from aerobee.broker.sql92 import FilterSyntaxError, Predicate, compile_filter
 from aerobee.broker.store.files.disk import Disk
-from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.config_journal import Change, Path
-from aerobee.protocol.files.record_layout import record_properties
 from aerobee.protocol.wire.codes import ResponseCode
 
 log = structlog.get_logger("aerobee.filters")
@@ -31,9 +29,6 @@ DEAD_KEPT_MS: Final = 24 * 3600 * 1000
 DEAD_AT_LOAD_MS: Final = 30_000
 _TABLE: Final = "filterDataByTopic"
 _GROUPS: Final = "groupFilterData"
-
-MatchesRecord = Callable[[memoryview], bool]
-MatchesProperties = Callable[[str], bool]
 
 
 @dataclass(slots=True)
@@ -81,16 +76,6 @@ def compiled(expression: str, expression_type: str = SQL92) -> Predicate:
         raise Refused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression is wrong: {error}"
         ) from None
-
-
-def record_matcher(predicate: Predicate) -> MatchesRecord:
-    """For `store.read_queue(matches_record=...)`."""
-    return lambda record: predicate(props.parse(record_properties(record)))
-
-
-def properties_matcher(predicate: Predicate) -> MatchesProperties:
-    """For arrivals, which carry the property string."""
-    return lambda text: predicate(props.parse(text))
 
 
 class Filters:
