@@ -161,7 +161,6 @@ class BrokerQueues:
     read_queues: int
     write_queues: int
     perm: int
-    is_master: bool = True
 
 
 class Cluster:
@@ -274,7 +273,6 @@ class Cluster:
                     int(queues["readQueueNums"]),
                     int(queues["writeQueueNums"]),
                     int(queues["perm"]),
-                    addresses[queues["brokerName"]][0] == MASTER_ID,
                 )
                 for queues in found.get("queueDatas") or ()
                 if queues["brokerName"] in addresses

@@ -65,7 +65,6 @@ class ConfigSync:
         self._client: MasterClient | None = None
         self._facts: MasterFacts | None = None  # of the master that `_client` asks
         self._logged = ""
-        self.synced_ms = 0  # when the last round was complete
 
     async def run(self) -> None:
         """Poll the master until cancelled."""
@@ -112,7 +111,6 @@ class ConfigSync:
         if self._logged:
             self._logged = ""
             log.info("the configuration is in sync again")
-        self.synced_ms = self._clock.now_ms()
 
     def _leave(self) -> None:
         if self._client is not None:

@@ -12,6 +12,7 @@ from aerobee.client.message import Outgoing
 from aerobee.client.producing.outgoing import Delayed, Stored
 from aerobee.client.producing.sender import Sender
 from aerobee.client.telemetry import Telemetry
+from aerobee.protocol.files.properties import NAME_END
 
 NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"
 
@@ -40,7 +41,7 @@ class TracedSender(Sender):
         with self._telemetry.sending(topic, texts, 0, NORMAL):
             own = self._telemetry.with_context("")
             for message in batch:
-                if "traceparent\x01" not in message.properties:
+                if f"traceparent{NAME_END}" not in message.properties:
                     message.properties += own
             return await super().send_batch(topic, batch, timeout)
 

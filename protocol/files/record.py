@@ -31,8 +31,6 @@ from aerobee.protocol.files.record_layout import (
 from aerobee.protocol.files.record_scan import check_record, sums_match
 
 COMPRESSED: Final = 0x1
-MULTI_TAGS: Final = 0x2
-TRANSACTION_NONE: Final = 0x0
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC

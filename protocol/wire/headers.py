@@ -20,8 +20,6 @@ _JAVA_NUMBER: Final = re.compile("[+-]?[0-9]{1,100}")
 PULL_COMMIT_OFFSET: Final = 1
 PULL_SUSPEND: Final = 2
 PULL_SUBSCRIPTION: Final = 4
-PULL_CLASS_FILTER: Final = 8
-PULL_LITE: Final = 16
 
 
 class HeaderError(ValueError):

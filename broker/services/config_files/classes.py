@@ -11,7 +11,6 @@ from typing import Final
 
 class Kept(Enum):
     REPLICATED = auto()  # a slave's is its master's
-    IN_LOG = auto()  # rebuilt from the log, which is replicated
     LOCAL = auto()  # each broker has its own
     JAVA = auto()  # of RocketMQ 5, for what is not there here: left alone
 
