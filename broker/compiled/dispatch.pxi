@@ -30,14 +30,14 @@ cdef Found find_values(const uint8_t* text, Py_ssize_t size) noexcept nogil:
     cdef Found found
     cdef Py_ssize_t at = 0, name_end, end, length
     cdef Span* span
+    cdef const void* pair_end
     memset(&found, 0, sizeof(found))
     while at < size:
         name_end = at
         while name_end < size and text[name_end] != NAME_END and text[name_end] != PAIR_END:
             name_end += 1
-        end = name_end
-        while end < size and text[end] != PAIR_END:
-            end += 1
+        pair_end = memchr(text + name_end, PAIR_END, size - name_end)
+        end = size if pair_end == NULL else <const uint8_t*>pair_end - text
         if end > name_end + 1:  # it has a value
             length = name_end - at
             span = NULL
@@ -57,6 +57,13 @@ cdef inline uint32_t java_hash(
     uint32_t begun, const uint8_t* text, Py_ssize_t start, Py_ssize_t end
 ) noexcept nogil:
     """Java's hash of a text that has begun with what has this hash."""
+    while end - start >= 4:  # one by one each would wait for the product before it
+        begun = (
+            begun * (31 * 31 * 31 * 31)
+            + (text[start] * <uint32_t>(31 * 31 * 31) + text[start + 1] * <uint32_t>(31 * 31))
+            + (text[start + 2] * <uint32_t>31 + text[start + 3])
+        )
+        start += 4
     while start < end:
         begun = begun * 31 + text[start]
         start += 1
