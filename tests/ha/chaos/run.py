@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -156,8 +157,13 @@ def main() -> None:
     parser.add_argument("--within", type=float, default=10, help="seconds to the next ack")
     options = parser.parse_args()
     need_etcd()
-    with tempfile.TemporaryDirectory(prefix="aerobee-chaos-") as folder:
-        longest = play(options.rounds, options.seed, options.within, Path(folder))
+    folder = Path(tempfile.mkdtemp(prefix="aerobee-chaos-"))
+    try:
+        longest = play(options.rounds, options.seed, options.within, folder)
+    except BaseException:
+        print(f"what the brokers said is kept in {folder}")
+        raise
+    shutil.rmtree(folder)
     print(f"{options.rounds} rounds: nothing acknowledged is lost; {longest:.1f} s at most without")
 
 
