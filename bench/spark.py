@@ -86,8 +86,7 @@ def fill(namesrv: str, rows: int, body_size: int) -> None:
                 "key": [b"key-%d" % number for number in numbers],
                 "tags": [b"tag" for _ in numbers],
             }
-            for group in encode_rows(pa.record_batch(columns), TOPIC, ids):
-                sender.add(group)
+            sender.add(encode_rows(pa.record_batch(columns), TOPIC, ids))
         sender.finish()
         options = source_options({"namesrv": namesrv, "subscribe": TOPIC}, streaming=False)
         while sum(latest(cluster, discover(cluster, options)).values()) < rows:

@@ -21,6 +21,7 @@ __all__ = ["Access", "BrokerError", "BrokerQueues", "Cluster", "Link", "Unreacha
 
 T = TypeVar("T")
 MASTER_ID: Final = 0
+_JOINED_MAX: Final = 1 << 16  # a larger body is not copied to stand behind its head
 # Retriable answers: the broker is starting, stopping or overloaded.
 TRANSIENT: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL)
@@ -102,10 +103,13 @@ class Link:
         self._file.close()
         self._socket.close()
 
-    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
+    def ask(self, code: int, ext: dict[str, str], body: bytes | memoryview = b"") -> Answer:
         answer = Answer()
         parts = self._conversation.request(Command(code, ext, body), answer)
-        self._socket.sendall(b"".join(parts))
+        if len(body) < _JOINED_MAX:
+            parts = (b"".join(parts),)
+        for part in parts:
+            self._socket.sendall(part)
         return answer
 
     def take(self, answer: Answer, room: Callable[[int], memoryview] | None = None) -> Command:
@@ -116,7 +120,7 @@ class Link:
             self._receive(room)
         return answer.command
 
-    def request(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+    def request(self, code: int, ext: dict[str, str], body: bytes | memoryview = b"") -> Command:
         return self.take(self.ask(code, ext, body))
 
     def _receive(self, room: Callable[[int], memoryview] | None) -> None:
@@ -236,7 +240,12 @@ class Cluster:
             self.waited[address] = self.waited.get(address, 0.0) + seconds
 
     def request(
-        self, what: str, address: str, code: int, ext: dict[str, str], body: bytes = b""
+        self,
+        what: str,
+        address: str,
+        code: int,
+        ext: dict[str, str],
+        body: bytes | memoryview = b"",
     ) -> Command:
         def attempt(link: Link) -> Command:
             return checked(link.request(code, dict(ext), body), what, address)

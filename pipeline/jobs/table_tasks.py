@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from aerobee.pipeline.columns import DEFAULT_COLUMNS, arrow_schema
 from aerobee.pipeline.lake.data_files import TIMES, FileWriter, Layout, read_rows, write_files
 from aerobee.pipeline.lake.model import ASIDE, DataFile, Table
+from aerobee.pipeline.reused import reused_process
 from aerobee.pipeline.source.history import of_queue
 from aerobee.pipeline.source.puller import Range
 from aerobee.pipeline.source.queues import QueueKey
@@ -121,8 +122,12 @@ def merge_files(spark: Any, groups: Sequence[Sequence[DataFile]], table: Table) 
 
 def run_tasks(spark: Any, count: int, work: Callable[[int], Iterable[Found]]) -> list[Found]:
     """`work` of each number below `count`, as a Spark task each."""
-    numbers = spark.sparkContext.parallelize(range(count), count)
-    found: list[Found] = numbers.flatMap(lambda at: list(work(at))).collect()
+
+    def task(at: int) -> list[Found]:
+        with reused_process():
+            return list(work(at))
+
+    found: list[Found] = spark.sparkContext.parallelize(range(count), count).flatMap(task).collect()
     return found
 
 

@@ -24,6 +24,7 @@ BATCH_HEAD_TYPE: Final = np.dtype([(name, ">i4") for name in BATCH_FIELDS])
 _NAME_END: Final = pa.scalar(properties.NAME_END_BYTES, pa.binary())
 _PAIR_END: Final = pa.scalar(properties.PAIR_END_BYTES, pa.binary())
 _NOTHING: Final = pa.scalar(b"", pa.binary())
+_HEXADECIMAL: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _DROPPED: Final = pa.array(sorted(name.encode() for name in BROKER_MADE), pa.binary())
 
 
@@ -34,16 +35,23 @@ class BulkIds:
         self._ids = UniqueIds()
         self._count = 0
 
-    def take(self, count: int) -> list[str]:
-        taken: list[str] = []
-        while len(taken) < count:
-            if taken:
+    def take(self, count: int) -> Any:
+        """The next ids, a row of bytes each."""
+        pieces: list[Any] = []
+        left = count
+        while left or not pieces:
+            if pieces:
                 time.sleep(0.002)  # another moment, for the counter has come round
-            stem = self._ids.next()[:-4]
-            some = range(self._count, self._count + min(count - len(taken), 0x8000))
-            taken += [f"{stem}{number & 0xFFFF:04X}" for number in some]
-            self._count = some.stop
-        return taken
+            stem = np.frombuffer(self._ids.next()[:-4].encode(), np.uint8)
+            some = min(left, 0x8000)
+            numbers = np.arange(self._count, self._count + some)
+            taken = np.empty((some, len(stem) + 4), np.uint8)
+            taken[:, :-4] = stem
+            taken[:, -4:] = _HEXADECIMAL[numbers[:, None] >> (12, 8, 4, 0) & 15]
+            pieces.append(taken)
+            self._count += some
+            left -= some
+        return np.concatenate(pieces)
 
 
 class RowNames:
@@ -77,8 +85,8 @@ class Group:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def slice(self, start: int, end: int) -> bytes:
-        return bytes(self.view[self.offsets[start] : self.offsets[end]])
+    def slice(self, start: int, end: int) -> memoryview:
+        return self.view[self.offsets[start] : self.offsets[end]]
 
 
 def encode_rows(
@@ -185,10 +193,10 @@ def _properties(columns: dict[str, Any], count: int, ids: BulkIds, names: RowNam
             text, has_id = _pairs_of(columns[column], column, named, count)
             unique |= has_id
             pieces.append(text)
-    fresh = pa.array(ids.take(count), pa.string()).cast(pa.binary())
+    fresh = _fixed_pairs(properties.UNIQ_KEY, ids.take(count))
     if unique.any():
         fresh = pc.if_else(pa.array(unique), pa.scalar(None, pa.binary()), fresh)
-    pieces.append(_pair(properties.UNIQ_KEY, fresh))
+    pieces.append(fresh)
     return pc.binary_join_element_wise(
         *pieces, _NOTHING, null_handling="replace", null_replacement=b""
     )
@@ -198,6 +206,17 @@ def _pair(name: str, values: Any) -> Any:
     """The pair of each value; null where there is none."""
     start = pa.scalar((name + properties.NAME_END).encode(), pa.binary())
     return pc.binary_join_element_wise(start, values, _PAIR_END, _NOTHING)
+
+
+def _fixed_pairs(name: str, values: Any) -> Any:
+    """The pairs of values of one width, which are the rows of a numpy array."""
+    start = np.frombuffer((name + properties.NAME_END).encode(), np.uint8)
+    width = len(start) + values.shape[1] + 1
+    pairs = np.empty((len(values), width), np.uint8)
+    pairs[:, : len(start)] = start
+    pairs[:, len(start) : -1] = values
+    pairs[:, -1] = ord(properties.PAIR_END)
+    return _fixed(pairs, width)
 
 
 def _pairs_of(array: Any, column: str, named: dict[str, Any], count: int) -> tuple[Any, Any]:

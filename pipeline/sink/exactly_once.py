@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.taskcontext import TaskContext
 
 from aerobee.pipeline.options import Options
+from aerobee.pipeline.reused import reused_process
 from aerobee.pipeline.sink.encode import BulkIds, RowNames, encode_rows
 from aerobee.pipeline.sink.homes import Asked, Home, homes_of
 from aerobee.pipeline.sink.places import Places, first_turn
@@ -77,7 +78,7 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
     """Stores the task's rows, still invisible to consumers."""
     context = TaskContext.get()
     assert context is not None, "a task runs inside Spark"
-    with Cluster(plan.access) as cluster:
+    with reused_process(), Cluster(plan.access) as cluster:
         homes = homes_of(cluster, plan.topic)
         home = homes[zlib.crc32(query.encode()) % len(homes)]
         done = Prepared(query, home.name, home.address)
@@ -90,8 +91,7 @@ def prepare(plan: SinkPlan, query: str, batch: int, batches: Iterator[Any]) -> P
         names = RowNames(f"{query}/{batch}/{context.partitionId()}")
         lanes = preparer.places.count
         for record_batch in batches:
-            for group in encode_rows(record_batch, plan.topic, ids, lanes, names):
-                piles.add(group)
+            piles.add(encode_rows(record_batch, plan.topic, ids, lanes, names))
         piles.finish()
         preparer.finish()
         return done
@@ -169,7 +169,7 @@ def commit(plan: SinkPlan, messages: list[Any], batch: int) -> None:
     ext = {"query": query, "batch": str(batch), "timeoutMs": str(plan.timeout_ms)}
     body = json.dumps({"chunks": chunks}).encode()
     patient = replace(plan.access, timeout=max(plan.access.timeout, COMMIT_TIMEOUT))
-    with Cluster(patient) as cluster:
+    with reused_process(), Cluster(patient) as cluster:
         home = Home(cluster, name, address, plan.topic)
         home.request(f"committing batch {batch} of {query}", SINK_COMMIT, ext, body)
 

@@ -21,7 +21,7 @@ class Asked:
     what: str
     code: int
     ext: dict[str, str]
-    body: bytes
+    body: bytes | memoryview
     link: Link | None = None
     answer: Answer | None = None
 
@@ -35,10 +35,14 @@ class Home:
         self.address = address
         self._topic = topic  # whose route has the address; without one the list of brokers
 
-    def request(self, what: str, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+    def request(
+        self, what: str, code: int, ext: dict[str, str], body: bytes | memoryview = b""
+    ) -> Command:
         return self.take(self.ask(what, code, ext, body))
 
-    def ask(self, what: str, code: int, ext: dict[str, str], body: bytes = b"") -> Asked:
+    def ask(
+        self, what: str, code: int, ext: dict[str, str], body: bytes | memoryview = b""
+    ) -> Asked:
         """Sent now, if the master can be reached now."""
         asked = Asked(what, code, ext, body)
         try:

@@ -2,8 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -36,12 +37,12 @@ class Pile:
     """Rows that go to the same place, not yet sent."""
 
     target: Target
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[memoryview] = field(default_factory=list)
     rows: int = 0
     size: int = 0
 
-    def body(self) -> bytes:
-        return b"".join(self.parts)
+    def body(self) -> bytes | memoryview:
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
 
 
 @dataclass(slots=True)
@@ -61,7 +62,14 @@ class Piles:
         self._send = send
         self._piles: dict[Target, Pile] = {}
 
-    def add(self, group: Group) -> None:
+    def add(self, groups: Iterable[Group]) -> None:
+        """Full piles go in turns: two that follow each other to one queue would wait in between."""
+        for turn in zip_longest(*[list(self._full(group)) for group in groups]):
+            for pile in turn:
+                if pile is not None:
+                    self._send(pile)
+
+    def _full(self, group: Group) -> Iterator[Pile]:
         key = group.target
         at, count = 0, len(group)
         while at < count:
@@ -69,7 +77,7 @@ class Piles:
             upto = int(group.offsets[at]) + self._batch_bytes - pile.size
             end = int(np.searchsorted(group.offsets, upto, side="right")) - 1
             if end <= at and pile.rows:  # not even one more fits
-                self._send(self._piles.pop(key))
+                yield self._piles.pop(key)
                 continue
             end = min(max(end, at + 1), at + ROWS_MAX - pile.rows, count)
             part = group.slice(at, end)
@@ -78,7 +86,7 @@ class Piles:
             pile.size += len(part)
             at = end
             if at < count or pile.rows >= ROWS_MAX:
-                self._send(self._piles.pop(key))
+                yield self._piles.pop(key)
 
     def finish(self) -> None:
         piles, self._piles = self._piles, {}
@@ -97,8 +105,8 @@ class BatchSender:
         self.places = Places(cluster, first_turn)
         self._in_flight: deque[Flight] = deque()
 
-    def add(self, group: Group) -> None:
-        self._piles.add(group)
+    def add(self, groups: Iterable[Group]) -> None:
+        self._piles.add(groups)
 
     def finish(self) -> int:
         """How many rows were stored."""

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from aerobee.pipeline.options import OptionError, Options, sink_options
+from aerobee.pipeline.reused import reused_process
 from aerobee.pipeline.sink.encode import BulkIds, encode_rows
 from aerobee.pipeline.sink.places import writable_route
 from aerobee.pipeline.sink.rows import check_sink_schema
@@ -44,12 +45,11 @@ class _AtLeastOnce:
 
     def write(self, iterator: Iterator[Any]) -> Sent:
         ids = BulkIds()
-        with Cluster(self.access) as cluster:
+        with reused_process(), Cluster(self.access) as cluster:
             first_turn = random.getrandbits(16)  # else all small tasks would begin with queue 0
             sender = BatchSender(cluster, self.group, self.batch_bytes, first_turn)
             for batch in self._paced(iterator, sender):
-                for group in encode_rows(batch, self.topic, ids, sender.places.count):
-                    sender.add(group)
+                sender.add(encode_rows(batch, self.topic, ids, sender.places.count))
             return Sent(sender.finish())
 
     def _paced(self, batches: Iterator[Any], sender: BatchSender) -> Iterator[Any]:
@@ -74,7 +74,8 @@ class BatchWriter(_AtLeastOnce, DataSourceArrowWriter):  # type: ignore[misc]
     """`df.write`."""
 
     def commit(self, messages: list[Any]) -> None:
-        pass  # the rows are stored already
+        with reused_process():
+            pass  # the rows are stored already
 
     def abort(self, messages: list[Any]) -> None:
         pass  # at least once: what was sent stays
@@ -100,7 +101,7 @@ def _checked(
     check_sink_schema(schema, options["topic"])
     if options["topic"]:
         access = Access.of(options)
-        with Cluster(access if running else access.at_start()) as cluster:
+        with reused_process(), Cluster(access if running else access.at_start()) as cluster:
             writable_route(cluster, options["topic"])
     return options
 

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import Options, no_match
+from aerobee.pipeline.reused import reused_process
 from aerobee.pipeline.source.history import read_part
 from aerobee.pipeline.source.partitions import (
     NOTHING,
@@ -53,18 +54,20 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
 
 def planned(plan: BatchPlan, report_to: Address | None = None) -> list[InputPartition]:
     """The partitions of a plan, those of the past first."""
-    past = plan.history.parts(plan.past) if plan.history and plan.past else []
-    return [*map(PastPartition, past), *(RangePartition(one, report_to) for one in plan.ranges)]
+    with reused_process():
+        past = plan.history.parts(plan.past) if plan.history and plan.past else []
+        return [*map(PastPartition, past), *(RangePartition(one, report_to) for one in plan.ranges)]
 
 
 def read_partition(partition: InputPartition, plan: TopicPlan, schema: Any) -> Iterator[Any]:
     """A task's rows, of a broker or of the table of the past."""
-    if isinstance(partition, RangePartition):
-        yield from read_joined(
-            partition.range, replace(plan, report_to=partition.report_to), schema
-        )
-    elif isinstance(partition, PastPartition):
-        yield from read_part(partition.part, plan.columns, plan.tags, schema)
+    with reused_process():
+        if isinstance(partition, RangePartition):
+            yield from read_joined(
+                partition.range, replace(plan, report_to=partition.report_to), schema
+            )
+        elif isinstance(partition, PastPartition):
+            yield from read_part(partition.part, plan.columns, plan.tags, schema)
 
 
 class PathReader(DataSourceReader):  # type: ignore[misc]
@@ -82,16 +85,21 @@ class PathReader(DataSourceReader):  # type: ignore[misc]
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        try:
-            splits = self._splits(self.options["splitBytes"])
-            wanted = self.options["minPartitions"] or 0
-            if splits and len(splits) < wanted:
-                whole = sum(split.end - split.start for split in splits)
-                splits = self._splits(max(1, whole // wanted))
-            self._check_topics(splits)
-        except StoreError as error:
-            raise OptionError(f"option path: {error}") from None
-        return [SplitPartition(split) for split in splits] or [NOTHING]
+        with reused_process():
+            try:
+                splits = self._planned_splits()
+            except StoreError as error:
+                raise OptionError(f"option path: {error}") from None
+            return [SplitPartition(split) for split in splits] or [NOTHING]
+
+    def _planned_splits(self) -> list[Split]:
+        splits = self._splits(self.options["splitBytes"])
+        wanted = self.options["minPartitions"] or 0
+        if splits and len(splits) < wanted:
+            whole = sum(split.end - split.start for split in splits)
+            splits = self._splits(max(1, whole // wanted))
+        self._check_topics(splits)
+        return splits
 
     def _check_topics(self, splits: list[Split]) -> None:
         """The same as over TCP: a topic that is not there is an error, a pattern may match none."""
@@ -125,4 +133,5 @@ class PathReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, SplitPartition):
             schema = arrow_schema_of(self.schema)
-            yield from read_split(partition.split, self.selection, schema)
+            with reused_process():
+                yield from read_split(partition.split, self.selection, schema)

@@ -68,8 +68,7 @@ def produce(
     batch = pa.record_batch(columns)
     with Cluster(Access(tuple(namesrv.split(";")))) as cluster:
         sender = BatchSender(cluster, "test-producer", 16 * 1024)
-        for group in encode_rows(batch, topic, BulkIds()):
-            sender.add(group)
+        sender.add(encode_rows(batch, topic, BulkIds()))
         sender.finish()
 
 

@@ -75,8 +75,7 @@ def test_a_write_waits_for_a_killed_broker_and_loses_nothing(own_broker: OwnBrok
         sender = BatchSender(cluster, "writer", 1024)
 
         def add(some: list[bytes]) -> None:
-            for group in encode_rows(pa.record_batch({"value": some}), "out", BulkIds()):
-                sender.add(group)
+            sender.add(encode_rows(pa.record_batch({"value": some}), "out", BulkIds()))
 
         add(rows[:1500])
         with away(broker):
