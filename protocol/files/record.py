@@ -3,12 +3,11 @@
 import struct
 from collections.abc import Iterator
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
 from aerobee.protocol.files import properties
-from aerobee.protocol.files.crc import crc32_large
+from aerobee.protocol.files.crc import LARGE, crc32, crc32_large
 from aerobee.protocol.files.ids import offset_message_id
 from aerobee.protocol.files.record_layout import (
     CRC_MASK,
@@ -100,33 +99,32 @@ def encode_record(
     head = HEADS[sys_flag & V6_HOSTS]
     props_size = len(props) + (CRC_PROPERTY_SIZE if append_crc else 0)
     size = head.size + len(message.body) + (2 if v2 else 1) + len(topic) + 2 + props_size
-    record = b"".join(
-        (
-            head.pack(
-                size,
-                MAGIC_V2 if v2 else MAGIC_V1,
-                crc32(message.body) & CRC_MASK,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                message.born_timestamp,
-                message.born_host,
-                store_timestamp,
-                message.store_host,
-                message.reconsume_times,
-                message.prepared_transaction_offset,
-                len(message.body),
-            ),
-            message.body,
-            len(topic).to_bytes(2 if v2 else 1, "big"),
-            topic,
-            _SHORT.pack(props_size),
-            props,
-        )
-    )
-    return record + crc_property(crc32(record) & CRC_MASK) if append_crc else record
+    checksum = crc32 if len(message.body) < LARGE else crc32_large
+    pieces = [
+        head.pack(
+            size,
+            MAGIC_V2 if v2 else MAGIC_V1,
+            checksum(message.body) & CRC_MASK,
+            message.queue_id,
+            message.flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            store_timestamp,
+            message.store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(message.body),
+        ),
+        message.body,
+        len(topic).to_bytes(2 if v2 else 1, "big") + topic + _SHORT.pack(props_size) + props,
+    ]
+    if append_crc:
+        crc = checksum(pieces[2], checksum(pieces[1], checksum(pieces[0])))
+        pieces.append(crc_property(crc & CRC_MASK))
+    return b"".join(pieces)
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, check: bool = False) -> StoredMessage:
