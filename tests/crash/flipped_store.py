@@ -34,7 +34,8 @@ STOPPED: Final = "stopped"
 TOPICS: Final = ("Orders", "Payments")
 QUEUES: Final = 2
 LATER: Final = "Later"  # what timers and delay levels deliver
-HOUR_MS: Final = 3_600_000
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
 SETTINGS: Final[dict[str, Any]] = SMALL | {
     "mapped_file_size_commit_log": 16384,
     "mapped_file_size_consume_queue": 20 * 40,
@@ -147,14 +148,17 @@ def _send(broker: Broker, clock: HandClock, rng: random.Random, number: int) -> 
     assert result.ok, result.reason
 
 
-def _deliver(broker: Broker, clock: HandClock) -> None:
-    """What is due now."""
+def _deliver(broker: Broker, clock: HandClock) -> int | None:
+    """What is due now; when more is, as the services say."""
+    later: list[int] = []
     for step in (broker.schedule.step, broker.timers.step):
         for _ in range(200):
             due_ms = step(clock.now_ms())
             settle(broker)
             if due_ms is None or due_ms > clock.now_ms():
                 break
+        later += [] if due_ms is None else [due_ms]
+    return min(later, default=None)
 
 
 def _remember(broker: Broker, roles: Roles) -> None:
@@ -292,26 +296,24 @@ def _by_key(broker: Broker, topic: str, key: str, found: Observed) -> int:
 
 
 def _let_all_come(broker: Broker, clock: HandClock, found: Observed) -> None:
-    """Timers and delays, a little before each is due and then at its time."""
+    """Timers and delays, whenever the services say that some are due, to the minute."""
     before = _ends(broker)
     due = _due(broker)
-    for _ in range(70):
-        clock.at_ms += 60_000
-        _deliver(broker, clock)
-        for body in _arrived(broker, before):
-            if body in due and clock.at_ms < due[body]:
+    over_ms = clock.at_ms + 70 * MINUTE_MS
+    due_ms: int | None = 0
+    while clock.at_ms < over_ms:
+        clock.at_ms = min(over_ms, max(clock.at_ms + MINUTE_MS, due_ms or over_ms))
+        due_ms = _deliver(broker, clock)
+        after = _ends(broker)
+        for body in _bodies(broker, before, after):
+            found.delivered[body] += 1
+            if clock.at_ms < due.get(body, 0):
                 found.early.add(body)
-        before_now = _ends(broker)
-        found.delivered.update(_bodies(broker, before, before_now))
-        before = before_now
+        before = after
 
 
 def _ends(broker: Broker) -> dict[int, int]:
     return {queue_id: broker.store.max_offset(LATER, queue_id) for queue_id in range(QUEUES)}
-
-
-def _arrived(broker: Broker, before: dict[int, int]) -> list[bytes]:
-    return list(_bodies(broker, before, _ends(broker)))
 
 
 def _bodies(broker: Broker, begin: dict[int, int], end: dict[int, int]) -> Iterator[bytes]:

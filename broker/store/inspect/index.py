@@ -7,6 +7,7 @@ entries: entry 0 is empty, the last one ends the file's written part, and slots 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -57,16 +58,19 @@ def _slots(file: RestFile, of_others: list[int]) -> int:
         return 0
     end = _written_end(file)
     words = (file.size - HEADER_SIZE) // SLOT_SIZE
-    candidates = [*of_others, DEFAULT_SLOTS]
     counted = header.next_number
     cut = range(min(counted - 1, (file.size - HEADER_SIZE) // INDEX_ENTRY_SIZE), 0, -1)
-    for count in (*range(counted, counted + _SEARCH), *cut[:_SEARCH]):
-        # The last entry ends in [end, end + 20): one number of slots fits the file's length.
-        least = (end - HEADER_SIZE - count * INDEX_ENTRY_SIZE + SLOT_SIZE - 1) // SLOT_SIZE
-        candidates.append(least + (words - least) % (INDEX_ENTRY_SIZE // SLOT_SIZE))
+
+    def candidates() -> Iterator[int]:
+        yield from (*of_others, DEFAULT_SLOTS)
+        for count in chain(range(counted, counted + _SEARCH), cut[:_SEARCH]):
+            # The last entry ends in [end, end + 20): one number of slots fits the file's length.
+            least = (end - HEADER_SIZE - count * INDEX_ENTRY_SIZE + SLOT_SIZE - 1) // SLOT_SIZE
+            yield least + (words - least) % (INDEX_ENTRY_SIZE // SLOT_SIZE)
+
     # After a kill the slots may lag behind the entries: use the chains then.
     for by_slots in (True, False):
-        for slots in candidates:
+        for slots in candidates():
             if _fits(file, header, slots, by_slots=by_slots):
                 return slots
     return 0
