@@ -4,8 +4,8 @@ reliability: $(OK) ## run a row of the fault lab and write it down (ROW="bitflip
 	$(V)/bin/python -m bench.reliability $(ROW)
 
 .PHONY: bitflips
-bitflips: $(OK) ## single bits of a store's files flipped, N=200 in each kind of file
-	$(CRASH) crash.bit_flips $(N) $(SEED) $(KINDS)
+bitflips: $(OK) ## single bits of a store's files flipped, N=200 in each kind of file (SHARE=20 PART=0: one part of twenty)
+	$(CRASH) crash.bit_flips $(N) $(SEED) $(SHARE) $(PART) $(KINDS)
 
 .PHONY: clockjumps
 clockjumps: $(OK) ## the clock set by an hour or ten years under a working broker, N=200 times

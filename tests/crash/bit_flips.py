@@ -1,4 +1,7 @@
-"""Single bits of a store's files flipped: `python -m crash.bit_flips N [SEED] [KIND...]`.
+"""Single bits of a store's files flipped:
+`python -m crash.bit_flips N [SEED [SHARE PART [KIND...]]]`.
+
+All of them, or one part of SHARE; PART counts from 0. The parts have no bit in common.
 
 A folder with some of everything (messages with keys in several files, timers, delays, open
 transactions, progress, a batch ledger, epochs) is made once, stopped in order and, a second one,
@@ -27,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -261,7 +264,11 @@ def run_share(task: tuple[str, Sequence[Flip]]) -> tuple[str, Counter[str], list
 
 
 def run_flips(
-    count: int, seed: int, kinds: Sequence[str], tell: Callable[[str], None]
+    count: int,
+    seed: int,
+    kinds: Sequence[str],
+    tell: Callable[[str], None],
+    part: slice = slice(None),
 ) -> tuple[Counter[tuple[str, str]], list[str]]:
     folder = Path(tempfile.mkdtemp(prefix="aerobee-flips-", dir=memory_folder()))
     outcomes: Counter[tuple[str, str]] = Counter()
@@ -277,6 +284,7 @@ def run_flips(
             for share in range(0, len(flips), SHARE)
         ]
         tasks.sort(key=lambda task: task[0])  # all kinds go on together
+        tasks = tasks[part]
         processes = min(len(os.sched_getaffinity(0)), len(tasks), 8)
         context = multiprocessing.get_context("spawn")
         with context.Pool(processes, begin, (folder, templates)) as pool:
@@ -313,9 +321,10 @@ def memory_folder() -> str | None:
 def main(arguments: Sequence[str]) -> int:
     count = int(arguments[0]) if arguments else 200
     seed = int(arguments[1]) if len(arguments) > 1 else 1
-    kinds = arguments[2:] or list(KINDS)
+    part = slice(int(arguments[3]), None, int(arguments[2])) if len(arguments) > 3 else slice(None)
+    kinds = arguments[4:] or list(KINDS)
     began = time.monotonic()
-    outcomes, violations = run_flips(count, seed, kinds, lambda text: print(text, flush=True))
+    outcomes, violations = run_flips(count, seed, kinds, partial(print, flush=True), part)
     for kind in kinds:
         mine = {outcome: n for (of, outcome), n in sorted(outcomes.items()) if of == kind}
         told_of = ", ".join(f"{n} {outcome}" for outcome, n in mine.items())

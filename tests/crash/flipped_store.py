@@ -33,15 +33,16 @@ from aerobee.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 STOPPED: Final = "stopped"
 TOPICS: Final = ("Orders", "Payments")
 QUEUES: Final = 2
+MESSAGES: Final = 48
 LATER: Final = "Later"  # what timers and delay levels deliver
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 SETTINGS: Final[dict[str, Any]] = SMALL | {
-    "mapped_file_size_commit_log": 16384,
+    "mapped_file_size_commit_log": 8192,
     "mapped_file_size_consume_queue": 20 * 40,
     "mapped_file_size_timer_log": 4096,
     "max_hash_slot_num": 50,
-    "max_index_num": 100,
+    "max_index_num": 50,
     "message_delay_level": "1s 10s 2m",
     "flush_disk_type": "SYNC_FLUSH",
 }
@@ -101,10 +102,10 @@ def make_folder(root: Path, how: str, rng: random.Random) -> None:
     live = root.with_name(f"{root.name}-live")
     broker, clock, roles = open_broker(live)
     _configure(broker)
-    for number in range(90):
+    for number in range(MESSAGES):
         _send(broker, clock, rng, number)
         clock.at_ms += rng.choice((0, 3, 700))
-        if number == 60:
+        if number == MESSAGES * 2 // 3:
             settle(broker)
             broker.store.queue_flush.step(thorough=True)
             _deliver(broker, clock)
@@ -273,7 +274,10 @@ def _state(broker: Broker, roles: Roles) -> Iterator[tuple[str, Any]]:
     )
     yield (
         "by time",
-        [store.offset_by_time("Orders", 0, HandClock().at_ms + ms) for ms in range(0, 20_000, 500)],
+        [
+            store.offset_by_time("Orders", 0, HandClock().at_ms + ms)
+            for ms in range(0, MESSAGES * 230, 500)
+        ],
     )
 
 
@@ -300,9 +304,10 @@ def _let_all_come(broker: Broker, clock: HandClock, found: Observed) -> None:
     before = _ends(broker)
     due = _due(broker)
     over_ms = clock.at_ms + 70 * MINUTE_MS
-    due_ms: int | None = 0
+    due_ms: int | None = clock.at_ms
     while clock.at_ms < over_ms:
-        clock.at_ms = min(over_ms, max(clock.at_ms + MINUTE_MS, due_ms or over_ms))
+        following_ms = over_ms if due_ms is None else max(clock.at_ms + MINUTE_MS, due_ms)
+        clock.at_ms = min(over_ms, following_ms)
         due_ms = _deliver(broker, clock)
         after = _ends(broker)
         for body in _bodies(broker, before, after):

@@ -130,7 +130,8 @@ def die_in_starts(broker: AerobeeBroker, ledger: Ledger, rng: random.Random) -> 
             # Often at a change of a length: in between a cut leaves a file short.
             ends = (f"{rng.randint(0, CALLS_OF_A_START)}", f"{rng.randint(0, 15)}:ftruncate")
             broker.launch(sys.executable, "-m", "crash.killed_start", rng.choice(ends))
-            broker.wait_for_exit(2 * ledger.start_s + 2)
+            broker.wait_until_ready_or_gone()
+            broker.wait_for_exit(rng.uniform(0, 0.3))  # it saves after its start, too
         else:
             broker.launch()
             time.sleep(rng.uniform(0.4, 1.1) * ledger.start_s)

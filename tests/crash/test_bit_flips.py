@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from crash.bit_flips import KINDS, SEEN, make_templates, picked, run_flips, try_flip
+from crash.flipped_store import make_folder, observe
 from crash.timer_lives import small_wheel
 from structlog.testing import capture_logs
 
 from aerobee.broker.services.config_files import journal_file, json_file
 from aerobee.broker.services.timers import timer_log
 from aerobee.broker.services.timers.checkpoint import Checkpoints
+from aerobee.broker.services.timers.firing import Timers
 from aerobee.broker.store.inspect import verify
 from aerobee.broker.store.log import read_records
 from aerobee.protocol.files import record, record_scan
@@ -54,6 +56,14 @@ def test_a_wrong_body_is_found(bug: Callable[[Patch], None], tmp_path: Path) -> 
         bug(patch)
         outcome, problem = try_flip(template, name, bit, tmp_path / "work")
         assert outcome == "wrong", problem
+
+
+def test_timers_that_are_early_are_found(tmp_path: Path) -> None:
+    real = Timers.step
+    with pytest.MonkeyPatch.context() as patch, small_wheel(), capture_logs():
+        make_folder(tmp_path / "made", "stopped", random.Random(1))
+        patch.setattr(Timers, "step", lambda self, now_ms: real(self, now_ms + 600_000))
+        assert observe(tmp_path / "made").early
 
 
 def no_checksum_of_configs(patch: Patch) -> None:

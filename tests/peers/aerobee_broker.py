@@ -86,6 +86,10 @@ class AerobeeBroker:
                 text=True,
             )
 
+    def wait_until_ready_or_gone(self) -> None:
+        """For one that was launched: until its ready line, or its end."""
+        self._first_line()
+
     def _first_line(self) -> str:
         assert self._process is not None and self._process.stdout is not None
         late = threading.Timer(_START_SECONDS, self._process.kill)
