@@ -28,6 +28,7 @@ _LEFT_MAX: Final = 700  # objects that turns of the loop have left behind: some 
 _GROWN: Final = 1.25  # times as many objects are worth a full collection
 _QUIET: Final = 0.02  # the share of its time for which the loop's thread then works, at most
 _FREE_MIN: Final = 8 << 20  # bytes that are worth giving back
+_ARENA_MAX: Final = -8  # glibc's M_ARENA_MAX
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -109,6 +110,15 @@ def anonymous_bytes() -> int:
         return 0
     _, found, rest = status.partition("RssAnon:")
     return int(rest.split()[0]) * 1024 if found else 0
+
+
+def use_one_heap() -> None:
+    """Before the first thread: all threads take memory from one heap. In glibc each has its own
+    otherwise, which keeps a megabyte or more of what it has freed; and the interpreter's lock lets
+    only one of them ask at a time, as a rule."""
+    libc = _libc()
+    if libc is not None:
+        libc.mallopt(_ARENA_MAX, 1)
 
 
 def _libc() -> ctypes.CDLL | None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from aerobee.broker.base.logs import configure_logs, set_level
-from aerobee.broker.daemon.garbage import Garbage
+from aerobee.broker.daemon.garbage import Garbage, use_one_heap
 from aerobee.broker.daemon.systemd import Notifier
 from aerobee.broker.net.listening import StartError, raise_open_files_limit
 from aerobee.broker.settings import Settings, SettingsError
@@ -40,6 +40,7 @@ class Daemon(Protocol):
 def run_daemon(make: Callable[[Settings], Daemon], load: Callable[[], Settings]) -> int:
     """Run until SIGTERM or SIGINT; the exit code. `load` is called again for a SIGHUP."""
     _open_closed_streams()
+    use_one_heap()
     try:
         settings = load()
     except SettingsError as error:

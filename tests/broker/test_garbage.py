@@ -120,3 +120,26 @@ asyncio.run(serve())
 assert len(sizes) > 10, sizes
 assert max(sizes) < 1_000, sizes
 """)
+
+
+@pytest.mark.skipif(garbage._libc() is None, reason="only glibc has a heap for each thread")
+def test_threads_take_memory_from_one_heap() -> None:
+    run("""
+import ctypes, threading
+from pathlib import Path
+from aerobee.broker.daemon.garbage import use_one_heap
+
+def where():
+    made.append(ctypes.addressof(ctypes.c_char.from_buffer(bytearray(20_000))))
+
+made = []
+use_one_heap()
+threads = [threading.Thread(target=where) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+heap = next(line for line in Path("/proc/self/maps").read_text().splitlines() if "[heap]" in line)
+first, last = (int(word, 16) for word in heap.split()[0].split("-"))
+assert all(first <= address < last for address in made), (heap, made)
+""")
