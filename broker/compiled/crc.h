@@ -9,11 +9,33 @@
 
 #define CRC_POLY 0xEDB88320u /* bit-reflected: bit 31 is x^0 */
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#define CRC_HAS_LANES 1
+#include <immintrin.h>
+#endif
+
 static uint32_t crc_table[8][256];
+static uint32_t crc_squares[64]; /* x^(2^k) mod P */
+static int crc_lanes_on = 0;
+
+#ifdef CRC_HAS_LANES
+__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_multiply_lanes(uint32_t a, uint32_t b) {
+    __m128i both = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b), 0x00);
+    /* One bit too low, see crc_lane; its low half stands for x^32 and above, which the tables take
+     * off as they do with four bytes of a message. */
+    uint64_t product = (uint64_t)_mm_cvtsi128_si64(both) << 1;
+    uint32_t high = (uint32_t)product;
+    return (uint32_t)(product >> 32) ^ crc_table[3][high & 255] ^ crc_table[2][high >> 8 & 255] ^
+           crc_table[1][high >> 16 & 255] ^ crc_table[0][high >> 24];
+}
+#endif
 
 /* a * b mod P, both reflected. */
 static uint32_t crc_multiply(uint32_t a, uint32_t b) {
     uint32_t product = 0;
+#ifdef CRC_HAS_LANES
+    if (crc_lanes_on) return crc_multiply_lanes(a, b);
+#endif
     for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
         if (a & bit) product ^= b;
         b = b & 1 ? (b >> 1) ^ CRC_POLY : b >> 1;
@@ -23,11 +45,9 @@ static uint32_t crc_multiply(uint32_t a, uint32_t b) {
 
 /* x^n mod P, reflected. */
 static uint32_t crc_power(uint64_t n) {
-    uint32_t result = 1u << 31, square = 1u << 30;
-    for (; n; n >>= 1) {
-        if (n & 1) result = crc_multiply(result, square);
-        square = crc_multiply(square, square);
-    }
+    uint32_t result = 1u << 31;
+    for (int k = 0; n; n >>= 1, k++)
+        if (n & 1) result = crc_multiply(result, crc_squares[k]);
     return result;
 }
 
@@ -46,10 +66,7 @@ static uint32_t crc_by_tables(uint32_t crc, const uint8_t *data, size_t size) {
     return ~crc;
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define CRC_HAS_LANES 1
-#include <immintrin.h>
-
+#ifdef CRC_HAS_LANES
 static uint64_t crc_fold_64[2], crc_fold_16[2]; /* over 64 and 16 bytes: for the low, the high half */
 
 /* In the reflected domain a product of carry-less multiplication is one bit too low, hence x^(n-1);
@@ -84,8 +101,6 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_lanes(uint32_t c
 }
 #endif
 
-static int crc_lanes_on = 0;
-
 static void crc_begin(int may_use_lanes) {
     for (uint32_t n = 0; n < 256; n++) {
         uint32_t crc = n;
@@ -95,6 +110,9 @@ static void crc_begin(int may_use_lanes) {
     for (uint32_t n = 0; n < 256; n++)
         for (int k = 1; k < 8; k++)
             crc_table[k][n] = crc_table[k - 1][n] >> 8 ^ crc_table[0][crc_table[k - 1][n] & 255];
+    crc_lanes_on = 0;
+    crc_squares[0] = 1u << 30;
+    for (int k = 1; k < 64; k++) crc_squares[k] = crc_multiply(crc_squares[k - 1], crc_squares[k - 1]);
 #ifdef CRC_HAS_LANES
     /* The low half of a lane stands for the higher powers of x: 64 more than the high half. */
     crc_fold_64[0] = crc_lane(64 * 8 + 64), crc_fold_64[1] = crc_lane(64 * 8);
