@@ -557,6 +557,7 @@ cdef class Run:
     cdef readonly int codec
     cdef readonly int code
     cdef Layout _layout  # of the last JSON header
+    cdef bint _is_settled
     cdef list _requests  # of batches: codec, opaque, flag, properties, first message, end
 
     @property
@@ -720,6 +721,8 @@ cdef class Run:
 
     cdef tuple _row(self, Py_ssize_t number):
         cdef Entry* entry = self._entries + number
+        if self._is_settled:
+            raise ValueError("their bytes are gone")
         return (
             self._queues[entry.queue],
             self._data[entry.body : entry.body_end],
@@ -759,6 +762,14 @@ cdef class Run:
             )
         return waiting
 
+    def settle(self):
+        """All are stored, and only their answers are still due: let go of the bytes in which they
+        came, which may be many."""
+        if self.encoded != self._count:
+            raise ValueError("not all are stored")
+        self._data = b""
+        self._is_settled = True
+
     # -- encoding
 
     def encode(self, int64_t base, int64_t position, int64_t limit, int64_t now_ms,
@@ -775,6 +786,8 @@ cdef class Run:
         cdef Facts facts = Facts()
         cdef FactRow* fact
         cdef uint8_t* to
+        if self._is_settled:
+            raise ValueError("they are stored already")
         for number in range(self._count):
             entry = self._entries + number
             topic = topics[entry.queue]

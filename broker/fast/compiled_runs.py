@@ -15,7 +15,8 @@ from aerobee.broker.fast.send_runs import Mark, Run, SendRuns, Stored
 from aerobee.broker.net.answers import SendAnswers, pieces_of
 from aerobee.broker.net.outbox import Part
 from aerobee.broker.net.requests import failure_text
-from aerobee.broker.store.log.facts import Facts
+from aerobee.broker.store.log.facts import Facts, end_of_all
+from aerobee.broker.store.results import PutStatus
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
@@ -54,10 +55,7 @@ class CompiledRuns(SendRuns):
     """Those of one connection."""
 
     def put_encoded(self, run: _hot.Run, started: float, out: list[Part]) -> None:
-        """As `put`, with few steps where the store takes all of them and no answer waits."""
-        if run.waits:
-            self.put((run.codec, run.code, started), run, _Marks(run), out)
-            return
+        """As `put`, with few steps where the store takes all of them."""
         facts: Facts = []
         failure = ""
         try:
@@ -74,9 +72,28 @@ class CompiledRuns(SendRuns):
             self._stats.add_put(alike[0], count, alike[1], count)
         else:
             super()._count(facts)
+        if run.waits:
+            self._wait_encoded(run, started, end_of_all(facts))
+            return
         if answers := run.answers(_answers(self._sends.answers, self.id_head)):
             out.append(answers)
         self._latencies[run.code].add_many(perf_counter() - started, count)
+
+    def _wait_encoded(self, run: _hot.Run, started: float, end: int) -> None:
+        """As `_wait`: what the answers need stays in C."""
+        run.settle()
+        self._connection.waits_begin(len(run))
+        self._store.when_durable(end, partial(self._durable_encoded, run, started))
+
+    def _durable_encoded(self, run: _hot.Run, started: float, status: PutStatus) -> None:
+        if status is not PutStatus.PUT_OK:
+            self._durable((run.codec, run.code, started), run.stored(), status)
+            return
+        count = len(run)
+        self._latencies[run.code].add_many(perf_counter() - started, count)
+        self._connection.waits_end(count)
+        if answers := run.answers(_answers(self._sends.answers, self.id_head)):
+            self._connection.write((answers,))
 
     def _answer_rows(
         self,

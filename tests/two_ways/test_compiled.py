@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +269,33 @@ async def test_only_a_read_of_nothing_but_usual_sends_is_taken_as_a_whole(tmp_pa
     assert not taken(whole + encode_frame(Command(310, fields | {"e": "1"}, b"x", codec=1)))
     before = way.feed.completed
     assert way.feed.feed(whole) and way.feed.completed - before == 8
+    way.broker.store.close()
+
+
+async def test_what_waits_for_the_disk_does_not_keep_the_bytes_in_which_it_came(
+    tmp_path: Path,
+) -> None:
+    """10,000 requests of a connection may wait, each with a body of megabytes."""
+    assert hot is not None
+    way = Fed(tmp_path, CompiledPath)
+    fields = {"b": "Known", "d": "4", "e": "0", "f": "0", "g": "1", "i": "UNIQ_KEY\x01k\x02"}
+    read = b"".join(encode_frame(Command(310, fields, b"x", n)) for n in range(8))
+    way.said(read)
+    sends = way.feed._sends
+    held = sys.getrefcount(read)
+    run = hot.sends_of(read, 1 << 20, sends.plain, rules(sends.added), bytes(8), bytes(8), True)
+    assert run is not None
+    with pytest.raises(ValueError, match="not all are stored"):
+        run.settle()
+    encode = partial(run.encode, 0, 0, 1 << 20, 1, True, 1 << 20, 1 << 15)
+    encode()
+    stored_before = run.stored()
+    assert sys.getrefcount(read) > held
+    run.settle()
+    assert sys.getrefcount(read) == held and run.stored() == stored_before
+    for asks in (encode, lambda: run[:]):
+        with pytest.raises(ValueError, match=r"already|gone"):
+            asks()
     way.broker.store.close()
 
 
