@@ -1133,6 +1133,7 @@ def answers_of(int codec, list waiting, Answers answers):
 
 include "dispatch.pxi"
 include "reading.pxi"
+include "plain_pulls.pxi"
 include "repeats.pxi"
 include "log_facts.pxi"
 include "index.pxi"

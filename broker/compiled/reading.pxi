@@ -157,9 +157,21 @@ def take_records(bytes entries, view, int64_t begin, int64_t readable, int64_t m
     """The range of the file that begins at `begin` in which the records of all entries are, the
     records, their bytes and their number: as many as stay within `max_bytes`, one at least. None:
     not all are in what is readable of this file."""
-    cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(entries)
-    cdef Py_ssize_t count = PyBytes_GET_SIZE(entries) // ENTRY_SIZE, number, taken = 0
-    cdef Py_ssize_t last = -1
+    return records_of(
+        <const uint8_t*>PyBytes_AS_STRING(entries),
+        PyBytes_GET_SIZE(entries) // ENTRY_SIZE,
+        view,
+        begin,
+        readable,
+        max_bytes,
+    )
+
+
+cdef tuple records_of(
+    const uint8_t* data, Py_ssize_t count, view, int64_t begin, int64_t readable, int64_t max_bytes
+):
+    """The same for `count` entries at `data`."""
+    cdef Py_ssize_t number, taken = 0, last = -1
     cdef Py_ssize_t total = 0
     cdef int64_t start, size
     cdef bint full = False

@@ -14,13 +14,22 @@ cdef class Repeats:
     0 the opaque, 1 the queue's id, 2 its offset, 3 the committed offset."""
 
     cdef list _known  # (the pieces between numbers, what the pull says besides)
+    cdef list _ready  # of each, by the queue's id: what `PlainPulls` needs
+    cdef PlainPulls _plain
+    cdef object _make
     cdef int _which[REPEATS_MAX][NUMBERS]
     cdef Py_ssize_t _size_max
     cdef int _next
 
     def __init__(self, Py_ssize_t size_max):
         self._known = []
+        self._ready = []
         self._size_max = size_max
+
+    def answer_with(self, PlainPulls plain not None, make):
+        """Answer those that are plain. `make` gives what `plain` needs for a pull by what it says
+        and its queue's id; None: it is no plain one."""
+        self._plain, self._make = plain, make
 
     def learn(self, tuple pieces, tuple which, said):
         """`said` is what `match` gives for such a header."""
@@ -32,30 +41,63 @@ cdef class Repeats:
         if len(self._known) < REPEATS_MAX:
             self._next = len(self._known)
             self._known.append(None)
+            self._ready.append(None)
         else:
             self._next = (self._next + 1) % REPEATS_MAX
         for number in range(NUMBERS):
             self._which[self._next][number] = which[number]
         self._known[self._next] = (pieces, said)
+        self._ready[self._next] = {}
 
     def match(self, data):
         """What was learned of the one frame that `data` is, and its numbers; None: it is another."""
+        cdef int64_t numbers[NUMBERS]
+        cdef int index = self._find(data, numbers)
+        return None if index < 0 else self._found(index, numbers)
+
+    def answer(self, data):
+        """The answer to the one frame that `data` is, in bytes or for one write. Else what `match`
+        gives: it is for the path in Python, and nothing of it was done or counted."""
+        cdef int64_t numbers[NUMBERS]
+        cdef int index = self._find(data, numbers)
+        cdef dict ready
+        if index < 0:
+            return None
+        if self._plain is not None:
+            ready = <dict>self._ready[index]
+            prepared = ready.get(numbers[1])
+            if prepared is None:
+                prepared = self._make((<tuple>self._known[index])[1], numbers[1])
+                if prepared is not None:
+                    ready[numbers[1]] = prepared
+            if prepared is not None:
+                try:
+                    made = self._plain.answer(<Ready?>prepared, numbers[0], numbers[2], numbers[3])
+                except Exception:  # the path in Python meets it, too, and says so
+                    made = None
+                if made is not None:
+                    return made
+        return self._found(index, numbers)
+
+    cdef tuple _found(self, int index, int64_t* numbers):
+        said = (<tuple>self._known[index])[1]
+        return said, numbers[0], numbers[1], numbers[2], numbers[3]
+
+    cdef int _find(self, data, int64_t* numbers) except -2:
+        """Which one the frame is like; -1: none."""
         if not isinstance(data, bytes):
             raise TypeError(f"bytes are compared, not {type(data).__name__}")
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        cdef int64_t numbers[NUMBERS]
         cdef int index
         if size < 8 or size > self._size_max or <Py_ssize_t>load_int(start, 4) != size - 4:
-            return None
+            return -1
         if load_int(start + 4, 4) != <uint64_t>(size - 8):  # JSON, and no body
-            return None
+            return -1
         for index in range(len(self._known)):
             if self._is_like(index, start + 8, size - 8, numbers):
-                return (
-                    (<tuple>self._known[index])[1], numbers[0], numbers[1], numbers[2], numbers[3]
-                )
-        return None
+                return index
+        return -1
 
     cdef bint _is_like(
         self, int index, const uint8_t* header, Py_ssize_t size, int64_t* numbers

@@ -16,7 +16,7 @@ from aerobee.broker.compiled import hot
 from aerobee.broker.fast.compiled_batches import CompiledBatches
 from aerobee.broker.fast.compiled_runs import CompiledRuns
 from aerobee.broker.fast.hot_codecs import JSON_HEAD_SIZE, JSON_HEADS, PULL
-from aerobee.broker.fast.repeated_pulls import RepeatedPulls
+from aerobee.broker.fast.repeated_pulls import PULL_MESSAGE, RepeatedPulls
 from aerobee.broker.handlers.pull.one_pull import PutOff
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
@@ -98,7 +98,10 @@ class CompiledPath(CompiledBatches):
         self._sent_last = False  # the last read had plain sends: look for them first
         self._sends_of = self._hot.sends_of
         self._length_max = frame_size_max - 4
-        self._repeated = RepeatedPulls(frame_size_max) if self._admission is None else None
+        self._repeated: RepeatedPulls | None = None
+        if self._admission is None:
+            self._repeated = RepeatedPulls(frame_size_max)
+            self._repeated.answer_with(pulls, connection)
         # With access control: the last sender admitted by the Python path, and its signer.
         self._signed_by: tuple[Any, _hot.Signer | None] = (None, None)
 
@@ -115,7 +118,7 @@ class CompiledPath(CompiledBatches):
         ):
             return super().feed(data)
         started = perf_counter()
-        found = repeated.find(data)
+        found = repeated.answer(data)
         if found is None:
             sends, runs = self._sends, self._compiled_runs
             run = None
@@ -136,6 +139,10 @@ class CompiledPath(CompiledBatches):
             out: list[Part] = []
             runs.put_encoded(run, started, out)
             return out
+        if not isinstance(found, tuple):
+            self.completed += 1
+            self._latencies[PULL_MESSAGE].add(perf_counter() - started)
+            return (found,)
         opaque, flag, code, fields = repeated.pull_of(found)
         try:
             parts = self._pulls.pull(self.connection, JSON, opaque, flag, code, fields, True, None)

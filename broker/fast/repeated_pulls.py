@@ -1,23 +1,29 @@
 """Pulls that repeat an earlier one, as a consumer's do: only four numbers differ.
 
 The first one is decoded as usual. The next ones are compared with it in C, byte by byte except for
-the numbers, which decodes them.
+the numbers, which decodes them. If everything asked for is in memory, C builds the answer, too.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from aerobee.broker.compiled import hot
 from aerobee.broker.fast.hot_codecs import UNUSUAL, PullFrame
+from aerobee.broker.handlers.pull.pull import Pulls
+from aerobee.broker.net.answers import FOUND_PIECES
+from aerobee.broker.net.connection import Connection
+from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.headers import PullRequest
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
+PULL_MESSAGE: Final = int(RequestCode.PULL_MESSAGE)
 LEARN_MAX: Final = 200  # pulls without a match: after that, learning is not worth it
 _NAMES: Final = (b"opaque", b"queueId", b"queueOffset", b"commitOffset")
 _NUMBER: Final = re.compile(rb'"(%s)"\s*:\s*"?(\d+)' % b"|".join(_NAMES))
@@ -26,15 +32,45 @@ Repeated = tuple[int, int, int, PullRequest]  # opaque, flag, code
 Found = tuple[PullFrame, int, int, int, int]
 
 
+def _compiled() -> Any:
+    assert hot is not None, "this installation has no compiled part"
+    return hot
+
+
 class RepeatedPulls:
     """The repeated pulls of one connection."""
 
     def __init__(self, frame_size_max: int) -> None:
-        assert hot is not None, "this installation has no compiled part"
-        self._repeats: _hot.Repeats = hot.Repeats(frame_size_max)
+        self._repeats: _hot.Repeats = _compiled().Repeats(frame_size_max)
         self._learned = 0
         # For a read that is one pull: what `pull_of` needs; None: no match.
         self.find = self._repeats.match
+        # The same, or the answer.
+        self.answer = self._repeats.answer
+
+    def answer_with(self, pulls: Pulls, connection: Connection) -> None:
+        """Answer what is plain at once."""
+        store, plain = pulls.broker.store, pulls.plain
+        self._queues = store.queue_table.table
+        in_c: _hot.PlainPulls = _compiled().PlainPulls(
+            self._queues,
+            store.commit_log.files,
+            store.hot_bytes,
+            store.visible_end,
+            plain.bounds,
+            partial(plain.takes, connection),
+            FOUND_PIECES,
+        )
+        self._repeats.answer_with(in_c, self._ready)
+
+    def _ready(self, like: PullFrame, queue_id: int) -> _hot.Ready | None:
+        """What is kept for pulls of one queue; None: there is no such queue, or they are not the
+        usual ones."""
+        key = like.extFields.topic, queue_id
+        if like.flag or like.code != PULL_MESSAGE or key not in self._queues:
+            return None
+        ready: _hot.Ready = _compiled().Ready(self.pull_of((like, 0, queue_id, 0, 0))[3], key)
+        return ready
 
     def pull_of(self, found: Found) -> Repeated:
         """The pull that `match` found."""

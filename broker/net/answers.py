@@ -205,6 +205,10 @@ _FOUND_JSON: Final = (
 )
 
 
+# The texts between the end of the queue, its beginning, the next offset and the opaque.
+FOUND_PIECES: Final = pieces_of(_FOUND_JSON)
+
+
 def found_head(
     codec: int,
     opaque: int,

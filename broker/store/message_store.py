@@ -72,7 +72,7 @@ class MessageStore:
         self.commit = durability.commit
         self.clean = parts.clean
         self.self_check = parts.self_check
-        self._reader = parts.reader
+        self.reader = parts.reader
         self.read_plain = parts.reader.read_plain
         self.hot_bytes = parts.reader.hot_bytes
         self._life = Lifecycle(parts)
@@ -191,7 +191,7 @@ class MessageStore:
         queue = self.queue_table.get(topic, queue_id)
         if queue is not None and queue_offset + max_count > queue.max_offset < queue.assigned:
             self.reput.catch_up()
-        result = self._reader.read_queue(
+        result = self.reader.read_queue(
             queue, queue_offset, max_count, max_bytes, matches, matches_record
         )
         if result.count and queue is not None:
@@ -217,7 +217,7 @@ class MessageStore:
         return file is None or file.file.is_cached(physical_offset - file.start, size)
 
     def record_at(self, physical_offset: int, size: int | None = None) -> memoryview | None:
-        return self._reader.record_at(physical_offset, size)
+        return self.reader.record_at(physical_offset, size)
 
     def queue_entry(
         self, topic: str, queue_id: int, queue_offset: int
@@ -258,11 +258,11 @@ class MessageStore:
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
         queue = self._caught_up(topic, queue_id)
-        return self._reader.offset_by_time(queue, timestamp_ms, boundary) if queue else 0
+        return self.reader.offset_by_time(queue, timestamp_ms, boundary) if queue else 0
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         queue = self._caught_up(topic, queue_id)
-        return self._reader.store_time(queue, queue_offset) if queue is not None else -1
+        return self.reader.store_time(queue, queue_offset) if queue is not None else -1
 
     def store_time_later(self, topic: str, queue_id: int, queue_offset: int) -> Callable[[], int]:
         """A function that finds `store_time`, for any thread, as it may read the disk. Call this on
@@ -270,7 +270,7 @@ class MessageStore:
         queue = self._caught_up(topic, queue_id)
         if queue is None:
             return lambda: -1
-        return self._reader.store_time_later(queue, queue_offset)
+        return self.reader.store_time_later(queue, queue_offset)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))

@@ -37,7 +37,7 @@ def test_a_plain_read_gives_the_same_bytes_as_the_general_one(
     open_store: OpenStore, way: Take
 ) -> None:
     store = filled(open_store)
-    store._reader.take = way
+    store.reader.take = way
     chance = random.Random(11)
     plain = 0
     for _ in range(3000):
@@ -72,7 +72,7 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(
     open_store: OpenStore, way: Take
 ) -> None:
     store = filled(open_store)
-    store._reader.take = way
+    store.reader.take = way
     queue = store.queue_table.get("T", 0)
     assert queue is not None
     assert store.read_plain(queue, 10, 5, 1 << 20) is not None
@@ -89,7 +89,7 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_general_read(
     first.usable = False  # it is being removed
     assert store.read_plain(queue, 0, 5, 1 << 20) is None
     first.usable = True
-    store._reader.check_records = True
+    store.reader.check_records = True
     assert store.read_plain(queue, 10, 5, 1 << 20) is None
 
 
@@ -106,7 +106,7 @@ def test_what_is_far_behind_the_logs_end_is_left_to_the_general_read(
     open_store: OpenStore,
 ) -> None:
     store = filled(open_store)
-    store._reader.hot_bytes = 50_000
+    store.reader.hot_bytes = 50_000
     queue = store.queue_table.table["T", 0]
     last = queue.max_offset - 1
     assert store.read_plain(queue, 0, 5, 1 << 20) is None

@@ -111,7 +111,7 @@ class Fed:
             self.broker.store.reput.dispatcher.derive = None
             self.broker.store.reput.facts.make = list
             self.broker.store.reput.facts.waiting = []
-            self.broker.store._reader.take = take
+            self.broker.store.reader.take = take
         self._front = make_front(self.broker)
         self._front.sends.unique_ids = CountedIds()
         if kind is HotPath:

@@ -88,7 +88,7 @@ def count_batches(way: Fed) -> list[int]:
 def count_taken(way: Fed) -> list[int]:
     """How many messages each pull has brought whose records were taken in C, from now on."""
     counts: list[int] = []
-    reader = way.broker.store._reader
+    reader = way.broker.store.reader
     take = reader.take
     assert take is take_compiled
 

@@ -17,6 +17,7 @@ from aerobee.broker.compiled import hot
 from aerobee.broker.fast.compiled_path import CompiledPath
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.fast.repeated_pulls import LEARN_MAX, Found, RepeatedPulls
+from aerobee.broker.handlers.pull.plain import PlainPulls
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.frame import encode_frame
 from two_ways.bursts import damaged
@@ -100,6 +101,7 @@ async def test_the_answers_are_those_of_the_path_in_python(
         return pull_of(self, found)
 
     monkeypatch.setattr(RepeatedPulls, "pull_of", counting)
+    plain = count_bounds(monkeypatch)
     draw = random.Random(20)
     python = Fed(tmp_path / "one", HotPath)
     compiled = Fed(tmp_path / "two", CompiledPath)
@@ -120,6 +122,55 @@ async def test_the_answers_are_those_of_the_path_in_python(
                 way.broker.offsets.reset("cg", "Known", 1, 3)
     assert counted(compiled) == counted(python)
     assert matched > 1000
+    assert len(plain) > 500
+
+
+def count_bounds(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Gets a member for each pull that C was allowed to answer."""
+    allowed: list[object] = []
+    bounds = PlainPulls.bounds
+
+    def counting(self: PlainPulls, *asked: Any) -> object:
+        found = bounds(self, *asked)
+        if found is not None:
+            allowed.append(found)
+        return found
+
+    monkeypatch.setattr(PlainPulls, "bounds", counting)
+    return allowed
+
+
+async def test_entries_that_were_read_ahead_are_not_used_after_a_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that was cut gets others in their place."""
+    allowed = count_bounds(monkeypatch)
+    ways = Fed(tmp_path / "one", HotPath), Fed(tmp_path / "two", CompiledPath)
+
+    def fill(way: Fed, letter: bytes) -> None:
+        for number in range(100):
+            ext = {"b": "Known", "d": "4", "e": "1", "f": "0", "g": "1", "h": "0"}
+            ext["i"] = f"UNIQ_KEY\x01{number}\x02"
+            way.said(encode_frame(Command(310, ext, letter * 600, number)))
+        way.broker.store.reput.catch_up()
+
+    def pull_at(offset: int, letter: bytes) -> None:
+        numbers = b"0", b"cg", b"8", b"1", b"%d" % offset, b"4", b"", b"0", b"%d" % offset
+        python, compiled = (way.said(frame(HEADER % (b"11", *numbers))) for way in ways)
+        assert python == compiled
+        assert letter * 600 in python[0]
+
+    for way in ways:
+        fill(way, b"a")
+    for offset in (0, 8, 16):
+        pull_at(offset, b"a")
+    for way in ways:
+        way.broker.store.queue_table.table["Known", 1].cut(24)
+        way.broker.store.queue_table.table["Known", 1].assigned = 24
+        fill(way, b"b")
+    pull_at(24, b"b")
+    pull_at(32, b"b")
+    assert len(allowed) >= 4
 
 
 def learned(header: bytes) -> RepeatedPulls:

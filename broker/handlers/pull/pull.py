@@ -6,7 +6,6 @@ may wait is held by `long_polling` and run once more when it is woken.
 
 from collections.abc import Sequence
 from functools import partial
-from time import monotonic
 from typing import Final
 
 import structlog
@@ -26,6 +25,7 @@ from aerobee.broker.handlers.pull.answers import (
 from aerobee.broker.handlers.pull.checks import selection_of
 from aerobee.broker.handlers.pull.cold import OldEntries, in_thread
 from aerobee.broker.handlers.pull.one_pull import Pull, PutOff
+from aerobee.broker.handlers.pull.plain import LITE_PULL, MANY, RECENT_ENTRIES, PlainPulls
 from aerobee.broker.handlers.pull.reading import PullReads
 from aerobee.broker.net.answers import found_head
 from aerobee.broker.net.connection import Connection
@@ -53,9 +53,6 @@ from aerobee.protocol.wire.headers import (
 log = structlog.get_logger("aerobee.pull")
 
 SUSPEND_MAX_S: Final = 600.0
-RECENT_ENTRIES: Final = 50_000  # of a queue: what was written last is in memory, no need to ask
-MANY: Final = JOIN_MAX // 1024  # messages: more are taken for a large answer before they are read
-LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
 
 ReadKey = tuple[ConsumeQueue, int, int, int]  # a queue, from where, how many, bytes at most
 
@@ -70,6 +67,7 @@ class Pulls:
         self._long_polling.rerun = self._rerun
         self._reads = PullReads(broker)
         self._old_entries = OldEntries(broker)
+        self.plain = PlainPulls(broker, self._reads, self._old_entries)
         self._reports = broker.store.reports
         self._queues = broker.store.queue_table.table
         # What pulls that are woken together have read: many groups wait for the same messages.
@@ -184,15 +182,9 @@ class Pulls:
         """The usual pull, whose records are all there and in memory; nothing when it is another.
         `left`: messages from its offset on. Most of a consumer's messages come this way, so it
         makes few calls and few objects."""
-        broker, fields, queue_offset = self.broker, pull.fields, pull.queue_offset
-        settings, store = broker.settings, broker.store
-        count = fields.max_msg_nums
-        if count > settings.max_transfer_count_on_message_in_memory:
-            count = settings.max_transfer_count_on_message_in_memory
-        bytes_max = settings.max_transfer_bytes_on_message_in_memory
-        limit = fields.max_msg_bytes
-        if limit is not None and 0 < limit < bytes_max:
-            bytes_max = limit
+        broker, fields, plain = self.broker, pull.fields, self.plain
+        store, queue_offset = broker.store, pull.queue_offset
+        count, bytes_max = plain.limits(fields)
         if count > MANY and left > MANY and self._has_to_wait(pull):
             raise PutOff
         if self._read_together is None:
@@ -202,38 +194,25 @@ class Pulls:
         if found is None or pull.flag & ONEWAY_FLAG:
             return ()
         file, position, end, records, size, count, behind = found
-        reads = self._reads
-        if self._reports.device_failed or not (
-            (
-                behind < reads.recent_bytes
-                and (monotonic() < reads.residence.recent_until or reads.holds_recent())
-            )
-            or reads.residence.holds_range(file, position, end)
+        if not plain.takes(
+            pull.connection, fields, file, position, end, size, count, behind, first, pull.may_wait
         ):
             return ()
-        if size > JOIN_MAX and self._has_to_wait(pull):
-            raise PutOff
-        topic, queue_id, group = pull.topic, pull.queue_id, fields.consumer_group
-        offsets = broker.offsets
-        if first and fields.sys_flag & PULL_COMMIT_OFFSET:
-            offsets.commit(group, topic, queue_id, fields.commit_offset)
-        next_offset = queue_offset + count
-        broker.stats.add_get(topic, group, count, size)
-        offsets.commit_pull(
-            group, topic, queue_id, next_offset, queue_offset, pull.connection.client_id
-        )
         next_broker = 0
-        if settings.slave_read_enable:
+        if broker.settings.slave_read_enable:
             next_broker = self._next_broker(pull, behind > store.hot_bytes)
-        high = store.visible_end(queue)
         head = found_head(
-            pull.codec, pull.opaque, next_offset, queue.min_offset, high, size, next_broker
+            pull.codec,
+            pull.opaque,
+            queue_offset + count,
+            queue.min_offset,
+            store.visible_end(queue),
+            size,
+            next_broker,
         )
-        if size <= JOIN_MAX:
-            return (answer(head, records),)
-        file.hold()
-        pull.connection.outbox.release_when_sent(file.release)
-        return (head, *records) if isinstance(records, list) else (answer(head, records),)
+        if size > JOIN_MAX and isinstance(records, list):
+            return (head, *records)
+        return (answer(head, records),)
 
     def _read_once(
         self, queue: ConsumeQueue, queue_offset: int, count: int, bytes_max: int

@@ -55,10 +55,13 @@ class Residence:
         """Whether the blocks of the range are in memory."""
         now = monotonic()
         until, key = self._until, id(file)
+        first = position - position % _BLOCK
+        if end <= first + _BLOCK:  # as most are
+            return until.get((key, first), 0.0) >= now or self._has_block(file, first, now)
         is_wide = end - position > _WIDE
         if is_wide and self._is_in_wide(key, position, end, now):
             return True
-        blocks = range(position - position % _BLOCK, end, _BLOCK)
+        blocks = range(first, end, _BLOCK)
         for block in blocks:
             if until.get((key, block), 0.0) < now and not self._has_block(file, block, now):
                 return False

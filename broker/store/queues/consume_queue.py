@@ -38,6 +38,7 @@ KEPT_MAX: Final = 32 * ENTRY_SIZE  # bytes of entries in memory before they are 
 class ConsumeQueue:
     __slots__ = (
         "assigned",
+        "cuts",
         "ext",
         "ext_writable",
         "files",
@@ -101,6 +102,7 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_physical_offset = -1  # end of the last record that has an entry here
         self.flushed_bytes = 0
+        self.cuts = 0  # how often entries at its end were dropped: their offsets are used again
         self.waiting: list[bytes] = []  # new entries, for `write_waiting`
         self.kept = b""  # the last entries, if not written to the file yet
         # Position of the next entry in the file `writing`, which is allocated up to `write_end`.
@@ -333,6 +335,7 @@ class ConsumeQueue:
 
     def cut(self, queue_offset: int) -> None:
         """Drop the entries from `queue_offset` on."""
+        self.cuts += 1
         self.write_kept()
         byte = queue_offset * ENTRY_SIZE
         self.files.remove_from(byte + 1 if byte % self.files.file_size else byte)
@@ -375,6 +378,7 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Remove the files; the caller syncs the folders."""
+        self.cuts += 1
         self.first_files.discard(self.files.folder)
         self.files.remove_all()
         if self.ext is not None:
@@ -388,6 +392,7 @@ class ConsumeQueue:
         self.max_physical_offset = -1
 
     def close(self) -> None:
+        self.cuts += 1
         self.waiting = []
         self.kept = b""
         self.writing = None
