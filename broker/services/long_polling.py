@@ -7,7 +7,7 @@ runs again and is answered. Holds of a client that goes away are dropped.
 import asyncio
 import heapq
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aerobee.broker.base.clock import Clock
 
@@ -103,10 +103,11 @@ class LongPolling:
         for arrival in arrivals:
             holds = by_queue.get((arrival.topic, arrival.queue_id))
             if holds:
+                queue_offset = arrival.queue_offset
                 for hold in holds:
                     if (
-                        hold not in woken
-                        and arrival.queue_offset >= hold.queue_offset
+                        queue_offset >= hold.queue_offset
+                        and hold not in woken
                         and hold.wants(arrival)
                     ):
                         woken[hold] = None
@@ -119,8 +120,7 @@ class LongPolling:
 
     def drop(self, owner: Hashable) -> None:
         """Forget the holds of a client that has gone."""
-        for hold in list(self._by_owner.get(owner, ())):
-            self._remove(hold)
+        self._remove(list(self._by_owner.get(owner, ())))
 
     def stop(self) -> None:
         """Answer every held pull, and hold no more."""
@@ -133,19 +133,31 @@ class LongPolling:
     # --- inside
 
     def _wake(self, holds: list[Hold]) -> None:
-        for hold in holds:
-            self._remove(hold)
+        self._remove(holds)
         if holds and self.rerun is not None:
             self.rerun(holds)
 
-    def _remove(self, hold: Hold) -> None:
-        if _take_out(self._by_queue, (hold.topic, hold.queue_id), hold) and self.on_change:
-            self.on_change(hold.topic, hold.queue_id)
-        _take_out(self._by_owner, hold.owner, hold)
-        due = self._by_tick.get(hold.tick)
-        if due is not None:
-            due.pop(hold, None)
-        self._count -= 1
+    def _remove(self, holds: list[Hold]) -> None:
+        """One loop without calls of ours: thousands may wait for the same message."""
+        by_queue, by_owner, by_tick = self._by_queue, self._by_owner, self._by_tick
+        for hold in holds:
+            key, owner = (hold.topic, hold.queue_id), hold.owner
+            there = by_queue.get(key)
+            if there is not None:
+                there.pop(hold, None)
+                if not there:
+                    del by_queue[key]
+                    if self.on_change is not None:
+                        self.on_change(*key)
+            its = by_owner.get(owner)
+            if its is not None:
+                its.pop(hold, None)
+                if not its:
+                    del by_owner[owner]
+            due = by_tick.get(hold.tick)
+            if due is not None:
+                due.pop(hold, None)
+        self._count -= len(holds)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -165,14 +177,3 @@ class LongPolling:
             del self._by_tick[heapq.heappop(self._ticks)]
         if self._ticks and self._timer is None and not self._stopped:
             self._arm()
-
-
-def _take_out(table: dict[Any, dict[Hold, None]], key: Hashable, hold: Hold) -> bool:
-    """Whether the key has gone with its last hold."""
-    holds = table.get(key)
-    if holds is None:
-        return False
-    holds.pop(hold, None)
-    if not holds:
-        del table[key]
-    return not holds

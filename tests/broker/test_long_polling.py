@@ -57,18 +57,20 @@ async def test_a_reset_wakes_the_pulls_that_wait(app: AppBroker, client: Client)
     assert (answer.remark, offsets(answer)) == ("OFFSET_RESET", (1, 0, 3))
 
 
-async def test_many_held_pulls_are_answered_by_one_message(app: AppBroker) -> None:
+@pytest.mark.parametrize("size", [3, 1000, 10_000])
+async def test_many_held_pulls_are_answered_by_one_message(app: AppBroker, size: int) -> None:
+    """Small answers of a connection leave together, 64 at a time; large ones one by one."""
     writer = await Client.connect(app)
     await fill(writer, 1)
     readers = [await Client.connect(app, codec) for codec in CODECS.values()]
     waiting = [
         asyncio.create_task(reader.request(11, pull_ext("Orders", offset=1) | WAIT))
         for reader in readers
-        for _ in range(5)
+        for _ in range(70)
     ]
-    await until(lambda: len(app.broker.long_polling) == 15)
-    await writer.request(310, send_ext("Orders"), b"new")
-    assert [bodies(answer) for answer in await asyncio.gather(*waiting)] == [[b"new"]] * 15
+    await until(lambda: len(app.broker.long_polling) == 210)
+    await writer.request(310, send_ext("Orders"), b"n" * size)
+    assert [bodies(answer) for answer in await asyncio.gather(*waiting)] == [[b"n" * size]] * 210
     for client in (*readers, writer):
         await client.close()
 

@@ -53,6 +53,8 @@ from aerobee.protocol.wire.headers import (
 log = structlog.get_logger("aerobee.pull")
 
 SUSPEND_MAX_S: Final = 600.0
+SMALL: Final = 4096  # bytes of an answer that is joined with others
+TOGETHER: Final = 64  # of them
 
 ReadKey = tuple[ConsumeQueue, int, int, int]  # a queue, from where, how many, bytes at most
 
@@ -118,17 +120,34 @@ class Pulls:
         return self._run(pull, True)
 
     def _rerun(self, holds: list[Hold]) -> None:
+        """The small answers of a connection leave together: to write each would take longer than to
+        make it."""
         self._read_together = {}
+        small: dict[Connection, list[Part]] = {}
         try:
             for pull in holds:
                 assert isinstance(pull, Pull)
-                if not pull.connection.is_closed:
-                    full = pull.connection.is_full
-                    parts = self._ask_again(pull) if full else self._run(pull, False)
+                connection = pull.connection
+                if connection.is_closed:
+                    continue
+                full = connection.is_full
+                parts = self._ask_again(pull) if full else self._run(pull, False)
+                if len(parts) != 1 or len(parts[0]) > SMALL:
                     if parts:
-                        pull.connection.write(parts)
+                        connection.write(parts)
+                    continue
+                together = small.get(connection)
+                if together is None:
+                    together = small[connection] = []
+                together.append(parts[0])
+                if len(together) == TOGETHER:
+                    connection.write((b"".join(together),))
+                    together.clear()
         finally:
             self._read_together = None
+            for connection, together in small.items():
+                if together:
+                    connection.write(together if len(together) == 1 else (b"".join(together),))
 
     def _ask_again(self, pull: Pull) -> Sequence[Part]:
         """An answer without messages, for a client that has not taken those before: it may have
