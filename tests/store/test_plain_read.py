@@ -163,7 +163,7 @@ def test_entries_that_are_not_in_the_order_of_the_log_are_read_as_the_general_re
 ) -> None:
     """None does so in a store that is sound; whoever reads them must not get other bytes."""
     store = filled(open_store)
-    store._reader.take = way
+    store.reader.take = way
     queue = store.queue_table.get("T", 0)
     assert queue is not None
     first, second = (bytes(queue.entries(number, 1)) for number in (10, 14))
