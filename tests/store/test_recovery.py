@@ -111,6 +111,27 @@ def test_a_killed_store_keeps_everything_that_was_in_memory(open_store: OpenStor
         assert len(finish(store.search("T", f"u{n}", 5, 0, 1 << 60)).views) == 1
 
 
+def test_a_start_after_a_kill_looks_at_no_file_that_the_checkpoint_covers(
+    open_store: OpenStore,
+) -> None:
+    """Else a start takes the longer, the longer the log: old files are not in memory."""
+    store = open_store()
+    fill(store, 2000)
+    dispatch(store)
+    store.flush.step()
+    store.queue_flush.step(thorough=True)
+    covered = store.checkpoint.value.dispatched_offset
+    fill(store, 5, 2000)
+    abandon(store)
+    store = open_store()
+    files = store.commit_log.files.files
+    assert len(files) > 8 and covered > files[-2].start
+    assert [file.start for file in files if file._counted] == [
+        file.start for file in files if file.end > covered
+    ]
+    assert numbers(store) == list(range(2005))
+
+
 def test_a_tail_over_two_files_is_dispatched(open_store: OpenStore) -> None:
     store = open_store()
     fill(store, 100)

@@ -40,7 +40,8 @@ class Mode(Enum):
 @dataclass(frozen=True, slots=True)
 class LogFileFacts:
     start: int
-    first_timestamp: int  # store time of its first record; 0: no valid one
+    # Store time of its first record; 0: there is no valid one, or `needs_times` says no.
+    first_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,16 @@ class Plan:
     cut_index: tuple[int, int] | None = None  # number of an index file, entries to keep at most
 
 
+def needs_times(clean: bool, checkpoint: StoreCheckpoint, log_end: int) -> bool:
+    """Whether the plan depends on the files' first store times. To read them takes a page of every
+    file, and of a long log few are in memory."""
+    return not clean and not _is_ours(checkpoint, log_end)
+
+
+def _is_ours(checkpoint: StoreCheckpoint, log_end: int) -> bool:
+    return 0 <= checkpoint.dispatched_offset <= log_end
+
+
 def plan_recovery(facts: RecoveryFacts) -> Plan:
     if not facts.files:
         return Plan(
@@ -81,7 +92,7 @@ def plan_recovery(facts: RecoveryFacts) -> Plan:
             drop_index=tuple(file.number for file in facts.index_files),
         )
     offset = facts.checkpoint.dispatched_offset
-    is_ours = 0 <= offset <= facts.files[-1].start + facts.file_size
+    is_ours = _is_ours(facts.checkpoint, facts.files[-1].start + facts.file_size)
     offset = max(offset, facts.files[0].start)  # files may have been removed since the checkpoint
     if facts.clean:
         if is_ours:

@@ -27,6 +27,7 @@ from aerobee.broker.store.recovery.plan import (
     Mode,
     Plan,
     RecoveryFacts,
+    needs_times,
     plan_recovery,
 )
 from aerobee.broker.store.recovery.queue_end import LIGHT, recover_queue
@@ -51,8 +52,11 @@ def gather_facts(
     checkpoint: StoreCheckpoint,
     clean: bool,
 ) -> RecoveryFacts:
+    last = commit_log.files.last
+    by_times = last is not None and needs_times(clean, checkpoint, last.end)
     files = tuple(
-        LogFileFacts(file.start, timestamp_at(file, 0)) for file in commit_log.files.files
+        LogFileFacts(file.start, timestamp_at(file, 0) if by_times else 0)
+        for file in commit_log.files.files
     )
     index_files = (
         ()
