@@ -30,12 +30,7 @@ from aerobee.broker.handlers.pull.reading import PullReads
 from aerobee.broker.net.answers import found_head
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.outbox import JOIN_MAX, Part
-from aerobee.broker.net.requests import (
-    CLIENT_TOLD,
-    ERROR_TEXT_MAX,
-    Handler,
-    Request,
-)
+from aerobee.broker.net.requests import CLIENT_TOLD, ERROR_TEXT_MAX, Handler, Request
 from aerobee.broker.services.filters.selection import ALL
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
