@@ -31,6 +31,7 @@ Point = tuple[float, float, float]  # size, CPU us per message, messages per sec
 Curve = list[Point]
 RESTART = "restart after kill -9"
 TOPIC = "Growth"
+EACH = 64  # messages of a queue that is pulled from again and again
 
 
 class Wire:
@@ -99,11 +100,11 @@ def queues(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
     for count in (1, 100, 10_000):
         topic = f"Queues{count}"
         make_topic(broker, topic, count)
-        # As many in each queue as a pull takes.
-        load("send", broker.port, topic=topic, n=max(n // 4, 32 * count), queues=count)
-        yield "sends", (count, *sends(broker, topic, n, queues=count))
+        # The same in each queue at each point, or a pull would bring fewer where there are many.
+        load("send", broker.port, topic=topic, n=EACH * count, queues=count, conns=1, window=128)
         pulls = {"topic": topic, "n": n, "max": 32, "queues": min(count, 4)}
         yield "pulls", (count, *costs(broker, n, lambda o=pulls: load("pull", broker.port, **o)))
+        yield "sends", (count, *sends(broker, topic, n, queues=count))
 
 
 def connections(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
