@@ -85,7 +85,8 @@ class StreamWriter(_AtLeastOnce, DataSourceStreamArrowWriter):  # type: ignore[m
     """`df.writeStream`."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        pass  # the rows are stored already
+        with reused_process():
+            pass  # the rows are stored already
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         pass  # at least once: the batch is run again
@@ -95,15 +96,16 @@ def _checked(
     given: Mapping[str, str], schema: StructType, overwrite: bool, *, running: bool
 ) -> Options:
     """The options; `running`: Spark asks again in each batch, so that a broker is waited for."""
-    options = sink_options(given)
-    if overwrite:
-        raise OptionError("a topic cannot be overwritten; write with mode('append')")
-    check_sink_schema(schema, options["topic"])
-    if options["topic"]:
-        access = Access.of(options)
-        with reused_process(), Cluster(access if running else access.at_start()) as cluster:
-            writable_route(cluster, options["topic"])
-    return options
+    with reused_process():
+        options = sink_options(given)
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten; write with mode('append')")
+        check_sink_schema(schema, options["topic"])
+        if options["topic"]:
+            access = Access.of(options)
+            with Cluster(access if running else access.at_start()) as cluster:
+                writable_route(cluster, options["topic"])
+        return options
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
