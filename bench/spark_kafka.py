@@ -130,18 +130,18 @@ def main() -> None:
     KafkaTopics.prepare()
     connector()
     found: Figures = {OURS: {}, KAFKA: {}}
-    for size in options.body:
-        measure(options.rows, size, options.rounds, found)
     title = (
         f"{describe_machine()}; Spark {pyspark.__version__} on local[2], spark-sql-kafka-0-10 "
         f"{connector_version()}; {options.rows} rows, {options.rounds} rounds in turns, medians "
         f"(ranges){'; ' + options.note if options.note else ''}"
     )
-    page = f"{title}.\n\n{table(found, [OURS, KAFKA])}\n"
     options.out.mkdir(parents=True, exist_ok=True)
-    result = {"run": title, "runs": found}
-    (options.out / "spark-kafka.json").write_text(json.dumps(result, indent=1) + "\n")
-    (options.out / "spark-kafka.md").write_text(page)
+    for size in options.body:
+        measure(options.rows, size, options.rounds, found)
+        page = f"{title}.\n\n{table(found, [OURS, KAFKA])}\n"
+        result = {"run": title, "runs": found}
+        (options.out / "spark-kafka.json").write_text(json.dumps(result, indent=1) + "\n")
+        (options.out / "spark-kafka.md").write_text(page)  # after each: a run may be cut off
     print(page)
 
 
