@@ -1,9 +1,11 @@
-"""`make bench-ceiling`: the most pulls that the machine's loopback and the load client allow.
+"""`make bench-ceiling`: the most pulls that the machine's loopback and the load client allow, and
+the least that sending a log to a slave takes.
 
 A C program (load/answers.c) answers each pull with bytes of a map, in one call of the system. What
-a broker reaches beside it is the broker's; what is above it is nobody's.
+a broker reaches beside it is the broker's; what is above it is nobody's. Another (load/frames.c)
+sends frames of a file and waits for their acks.
 
-    python -m bench.ceiling [--rounds 5] [--messages 1000000]
+    python -m bench.ceiling [--rounds 5] [--messages 1000000] [--frames]
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from peers.tools import free_port
 from bench.load_client import compiled, load
 
 SOURCE = Path(__file__).parent / "load" / "answers.c"
+FRAMES_SOURCE = SOURCE.with_name("frames.c")
+FRAMES_KB = (16, 64, 128, 512)
+LOG_MB, LOG_MB_PER_S = 512, 200  # 1 KB messages at 155,000 a second
 RECORD_SIZE = 1280  # of a message of 1 KB, about
 SIZES = (32, 4096)  # messages of a pull
 CLIENTS = {"sleeps": 0, "polls": 1}
@@ -53,11 +58,26 @@ def rates(size: int, rounds: int, messages: int) -> dict[str, list[float]]:
     return found
 
 
+def frames(rounds: int) -> None:
+    """CPU seconds per GiB of one that sends frames, and of one that reads them."""
+    program = compiled(FRAMES_SOURCE)
+    for size in FRAMES_KB:
+        for way in ("sendfile", "write"):
+            words = [program, str(size), str(LOG_MB), way, str(LOG_MB_PER_S)]
+            ran = [subprocess.check_output(words, text=True).split() for _ in range(rounds)]
+            reads, sends = (min(map(float, column)) for column in zip(*ran, strict=True))
+            print(f"frames of {size:3} KB, {way:8}: sent {sends:.2f}, read {reads:.2f} s/GiB")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--frames", action="store_true", help="only what a slave costs at least")
     arguments = parser.parse_args()
+    frames(arguments.rounds)
+    if arguments.frames:
+        return 0
     for size in SIZES:
         for name, values in rates(size, arguments.rounds, arguments.messages).items():
             print(

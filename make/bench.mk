@@ -35,5 +35,5 @@ bench-growth: $(BENCH_OK) ## CPU per message as queues, connections, groups, tim
 	$(V)/bin/python -m bench.growth $(ARGS)
 
 .PHONY: bench-ceiling
-bench-ceiling: $(OK) ## pulls a second that loopback and load client allow: a C program in the broker's place (needs cc)
+bench-ceiling: $(OK) ## pulls a second that loopback and load client allow, CPU of sending a log: C programs in the broker's place (needs cc)
 	$(V)/bin/python -m bench.ceiling $(ARGS)
