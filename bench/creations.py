@@ -3,7 +3,7 @@
     python -m bench.creations [--fsync-ms 20] [--count 20000] [--seconds 3] [--rounds 3]
 
 First on a disk whose every sync takes 20 ms longer: round trips of single sends to one topic, alone
-and beside a client with 50 requests under way. Then on the disk as it is: how long 20,000 take, one
+and beside a client with 50 requests in flight. Then on the disk as it is: how long 20,000 take, one
 after the other and 50 at a time. Ends with 1 when a p99 is more than doubled (the median of the
 rounds, each against its own base), or when 20,000 take longer than 60 s.
 
@@ -89,7 +89,7 @@ KINDS: dict[str, Callable[[str], Command]] = {
 
 
 class Wire:
-    """One connection with some requests under way."""
+    """One connection with some requests in flight."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -226,7 +226,7 @@ def beside_creator(live_port: int, port: int, kind: str, tag: str, seconds: floa
 
 def beside(slow_s: float, seconds: float, rounds: int) -> list[str]:
     """Prints a row for each kind; those that miss the mark."""
-    print(f"sends beside a client with {_IN_FLIGHT} under way, each sync {slow_s * 1000:g} ms more")
+    print(f"sends beside a client with {_IN_FLIGHT} in flight, each sync {slow_s * 1000:g} ms more")
     missed = []
     with Broker(slow_s) as broker, Broker(slow_s) as another:
         come_first()
@@ -252,7 +252,7 @@ def whole(count: int) -> list[str]:
     """Prints how long that many take; those that miss the mark."""
     missed = []
     for in_flight in (1, _IN_FLIGHT):
-        print(f"{count} of each, {in_flight} under way")
+        print(f"{count} of each, {in_flight} in flight")
         for kind in KINDS:
             with Broker(0.0) as broker:
                 names = (f"n{number}" for number in range(count))
@@ -263,7 +263,7 @@ def whole(count: int) -> list[str]:
                 seconds = time.perf_counter() - began
             print(f"  {kind}: {seconds:.1f} s", flush=True)
             if seconds > _WHOLE_S_MAX * count / 20_000:
-                missed.append(f"{kind}, {in_flight} under way: {count} took {seconds:.0f} s")
+                missed.append(f"{kind}, {in_flight} in flight: {count} took {seconds:.0f} s")
     return missed
 
 

@@ -73,7 +73,7 @@ class LineDriver:
 
 
 def compile_java(target: str, class_path: str, *sources: str) -> str:
-    """The class path with these sources of bench/java, compiled anew when one is newer."""
+    """The class path with these sources of bench/java, compiled again when one is newer."""
     classes = BUILD / "java" / target
     paths = [JAVA_SOURCES / source for source in sources]
     stamp = classes / ".built"

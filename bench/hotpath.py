@@ -223,7 +223,7 @@ async def main(arguments: argparse.Namespace) -> None:
             message_index_enable=not arguments.no_index,
         )
         broker = make_broker(settings, Clock())
-        broker.turns.slice_s = float("inf")  # nobody here answers what is put off
+        broker.turns.slice_s = float("inf")  # deferred work is not resumed here
         broker.store.load()
         broker.topics.load()
         broker.groups.load()

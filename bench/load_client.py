@@ -21,7 +21,7 @@ BUILT = Path(__file__).parent / "build"
 
 
 def compiled(source: Path) -> Path:
-    """The binary of a C program, made anew when the source is newer."""
+    """The binary of a C program, built again when the source is newer."""
     binary = BUILT / source.stem
     if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
         BUILT.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """Sends through real sockets to a topic that they make themselves: CPU of the broker per message.
 
-Four connections keep 32 sends each under way, and a new one follows each answer, as clients do. So
+Four connections keep 32 sends each in flight, and a new one follows each answer, as clients do. So
 the topic is made under load, and all but its first sends should take the hot path: those that wait
 for its configuration to be saved cost ten times as much.
 """
@@ -26,7 +26,7 @@ _BODY: Final = bytes(1024)
 
 
 class _Sender:
-    """One connection with its sends under way; all go to one queue."""
+    """One connection with its sends in flight; all go to one queue."""
 
     def __init__(self, port: int, topic: str, queue_id: int, count: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)

@@ -44,7 +44,7 @@ def running(folder: str, *, signed: bool) -> Iterator[tuple[Broker, MakePath]]:
         values = {"acl_enable": True, "acl_file": str(path)}
     settings = Settings(store_path_root_dir=folder, mapped_file_size_commit_log=1 << 28, **values)
     broker = make_broker(settings, Clock())
-    broker.turns.slice_s = float("inf")  # nobody here answers what is put off
+    broker.turns.slice_s = float("inf")  # deferred work is not resumed here
     broker.guard.load()
     broker.store.load()
     broker.topics.load()

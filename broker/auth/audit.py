@@ -32,7 +32,8 @@ class Audit:
     def __init__(self, clock: Clock) -> None:
         self.denials: Counter[str] = Counter()  # by reason
         self._clock = clock
-        self._said: dict[tuple[str, str, int, str], tuple[float, int]] = {}  # when, not said since
+        # When it was logged, and how many were suppressed since.
+        self._logged: dict[tuple[str, str, int, str], tuple[float, int]] = {}
 
     def denied(
         self, reason: str, *, user: str, address: str, code: int, text: str, rule: str = ""
@@ -40,13 +41,13 @@ class Audit:
         self.denials[reason] += 1
         key = (address, user, code, reason)
         now = self._clock.monotonic()
-        said_at, unsaid = self._said.get(key, (float("-inf"), 0))
-        if now - said_at < EVERY_S:
-            self._said[key] = (said_at, unsaid + 1)
+        logged_at, suppressed = self._logged.get(key, (float("-inf"), 0))
+        if now - logged_at < EVERY_S:
+            self._logged[key] = (logged_at, suppressed + 1)
             return
-        if len(self._said) >= KEPT_MAX:
-            self._said.clear()
-        self._said[key] = (now, 0)
+        if len(self._logged) >= KEPT_MAX:
+            self._logged.clear()
+        self._logged[key] = (now, 0)
         log.warning(
             "denied",
             reason=reason,
@@ -55,7 +56,7 @@ class Audit:
             code=code,
             text=text,
             rule=rule,
-            not_logged_before=unsaid,
+            not_logged_before=suppressed,
         )
 
     def administered(self, *, user: str, peer: str, code: int, what: dict[str, Any]) -> None:

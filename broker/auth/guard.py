@@ -113,7 +113,7 @@ class Guard:
     # --- the table of handlers
 
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The handlers with what stands before them; each must have said what it needs."""
+        """The handlers behind their checks; each must have a row of permissions."""
         missing = missing_rows(handlers)
         assert not missing, f"request codes {missing} have no row in auth.permissions"
         return {code: self._guarded(code, handler) for code, handler in handlers.items()}

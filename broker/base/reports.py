@@ -64,7 +64,7 @@ class Reports:
         self.note_error(error)
         number = error.errno if isinstance(error, OSError) else None
         name = errno.errorcode.get(number or 0, type(error).__name__)
-        self.say(
+        self.log(
             event,
             (call, name),
             path=path or getattr(error, "filename", None) or "",
@@ -82,9 +82,9 @@ class Reports:
         if isinstance(error, OSError):
             self.disk_error(event, error, call=call, then=then, **fields)
         else:
-            self.say(event, type(error).__name__, exc_info=error, then=then, **fields)
+            self.log(event, type(error).__name__, exc_info=error, then=then, **fields)
 
-    def say(
+    def log(
         self, event: str, cause: Hashable = None, *, level: str = "error", **fields: Any
     ) -> None:
         """The line, unless one of the same event and cause was written within the minute."""

@@ -49,7 +49,7 @@ class WrongFileSize(StoreError):
     def __init__(
         self, path: str, found: int, expected: int, setting: str, *, lost: bool = False
     ) -> None:
-        """`lost`: it was longer once; the files beside it or the checkpoint say so."""
+        """`lost`: it was longer once, according to the files beside it or the checkpoint."""
         if lost:
             text = (
                 f"it had {expected}, and what follows was written too: restore it from a copy of "

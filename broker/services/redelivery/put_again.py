@@ -151,5 +151,5 @@ def is_done(result: PutResult, stored: StoredMessage, reports: Reports) -> bool:
         )
         return True
     event = "delayed messages are not stored yet; trying again"
-    reports.say(event, level="warning", reason=result.reason)
+    reports.log(event, level="warning", reason=result.reason)
     return False

@@ -208,7 +208,7 @@ class Transactions:
 
     def _warn(self, event: str, result: PutResult) -> None:
         then = "tried again by the next round of checks"
-        self._store.reports.say(
+        self._store.reports.log(
             event, result.status, level="warning", reason=result.reason, then=then
         )
 

@@ -34,11 +34,11 @@ class SelfCheck:
 
     def _look(self) -> Iterator[list[str]]:
         """The same, one queue at a time: there may be thousands."""
-        yield self._said(self._problems_of_log())
+        yield self._logged(self._problems_of_log())
         for queue in self._log.queues:
-            yield self._said(self._problems_of_queue(queue))
+            yield self._logged(self._problems_of_queue(queue))
 
-    def _said(self, problems: Iterator[str]) -> list[str]:
+    def _logged(self, problems: Iterator[str]) -> list[str]:
         found = list(problems)
         for sentence in found:
             log.error("self-check", problem=sentence)

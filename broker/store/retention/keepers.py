@@ -143,7 +143,7 @@ class Keepers:
             self._naming = file.end, self._all_waiting(file.end)
             self.busy = True
         else:
-            self._reports.say(
+            self._reports.log(
                 "a file is kept although it has expired: messages wait in it",
                 level="warning",
                 path=file.path,
