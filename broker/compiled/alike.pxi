@@ -1,5 +1,5 @@
-# JSON headers that are written as the one before was, but for what differs from send to send. What
-# stands between these values is compared with it, not read again: a third of the time.
+# JSON headers that repeat the one before, except for the values that differ from send to send. The
+# bytes between these values are compared, not parsed again: a third of the time.
 
 cdef struct Layout:
     Py_ssize_t begin  # of the header that was read last, in the same data; behind its code
@@ -32,8 +32,7 @@ cdef bint json_send(
 
 
 cdef bint json_alike(Reader* reader, Send* send, Layout* layout, uint8_t* space) noexcept nogil:
-    """Everything but the values that vary is as in that header, whose fields `send` gets; these
-    values are read as they are there."""
+    """Match the header before: `send` gets its fields, and the varying values are parsed here."""
     cdef Py_ssize_t known = layout.begin
     cdef int k
     send[0] = layout.send
@@ -53,7 +52,7 @@ cdef bint json_alike(Reader* reader, Send* send, Layout* layout, uint8_t* space)
 
 
 cdef inline bint is_same(Reader* reader, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    """Whether the next bytes are those from `begin` to `end` again; they are taken then."""
+    """Whether the next bytes repeat those from `begin` to `end`; if so they are consumed."""
     if reader.end - reader.at < end - begin:
         return False
     if memcmp(reader.data + reader.at, reader.data + begin, end - begin) != 0:

@@ -89,8 +89,8 @@ def index_entries(table, int64_t slots, int64_t count, int64_t begin_ms, hashes,
 
 
 def index_slots(table, changed, int64_t slots, int64_t slots_per_piece, int64_t count, hashes):
-    """Note the entries from number `count` on, which have these hashes, as the newest of their
-    slots, and which pieces of the table have changed."""
+    """Set the entries from number `count` on, with these hashes, as the newest of their slots, and
+    mark the changed pieces of the table."""
     cdef Numbers newest = Numbers(table, True), pieces = Numbers(changed, True)
     cdef Numbers keys = Numbers(hashes)
     cdef Py_ssize_t number

@@ -30,8 +30,8 @@ cdef struct Parts:
 
 
 cdef Py_ssize_t measure(const uint8_t* record, Py_ssize_t room, Parts* parts) noexcept nogil:
-    """The size of the plain, whole record that begins here, and where its parts are; 0: it is none,
-    and Python looks at it."""
+    """The size of the plain, whole record that begins here, and where its parts are; 0: not plain,
+    left to Python."""
     cdef Py_ssize_t size, body, end
     if room <= RECORD_SIZE_MIN:
         return 0
@@ -106,7 +106,7 @@ def read_facts(view, int64_t base, Py_ssize_t position, Py_ssize_t end, Py_ssize
 
 def whole_records(data, int64_t base, Py_ssize_t file_end):
     """How many bytes of `data`, which follows `base`, are whole records in their places; the first
-    that is none, Python looks at. The file ends at `file_end` in `data`, or behind it."""
+    other one is left to Python. The file ends at `file_end` in `data`, or after it."""
     cdef Py_buffer buffer
     cdef const uint8_t* record
     cdef Py_ssize_t size, position = 0

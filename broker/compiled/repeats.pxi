@@ -1,10 +1,10 @@
-# Pulls that repeat one before them: the same bytes but for the numbers in which pulls of one
-# consumer differ. What the same bytes mean was found out by the path in Python.
+# Pulls that repeat an earlier one: the same bytes except for the numbers in which pulls of one
+# consumer differ. The Python path has decoded the first one.
 
 cdef enum:
-    REPEATS_MAX = 4  # that one connection is known by: more topics than that go the other way
+    REPEATS_MAX = 4  # templates per connection: further topics are decoded in Python
     NUMBERS = 4
-    OFFSET_DIGITS = 18  # so many are always less than 2**63
+    OFFSET_DIGITS = 18  # always less than 2**63
     NUMBER_DIGITS = 9
 
 
@@ -32,7 +32,7 @@ cdef class Repeats:
         self._plain, self._make = plain, make
 
     def learn(self, tuple pieces, tuple which, said):
-        """`said` is what `match` gives for such a header."""
+        """`said` is what `match` returns for such a header."""
         cdef int number
         if len(pieces) != NUMBERS + 1 or any(type(piece) is not bytes for piece in pieces):
             raise ValueError("five pieces")

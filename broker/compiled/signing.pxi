@@ -1,5 +1,5 @@
 # The signatures of sends: HMAC-SHA1 over the values of all ext fields, in the order of their names,
-# and the body. Whoever has no right, or signs in another way, is left to the path in Python.
+# and the body. Users without the right, and other ways to sign, are left to the Python path.
 
 cdef extern from "sha1.h":
     ctypedef struct Sha1:
@@ -39,11 +39,11 @@ def sha1(const uint8_t[::1] data, *, bint plainly=False):
 
 
 cdef struct Secret:
-    uint32_t inner[5]  # the states once they have taken in the key
+    uint32_t inner[5]  # states after the key
     uint32_t outer[5]
 
 
-cdef struct Claim:  # a send and the signature that it came with, still to be looked at
+cdef struct Claim:  # a send and its signature, still to be checked
     Py_ssize_t number  # in its run
     uint8_t* message  # what was signed, in whole blocks
     size_t room
@@ -58,7 +58,7 @@ cdef Claim claims[2]
 @cython.auto_pickle(False)
 @cython.final
 cdef class Signer:
-    """A user who may send to a topic, and whose sends have to be signed with one of his secrets."""
+    """A user who may send to a topic, and whose sends must be signed with one of its secrets."""
 
     cdef bytes _name
     cdef bytes _topic
@@ -145,7 +145,7 @@ cdef class Signer:
         return True
 
     cdef bint _is_in_order(self, Pair* pairs, int count, const uint8_t* data) noexcept nogil:
-        """Whether the order of the last send is this one's, too: clients write alike."""
+        """Whether this send has the same order as the last one, as is usual for a client."""
         cdef int k
         if count != self._ordered:
             return False
@@ -158,7 +158,7 @@ cdef class Signer:
         )
 
     cdef bint _put_in_order(self, Pair* pairs, int count, const uint8_t* data) noexcept nogil:
-        """Sort by name; False: one is there twice, or it is not signed."""
+        """Sort by name; False: a name appears twice, or the send is not signed."""
         cdef int k, at, which
         self._ordered, self._name_at, self._signature_at = 0, -1, -1
         for k in range(count):
@@ -185,8 +185,8 @@ cdef class Signer:
         return self._waiting == 2
 
     cdef Py_ssize_t first_forged(self) noexcept:
-        """The first of those that wait that is signed with none of the secrets; -1: all are good.
-        None waits then."""
+        """The first pending claim that is signed with none of the secrets; -1: all are valid. None
+        is pending then."""
         cdef int k, waiting = self._waiting
         cdef bint good[2]
         self._waiting = 0
@@ -244,7 +244,7 @@ cdef bint is_signature(const uint32_t* state, const uint8_t* given) noexcept nog
     cdef int k
     sha1_digest(state, digest)
     digest[SHA1_SIZE] = 0
-    for k in range(7):  # each four characters; how many are right is not to be told by the time
+    for k in range(7):  # four characters each, in constant time
         bits = <uint32_t>digest[3 * k] << 16 | <uint32_t>digest[3 * k + 1] << 8 | digest[3 * k + 2]
         different |= given[4 * k] ^ <uint8_t>BASE64[bits >> 18]
         different |= given[4 * k + 1] ^ <uint8_t>BASE64[bits >> 12 & 63]

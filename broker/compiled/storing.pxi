@@ -6,7 +6,7 @@ from cpython.buffer cimport (
 
 
 def store(view, Py_ssize_t position, data):
-    """Without the interpreter's lock: a page may have to be waited for."""
+    """Without the GIL: a page fault may wait for the disk."""
     cdef Py_buffer into, given
     PyObject_GetBuffer(view, &into, PyBUF_WRITABLE)
     try:

@@ -1,4 +1,4 @@
-# The thread of group commit, without the interpreter: it waits for nobody's lock.
+# The thread of group commit, without the interpreter: it never waits for the GIL.
 
 
 cdef extern from "<pthread.h>" nogil:
@@ -34,14 +34,14 @@ cdef int SKIPS_MAX = 128
 
 @cython.final
 cdef class Syncs:
-    """The sync under way, and the next one, which may be asked to cover more until it begins. After
-    one that failed there is none: what the kernel then has in memory proves nothing."""
+    """The current sync, and the next one, which can be extended until it begins. There is none
+    after a failed one: what the kernel then has in memory proves nothing."""
 
     cdef pthread_mutex_t _lock
     cdef pthread_cond_t _asked
-    cdef int _told_by  # a pipe's end: a byte tells the loop that something is finished
+    cdef int _told_by  # a pipe's end: a byte signals the loop that a sync is finished
     cdef bint _told
-    cdef int _waits  # a sync is asked for
+    cdef int _waits  # a sync is requested
     cdef bint _sleeps, _ends
     cdef int _descriptor
     cdef int64_t _ticket  # of the next one, which covers all before it
@@ -65,8 +65,8 @@ cdef class Syncs:
                 pthread_mutex_lock(&self._lock)
 
     def ask(self, int descriptor, int64_t ticket):
-        """Have the file synced; -1: there is nothing to sync. False: another file's sync waits, ask
-        again when one is finished."""
+        """Request a sync of the file; -1: nothing to sync. False: the sync of another file is
+        pending, try again when one is finished."""
         cdef bint taken
         self._take_lock()
         taken = not self._waits or self._descriptor == descriptor
@@ -81,7 +81,7 @@ cdef class Syncs:
 
     def finished(self):
         """The last ticket that is synced, how long the last sync took in seconds, and the number of
-        its error or 0. What is finished after this call is told."""
+        its error or 0. What finishes after this call is signalled."""
         cdef int64_t done
         cdef int error
         cdef double took_s
@@ -92,14 +92,14 @@ cdef class Syncs:
         return done, took_s, error
 
     def end(self):
-        """Let `run` return, once all is synced that was asked for."""
+        """Let `run` return once all requested syncs are done."""
         self._take_lock()
         self._ends = True
         pthread_cond_signal(&self._asked)
         pthread_mutex_unlock(&self._lock)
 
     def run(self):
-        """What the thread does."""
+        """The thread's main function."""
         with nogil:
             self._work()
 
@@ -117,7 +117,7 @@ cdef class Syncs:
                     return
                 if is_awake:
                     # The next one often follows at once, and waking a thread can take as long as
-                    # a sync. After each try in vain, twice as many as before are left out.
+                    # a sync. After each unsuccessful try, twice as many as before are skipped.
                     is_awake = False
                     if skips:
                         skips -= 1
@@ -134,7 +134,7 @@ cdef class Syncs:
                 self._sleeps = False
             is_awake = True
             descriptor, ticket = self._descriptor, self._ticket
-            self._waits = False  # what is asked for from now on is for the next one
+            self._waits = False  # later requests are for the next one
             pthread_mutex_unlock(&self._lock)
             began = monotonic_s()
             error = data_sync(descriptor) if descriptor >= 0 else 0
