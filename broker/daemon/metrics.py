@@ -241,6 +241,8 @@ class Collector(Families):
         yield watermark
         yield self._single("aerobee_connections", "Open connections", len(self._server.connections))
         yield self._single("rocketmq_timing_messages", "Timers pending", broker.timers.pending)
+        unread = "Timers that are due and whose messages the disk cannot read"
+        yield self._single("aerobee_timers_unread", unread, broker.timers.unread.count)
         yield self._single(
             "rocketmq_half_messages", "Transactions that are open", broker.transactions.open_count
         )

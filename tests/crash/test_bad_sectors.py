@@ -4,14 +4,15 @@ what is wrong and where, and no read through a map ends the process."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from crash.bad_disk import BadDisk, bad_disk
+from crash.bad_disk import BLOCK, BadDisk, bad_disk
 from crash.test_dead_device import QUEUES, SIZES, look_up, pull, read_bodies, send, signal_of
 from peers.aerobee_broker import AerobeeBroker
-from peers.tools import need_tools
+from peers.tools import need_tools, wait_for
 from peers.wire import Wire
 
 from aerobee.protocol.files.record import decode_records
@@ -89,6 +90,56 @@ def test_a_message_on_a_bad_sector_is_refused_and_all_others_are_served(
             assert all(str(path) in text for text in refusals)
             assert look_up(wire, 0).code == look_up(wire, MESSAGES - 1).code == 0
             assert send(wire, 0).code == 0
+    assert signal_of(broker) == "" and "Traceback" not in broker.log()
+
+
+def set_timer(wire: Wire, due_ms: int, body: bytes) -> int:
+    """Where in the log its record stands."""
+    header = {
+        "producerGroup": "PG",
+        "topic": "Timed",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "1",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "0",
+        "flag": "0",
+        "properties": f"TIMER_DELIVER_MS\x01{due_ms}\x02",
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+    }
+    answer = wire.request(10, header, body)
+    assert answer.code == 0, answer.header
+    return int(answer.ext["msgId"][16:], 16)
+
+
+def timed(wire: Wire) -> list[bytes]:
+    answer = pull(wire, 0, 0, topic="Timed")
+    return [bytes(message.body) for message in decode_records(answer.body)]
+
+
+def test_a_timer_on_a_bad_sector_does_not_hold_up_the_others(
+    broker: AerobeeBroker, disk: BadDisk
+) -> None:
+    store, size = disk.place / "store", 1 << 20
+    with Wire(broker.broker, 10) as wire:
+        due_ms = round(time.time() * 1000) + 15_000
+        bad, good = (letter * 3 * BLOCK for letter in (b"b", b"g"))
+        at = set_timer(wire, due_ms, bad) + BLOCK
+        set_timer(wire, due_ms + 1500, good)
+        for number in range(size // 800):  # its file is an old one then
+            assert send(wire, number).code == 0
+        disk.spoil(log_file(store, at // size), at % size)
+
+        wait_for(lambda: timed(wire), timeout=60, what="the other timer")
+        assert timed(wire) == [good]
+        wait_for(lambda: "its message cannot be read" in broker.log(), timeout=10, what="a line")
+    broker.restart()
+    with Wire(broker.broker, 10) as wire:
+        time.sleep(3)
+        assert timed(wire) == [good]
+        disk.mend()
+        wait_for(lambda: timed(wire) == [good, bad], timeout=90, what="the timer", interval=0.5)
     assert signal_of(broker) == "" and "Traceback" not in broker.log()
 
 

@@ -128,8 +128,8 @@ def send(wire: Wire, number: int) -> Answer:
     return wire.request(10, header, b"%08d" % number * 100)
 
 
-def pull(wire: Wire, queue_id: int, offset: int, tag: str = "*") -> Answer:
-    return wire.request(11, pull_ext("Gone", queue_id, offset, subscription=tag))
+def pull(wire: Wire, queue_id: int, offset: int, tag: str = "*", topic: str = "Gone") -> Answer:
+    return wire.request(11, pull_ext(topic, queue_id, offset, subscription=tag))
 
 
 def look_up(wire: Wire, number: int) -> Answer:

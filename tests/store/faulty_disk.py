@@ -11,34 +11,26 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aerobee.broker.store.files.disk import DiskSpace
+from aerobee.broker.store.files.disk import Disk, DiskFile, DiskSpace
 from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 
-# What is no call to the device, or has faults of its own here.
-FILE_CALLS: Final = (
-    "allocate",
-    "make_ready",
-    "cut",
-    "truncate",
-    "extend",
-    "sync",
-    "write",
-    "read",
-    "send_to",
-    "view",
-)
-DISK_CALLS: Final = (
-    "create",
-    "open",
-    "listdir",
-    "makedirs",
-    "syncdir",
-    "rename",
-    "unlink",
-    "rmtree",
-    "read_small",
-    "write_small",
-)
+# What is no call to the device, or has faults of its own here. Every other call of the ports is
+# one that can fail: a new one, too.
+NO_FILE_CALLS: Final = frozenset({"close", "is_cached", "is_resident", "use_randomly"})
+NO_DISK_CALLS: Final = frozenset({"exists", "is_folder", "space"})
+
+
+def calls_of(port: type, left_out: frozenset[str]) -> frozenset[str]:
+    calls = {name for name, value in vars(port).items() if callable(value) and name[0] != "_"}
+    assert left_out < calls, left_out - calls
+    return frozenset(calls - left_out)
+
+
+FILE_CALLS: Final = calls_of(DiskFile, NO_FILE_CALLS)
+DISK_CALLS: Final = calls_of(Disk, NO_DISK_CALLS)
+
+
+SECTOR: Final = 512
 
 
 @dataclass
@@ -73,6 +65,8 @@ class FaultyFile:
 
         def called(*args: Any) -> Any:
             self._disk.check(name, self._file.path)
+            if name == "read":
+                self._disk.check_sectors(self._file.path, *args)
             return value(*args)
 
         return called
@@ -106,6 +100,7 @@ class FaultyDisk(RealDisk):
         self.synced: list[str] = []
         self.reported: DiskSpace | OSError | None = None
         self.faults: list[Fault] = []
+        self.bad_sectors: set[tuple[str, int]] = set()  # folder and file, number of a block
         self.calls: dict[tuple[str, str], int] = {}  # call and kind of file: how often
 
     def check(self, call: str, path: str) -> None:
@@ -116,6 +111,12 @@ class FaultyDisk(RealDisk):
             if fault.meets(call, path):
                 fault.raised += 1
                 raise OSError(fault.number, os.strerror(fault.number), path)
+
+    def check_sectors(self, path: str, position: int, length: int) -> None:
+        blocks = range(position // SECTOR, -(-(position + length) // SECTOR))
+        name = "/".join(path.split("/")[-2:])
+        if any((name, block) in self.bad_sectors for block in blocks):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def create(self, path: str, size: int) -> Any:
         self.check("create", path)

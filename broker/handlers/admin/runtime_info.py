@@ -187,6 +187,7 @@ def _delays(broker: Broker) -> dict[str, str]:
         "timerReadBehind": str(timers.read_behind),
         "timerOffsetBehind": str(timers.offset_behind),
         "timerCongestNum": str(timers.pending),
+        "timerUnread": str(timers.unread.count),
         "timerEnqueueTps": f"{broker.stats.watched_rate(_ENQUEUED):.2f}",
         "timerDequeueTps": f"{broker.stats.watched_rate(_DEQUEUED):.2f}",
     }

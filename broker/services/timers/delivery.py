@@ -14,7 +14,8 @@ from aerobee.broker.services.timers.messages import (
     rolled,
 )
 from aerobee.broker.services.timers.slot import FIRST_PLACE, Place, TimerSlot
-from aerobee.broker.services.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog
+from aerobee.broker.services.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
+from aerobee.broker.services.timers.unread import UnreadTimers
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol.files.record import Message, StoredMessage
 from aerobee.protocol.names import TIMER_TOPIC
@@ -33,6 +34,7 @@ class _Fired(NamedTuple):
     counts: bool  # among those that wait
     message: StoredMessage | None
     made: Message | None  # what is put; None: it is recalled, or cannot be used
+    unread: tuple[Unit, OSError] | None = None  # the disk does not give its message
 
 
 class TimerDelivery:
@@ -45,8 +47,10 @@ class TimerDelivery:
         put: Callable[[list[Message]], list[PutResult]],
         count_put: put_again.CountPut,
         counts: TimerCounts,
+        unread: UnreadTimers,
     ) -> None:
         self._store = store
+        self._unread = unread
         self._put_all = put
         self._log = timer_log
         self._count_put = count_put
@@ -93,6 +97,7 @@ class TimerDelivery:
                 batch.append(entry)
                 batch_bytes += 0 if entry.message is None else entry.message.size
             done = self._put_batch(batch)
+            self._leave_unread(batch[:done], slot, now_ms)
         finally:
             for place in places[done:]:
                 slot.add(*place)
@@ -103,14 +108,34 @@ class TimerDelivery:
 
     def _taken_up(self, place: Place, slot: TimerSlot, now_ms: int) -> _Fired:
         unit = self._log.read(place[1])
-        message = message_of(self._store, unit) if unit else None
-        if unit is None or message is None:
+        if unit is None:
+            return _Fired(place, True, None, None)
+        try:
+            if slot.unread is not None:  # it may be recalled
+                raise slot.unread
+            message = message_of(self._store, unit)
+        except OSError as error:
+            return _Fired(place, False, None, None, (unit, error))
+        self._unread.note_read(unit.physical_offset)
+        if message is None:
             return _Fired(place, True, None, None)
         if unit.magic & MAGIC_ROLL:
             made: Message | None = rolled(message)
         else:
             made = fired(message, unit.written_ms, now_ms, slot.recalled)
         return _Fired(place, not unit.magic & MAGIC_DELETE, message, made)
+
+    def _leave_unread(self, batch: list[_Fired], slot: TimerSlot, now_ms: int) -> None:
+        found = [entry.unread for entry in batch if entry.unread is not None]
+        if not found:
+            return
+        try:
+            self._unread.note_again([unit for unit, _ in found], slot, found[0][1], now_ms)
+        except OSError:  # they have their turn again
+            for entry in batch:
+                if entry.unread is not None:
+                    slot.add(*entry.place)
+            raise
 
     def _put_batch(self, batch: list[_Fired]) -> int:
         """Put them in order; how many, before the first that failed, have had their turn."""

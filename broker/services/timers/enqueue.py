@@ -1,6 +1,6 @@
 """From the messages of rmq_sys_wheel_timer to units of the timer log in their seconds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -215,6 +215,19 @@ class Enqueue:
             sound = put_again.sound_messages(self._store, TIMER_TOPIC, 0, offsets)
             records = [self._store.record_at(each.physical_offset, each.size) for each in sound]
             return [record for record in records if record is not None]
+        except OSError:
+            if not self.noted:
+                raise
+            return list(self._not_noted(range(queue_offset, found.next_offset)))
+
+    def _not_noted(self, queue_offsets: range) -> Iterator[memoryview]:
+        """Without those that need not be read: one of them is on a bad sector, perhaps."""
+        for queue_offset in queue_offsets:
+            entry = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
+            if entry is None or entry[0] in self.noted:
+                continue
+            if record := self._store.record_at(entry[0], entry[1]):
+                yield record
 
     def _note(
         self, timers: list[Timer], now_ms: int, live: Mapping[int, TimerSlot], read_second: int
@@ -232,6 +245,7 @@ class Enqueue:
                 continue
             if recall:
                 slot.recalled.add(recall)
+                slot.recalls.append(position)
             else:
                 slot.add(deliver_ms, position)
         for timer in timers:

@@ -11,6 +11,7 @@ Far timers roll: before their records expire they are put again, with TIMER_ROLL
 
 import asyncio
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -28,9 +29,11 @@ from aerobee.broker.services.timers.enqueue import Enqueue
 from aerobee.broker.services.timers.far import FarTimers
 from aerobee.broker.services.timers.keeper import TimerKeeper
 from aerobee.broker.services.timers.listing import TimerEntry, list_timers, parse_cursor
+from aerobee.broker.services.timers.messages import is_record
 from aerobee.broker.services.timers.recovery import Passed
 from aerobee.broker.services.timers.slot import FIRST_PLACE, TimerSlot, load_slot
 from aerobee.broker.services.timers.timer_log import TimerLog
+from aerobee.broker.services.timers.unread import UnreadTimers
 from aerobee.broker.services.timers.wheel import REACH_S, SECOND_MAX, TimerWheel
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.results import PutResult
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.timers")
 
 _BEHIND_S: Final = 3600
+_SECONDS_MAX: Final = 100  # that fire in one round when new timers cannot be read
 _ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
 
 
@@ -77,7 +81,12 @@ class Timers:
             self._note_dropped,
         )
         self.counts = TimerCounts()
-        self._delivery = TimerDelivery(store, self.log, self._put, count_put, self.counts)
+        self.unread = UnreadTimers(
+            self.log, self.wheel, store.reports, lambda: self._begun | self._far.live
+        )
+        self._delivery = TimerDelivery(
+            store, self.log, self._put, count_put, self.counts, self.unread
+        )
         self._enqueue = Enqueue(
             store,
             self.log,
@@ -189,7 +198,7 @@ class Timers:
             unread_from=end if unread is None else unread[0],
             max_physical_offset=end,
             fired=self._delivery.known,
-            is_record=lambda offset, size: self._store.record_at(offset, size) is not None,
+            is_record=partial(is_record, self._store),
         )
         # Not behind the running second: it may get new timers yet.
         self._read_second = min(found.read_second, now_s)
@@ -294,12 +303,18 @@ class Timers:
         behind = self._second < now_ms // 1000 - _BEHIND_S  # those that wait go first then
         running = {} if self._slot is None else {self._slot.second: self._slot}
         live = self._begun | running | self._far.live
-        if self._enqueue.has_more and not behind:
-            delivered = self._enqueue.step(now_ms, live, self._read_second)
-            self.checkpoints.dirty.set()
-            if not delivered:
-                return now_ms + RETRY_MS
-        moved = self._far.move_due(now_ms, max(self._second, (now_ms - 1) // 1000), live)
+        try:
+            if self._enqueue.has_more and not behind:
+                delivered = self._enqueue.step(now_ms, live, self._read_second)
+                self.checkpoints.dirty.set()
+                if not delivered:
+                    return now_ms + RETRY_MS
+            moved = self._far.move_due(now_ms, max(self._second, (now_ms - 1) // 1000), live)
+        except OSError:  # a bad sector: those that are noted go on
+            for _ in range(_SECONDS_MAX):
+                if (due_ms := self._fire(now_ms)) is None or due_ms > now_ms:
+                    break
+            raise
         due_ms = self._fire(now_ms)
         if moved or self._enqueue.has_more:
             return now_ms

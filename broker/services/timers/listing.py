@@ -92,7 +92,10 @@ def _entry(
     topic: str | None,
 ) -> TimerEntry | None:
     unit = timer_log.read(place[1])
-    message = message_of(store, unit) if unit is not None else None
+    try:
+        message = message_of(store, unit) if unit is not None else None
+    except OSError:  # a bad sector: the others are shown
+        return None
     if unit is None or message is None or unit.magic & MAGIC_DELETE:
         return None
     if topic is not None and message.property(props.REAL_TOPIC) != topic:

@@ -90,6 +90,14 @@ def message_of(store: "MessageStore", unit: Unit) -> StoredMessage | None:
     return message
 
 
+def is_record(store: "MessageStore", physical_offset: int, size: int) -> bool:
+    """Whether there is one; on a bad sector there was, and may be again."""
+    try:
+        return store.record_at(physical_offset, size) is not None
+    except OSError:
+        return True
+
+
 def unit_deliver_ms(store: "MessageStore", unit: Unit) -> int:
     """When a unit is due; upstream's units have only the second."""
     if unit.deliver_ms:

@@ -176,9 +176,16 @@ def has_passed(
 
 
 def _once_each(found: _Pending) -> _Pending:
-    """The last unit of each record, in the order of the seconds and of the log in each."""
-    _, from_end = np.unique(found.physical_offset[::-1], return_index=True)
-    index = len(found.position) - 1 - from_end
+    """The last unit of each record, in the order of the seconds and of the log in each. A recall
+    may be in several seconds (`unread`): its last in each."""
+    is_recall = found.magic & MAGIC_DELETE != 0
+    timers = np.flatnonzero(~is_recall)
+    _, from_end = np.unique(found.physical_offset[timers][::-1], return_index=True)
+    recalls = {
+        (int(found.physical_offset[number]), int(found.second[number])): number
+        for number in np.flatnonzero(is_recall).tolist()
+    }
+    index = np.append(timers[len(timers) - 1 - from_end], list(recalls.values())).astype(np.intp)
     index = index[np.lexsort((found.position[index], found.second[index]))]
     return found[index]
 

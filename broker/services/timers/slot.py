@@ -24,6 +24,8 @@ class TimerSlot:
     def __init__(self, second: int) -> None:
         self.second = second
         self.recalled: set[str] = set()  # "topic+unique key"
+        self.recalls: list[int] = []  # the positions of the units that say so
+        self.unread: OSError | None = None  # why one of them says nothing now
         self.has_fired = False  # a part of it, before the start
         self.log_start = 0  # what fires of it stands in the store's log from here on
         self._deliver = array("q")
@@ -83,10 +85,17 @@ def load_slot(
         if unit.physical_offset in fired:
             slot.has_fired = True
         elif unit.magic & MAGIC_DELETE and not unit.magic & MAGIC_ROLL:
-            if key := unit_recalls(store, unit):
-                slot.recalled.add(key)
+            slot.recalls.append(position)
+            try:
+                if key := unit_recalls(store, unit):
+                    slot.recalled.add(key)
+            except OSError as error:
+                slot.unread = error
         else:
-            deliver_ms = unit_deliver_ms(store, unit)
+            try:
+                deliver_ms = unit_deliver_ms(store, unit)
+            except OSError:  # not before the second is over, then
+                deliver_ms = (second + 1) * 1000
             if (deliver_ms, position) > after:
                 deliver.append(deliver_ms)
                 positions.append(position)
