@@ -99,6 +99,8 @@ ROWS: Final = (
     ),
     Row("fuzz", "fuzz, all kinds", "fuzz FUZZ_SECONDS=3600", "{FUZZ_SECONDS} s each"),
     Row("hasim", "replicas, simulated", "hasim RUNS=5000", "{RUNS} runs"),
+    Row("failover", "replicas in network namespaces", "chaos N=200", "{N} faults"),
+    Row("planted-bugs", "planted bugs, each must be found", "planted-bugs", "all"),
     Row(
         "table-kills",
         "kills under kept tables",

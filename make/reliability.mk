@@ -16,7 +16,7 @@ QUEUES  ?= 20000
 
 .PHONY: chaos-broker
 chaos-broker: $(OK) ## all faults at once under Java, Go and Python clients, MINUTES=20 SEED=1 (root, JDK, Maven, Go)
-	$(CRASH) crash.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	cd tests && $(MOUNTS) ../$(V)/bin/python -m crash.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 .PHONY: memory manyqueues
 memory: $(OK) ## full load in a memory cgroup of 512 MiB, MINUTES=30 (root, cc)
