@@ -204,14 +204,16 @@ class Offsets:
     def bring_back(self, queue_end: Callable[[str, int], int]) -> None:
         """Take back offsets past the ends of their queues, as a power failure leaves them that
         took messages which were consumed but not flushed: those that come in their place would not
-        be consumed."""
+        be consumed. Saved at once, before any comes: another power failure must not bring the old
+        ones back."""
+        changed: dict[str, None] = {}
         for key, queues in self._table.items():
             topic, _, group = key.rpartition(SEPARATOR)
             for queue_id, was in queues.items():
                 now = max(0, queue_end(topic, queue_id))
                 if was > now:
                     queues[queue_id] = now
-                    self.file.changed_lazily((_TABLE, key))
+                    changed[key] = None
                     log.warning(
                         "a group's progress was past its queue's end and is taken back to it",
                         group=group,
@@ -220,6 +222,8 @@ class Offsets:
                         was=was,
                         now=now,
                     )
+        if changed:
+            self.file.changed(*((_TABLE, key) for key in changed))
 
     def take_over(self, content: Mapping[Any, Any]) -> None:
         """A slave: follow what has changed at its master. An offset that did not change there is

@@ -41,6 +41,19 @@ def test_offsets_are_there_again_after_a_restart(folder: Folder) -> None:
     assert '"offsetTable":{"T@g":{0:7,3:9}}' in text
 
 
+def test_offsets_that_are_taken_back_are_on_disk_at_once(folder: Folder) -> None:
+    """A second power failure, seconds later: messages have come in the places of those that the
+    first one took, and must be consumed."""
+    offsets = open_offsets(folder("consumerOffset.json"))
+    offsets.commit("g", "T", 0, 7)
+    offsets.commit("g", "T", 3, 9)
+    offsets.file.save()
+    open_offsets(folder("consumerOffset.json")).bring_back(lambda _topic, _queue_id: 8)
+    again = open_offsets(folder("consumerOffset.json"))
+    again.bring_back(lambda _topic, _queue_id: 100)
+    assert again.queues_of("g", "T") == {0: 7, 3: 8}
+
+
 def test_offsets_of_either_spelling_are_read_and_strange_ones_left(folder: Folder) -> None:
     path = Path(folder("consumerOffset.json"))
     path.parent.mkdir()
