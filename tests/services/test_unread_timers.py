@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from services.services_world import START_MS, HandClock, World
-from services.test_timers import deliver_at, run_until
+from services.timer_world import deliver_at, run_until
 from store.faulty_disk import SECTOR, FaultyDisk
 from structlog.testing import capture_logs
 
