@@ -1,6 +1,9 @@
 """Every command that the documents name is there, and every block that one can copy is run.
 
-`RUNNERS` says which test runs a block; a new block fails here until somebody has decided that.
+`RUNNERS` says which test runs a block as it stands there, `ELSEWHERE` which one runs its commands
+with other words, because they need root, Spark or the network. A new block fails here until
+somebody has decided that. Blocks called `console` are not run: they set up what the tests have
+already. Their commands must be there all the same.
 """
 
 import os
@@ -8,13 +11,18 @@ import re
 import subprocess
 import sys
 import textwrap
+import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import click
 import pytest
 from peers.aerobee_broker import AerobeeBroker
+from peers.apache import STORE_SIZES
+from peers.daemon import SMALL
+from peers.tools import free_port, wait_for
 
 from aerobee.client.cli import cli
 from aerobee.pipeline.cli import pipeline
@@ -22,7 +30,8 @@ from aerobee.sync import connect
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-BLOCK = re.compile(r"^```(sh|python|sql|java)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^( *)```(sh|console|python|sql|java)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"(?:/opt/aerobee/venv/bin/|docker exec mq )?aerobee (.+)")
 INLINE = re.compile(r"`(aerobee [^`]+)`")
 TARGET = re.compile(r"(?:^|`|&& )make ([a-z][\w-]*)", re.MULTILINE)
 HERE = "tests/docs/test_commands.py"
@@ -31,40 +40,56 @@ RUNNERS: Final = (
     ("README.md", "", "tests/docs/test_readme.py"),
     ("lake.md", "", "tests/docs/test_lake_page.py"),
     ("where-spark-runs.md", "", "tests/docs/test_where_spark_runs.py"),
-    ("pipeline.md", "", "tests/spark/test_pipeline_page.py"),
     ("CONTRIBUTING.md", "make test", HERE),
-    ("console.md", "aerobee console", "tests/console/test_safety.py"),
-    ("operations.md", "install-service", "tests/system/test_systemd.py"),
-    ("operations.md", "docker run", "tests/system/test_container.py"),
+    ("console.md", "aerobee console", HERE),
     ("operations.md", "aerobee cluster status", HERE),
     ("operations.md", "aerobee store stat", HERE),
     ("operators-guide.md", "", HERE),
+    ("security.md", "", "tests/docs/test_security_page.py"),
+    ("migration.md", "aerobee broker", HERE),
     ("why.md", "", HERE),
     ("sdk.md", "Unconfirmed", HERE),
     ("sdk.md", "app = Worker", HERE),
     ("sdk.md", "aerobee_broker", "tests/docs/test_readme.py"),  # the README has the same
-    ("telemetry.md", "pip install", "tests/packaging/test_wheel.py"),
     ("telemetry.md", "telemetry=True", HERE),
 )
+ELSEWHERE: Final = (
+    ("operations.md", "install-service", "tests/system/test_systemd.py"),
+    ("replication.md", "install-service", "tests/system/test_systemd.py"),
+    ("operations.md", "docker run", "tests/system/test_container.py"),
+    ("addresses.md", "docker run", "tests/system/test_container.py"),
+    ("telemetry.md", "pip install", "tests/packaging/test_wheel.py"),
+    ("pipeline.md", "pipeline ledger", "tests/spark/test_batch_ledger.py"),
+    ("pipeline.md", "pipeline archive", "tests/spark/test_jobs.py"),
+    ("pipeline.md", "pipeline replay", "tests/spark/test_replay.py"),
+    ("pipeline.md", "pipeline reprocess", "tests/spark/test_replay.py"),
+    ("pipeline.md", "pipeline dead-letters", "tests/spark/test_replay.py"),
+    ("pipeline.md", "pipeline audit", "tests/spark/test_jobs.py"),
+    ("pipeline.md", "pipeline stats", "tests/spark/test_jobs.py"),
+    ("pipeline.md", "pip install", "tests/spark/test_kept_table.py"),
+    ("pipeline.md", "pipeline schema infer", "tests/spark/test_typed.py"),
+)
+SPARK_PAGE = "tests/spark/test_pipeline_page.py"  # the blocks of Python and SQL of pipeline.md
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    return BLOCK.findall(page.read_text())
+    """The kind and the text of each block, also of those within a list."""
+    return [(kind, textwrap.dedent(text)) for _, kind, text in BLOCK.findall(page.read_text())]
 
 
 def block(page: str, containing: str) -> str:
     (found,) = [text for _, text in blocks(ROOT / "docs" / page) if containing in text]
-    return str(found)
+    return found
 
 
 def told() -> Iterator[tuple[str, list[str]]]:
     """Every `aerobee` command of the pages, with its page."""
     for page in PAGES:
-        lines = [line for kind, text in blocks(page) if kind == "sh" for line in text.splitlines()]
+        shells = [text for kind, text in blocks(page) if kind in ("sh", "console")]
+        lines = [line for text in shells for line in text.replace("\\\n", " ").splitlines()]
         for line in (*lines, *INLINE.findall(page.read_text())):
-            command = line.partition(" #")[0]
-            if command.startswith("aerobee "):
-                yield page.name, command.split()[1:]
+            if command := COMMAND.fullmatch(line.partition(" #")[0]):
+                yield page.name, command[1].split()
 
 
 def unknown_word(words: list[str]) -> str | None:
@@ -108,10 +133,25 @@ def test_every_make_target_of_the_documents_is_there() -> None:
 
 def test_every_block_has_a_test_that_runs_it() -> None:
     for page in PAGES:
-        for _, text in blocks(page):
-            runners = [test for name, part, test in RUNNERS if name == page.name and part in text]
+        for kind, text in blocks(page):
+            if kind == "console":
+                continue
+            rows = [*RUNNERS, *ELSEWHERE]
+            runners = [test for name, part, test in rows if name == page.name and part in text]
+            if page.name == "pipeline.md" and kind in ("python", "sql"):
+                runners = [SPARK_PAGE]
             assert len(runners) == 1, f"{page.name}: who runs\n{text}"
             assert (ROOT / runners[0]).exists(), runners[0]
+
+
+def test_every_row_about_a_block_has_a_block() -> None:
+    stale = [
+        (name, part)
+        for name, part, _ in (*RUNNERS, *ELSEWHERE)
+        for page in PAGES
+        if page.name == name and not any(part in text for _, text in blocks(page))
+    ]
+    assert stale == []
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +225,50 @@ def test_the_commands_that_ask_why_work(broker: AerobeeBroker) -> None:
     first, second = block("why.md", "aerobee why").splitlines()
     shell(first, broker, expected=3)  # that message is nowhere
     assert '"CONSUMED"' in shell(second.replace("ID", consumed(broker)), broker).upper()
+
+
+def test_the_console_of_its_page_serves(broker: AerobeeBroker) -> None:
+    for line in block("console.md", "aerobee console").splitlines():
+        port = free_port()
+        line = re.sub(r"mq://\S+", f"mq://{broker.namesrv}", line.partition(" #")[0])
+        command = [str(Path(sys.executable).with_name("aerobee")), *line.split()[1:]]
+        env = os.environ | {"AEROBEE_URL": f"mq://{broker.namesrv}", "BROWSER": "true"}
+        with subprocess.Popen([*command, "--port", f"{port}"], env=env) as console:
+            try:
+                page = f"http://127.0.0.1:{port}/console/"
+                wait_for(partial(is_served, page), timeout=60, what=line)
+            finally:
+                console.terminate()
+
+
+def is_served(page: str) -> bool:
+    try:
+        with urllib.request.urlopen(page, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_store_opens_as_the_page_about_migration_says(tmp_path: Path) -> None:
+    with AerobeeBroker(tmp_path / "first") as first:
+        with connect(f"mq://{first.namesrv}") as mq:
+            mq.send("T", b"kept")
+        first.stop()
+    sizes = "".join(f"{key}={value}\n" for key, value in (SMALL | STORE_SIZES).items())
+    (tmp_path / "broker.conf").write_text(sizes)
+    line = block("migration.md", "aerobee broker").replace("broker.conf", f"{tmp_path}/broker.conf")
+    command = line.replace("/data/rocketmq/store", f"{first.store}").split()
+    command[0] = str(Path(sys.executable).with_name("aerobee"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
+        try:
+            assert second.stdout is not None
+            ready = dict(word.split("=", 1) for word in second.stdout.readline().split()[1:])
+            with connect(f"mq://{ready['namesrv']}") as mq:
+                with mq.consumer("T", group="g") as inbox:
+                    message = inbox.get(timeout=30)
+                assert message is not None and message.body == b"kept"
+        finally:
+            second.terminate()
 
 
 def run_inside(code: str, around: str, broker: AerobeeBroker) -> str:
