@@ -187,6 +187,12 @@ def test_the_readme_tells_what_is_needed_and_what_stays() -> None:
         assert needed in text, needed
 
 
+def test_the_readme_tells_how_many_steps_ci_has() -> None:
+    lanes = (ROOT / ".ci/run").read_text()
+    steps = len(re.findall(r"^    step [a-z-]+ (?:again|make) ", lanes, re.M))
+    assert f"has {steps} steps" in (ROOT / "README.md").read_text()
+
+
 def about_store_path() -> str:
     [row] = [row for row in setting_rows(load_settings(None, [], env={})) if row.key == STORE_PATH]
     return str(row.meaning)
