@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | \
-	  awk 'BEGIN{FS=":.*## "}{printf "  %-18s %s\n",$$1,$$2}'
+	  awk 'BEGIN{FS=":.*## "}{printf "  %-22s %s\n",$$1,$$2}'
 
 COMPILED := hatch_build.py $(wildcard broker/compiled/*.pyx broker/compiled/*.pxi broker/compiled/*.h)
 
