@@ -26,7 +26,7 @@ def test_an_error_that_is_told_to_nobody_or_in_every_round_is_found() -> None:
     """The check itself: what it is for, planted."""
     case = Case(Site("write", "timer_log.TimerLog._write_at", "timerlog"), 5, 1 << 30)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reports, "say", lambda *_args, **_fields: None)
+        patch.setattr(Reports, "log", lambda *_args, **_fields: None)
         assert any("told to nobody" in text for text in try_case(case)[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aerobee.broker.base.reports.INTERVAL_S", 0.0)
