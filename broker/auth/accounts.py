@@ -93,8 +93,8 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
 
 def digest_of(account: Account) -> str:
     """Of an account with its secret in place, wherever that was read from."""
-    said = {key: value for key, value in account.items() if key != "secretFile"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    fields = {key: value for key, value in account.items() if key != "secretFile"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def text_of(account: Account, key: str) -> str:

@@ -146,8 +146,8 @@ class Admission:
             connection.user = user  # a request of another's may have come in between
             if not must_be_fresh:
                 return True
-            said, number, made = fields.fresh_code, fields.fresh_number, fields.fresh_time
-            return not why_stale(name, code, said, number, made)
+            signed_code, number, made = fields.fresh_code, fields.fresh_number, fields.fresh_time
+            return not why_stale(name, code, signed_code, number, made)
 
         return admits
 

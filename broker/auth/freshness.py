@@ -27,16 +27,16 @@ class Freshness:
         self._of_user: Counter[str] = Counter()
         self._swept_ms = self._started_ms
 
-    def why_stale(self, user: str, code: int, said: str, number: str, made: str) -> str:
+    def why_stale(self, user: str, code: int, signed_code: str, number: str, made: str) -> str:
         """Why the request is refused; "": it is accepted, and would be refused a second time."""
-        if not (said and number and made.isascii() and made.isdigit() and len(made) < 18):
+        if not (signed_code and number and made.isascii() and made.isdigit() and len(made) < 18):
             return (
                 f"User:{user} must send requests that cannot be repeated: they say when they were "
                 f"made ({FRESH_TIME}), their number ({FRESH_NUMBER}) and their code "
                 f"({FRESH_CODE}), as Aerobee's SDK does"
             )
-        if said != str(code):
-            return f"the request was signed for code {said:.12} and not for {code}"
+        if signed_code != str(code):
+            return f"the request was signed for code {signed_code:.12} and not for {code}"
         now_ms = self._clock.now_ms()
         ahead_ms = int(made) - now_ms
         if abs(ahead_ms) > self._window_ms:

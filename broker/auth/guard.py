@@ -257,8 +257,10 @@ class Guard:
         return user.is_fresh or self._settings.requests_must_be_fresh
 
     def why_stale(self, principal: Principal, code: int, ext: Mapping[str, str]) -> str:
-        said, number, made = (ext.get(name, "") for name in (FRESH_CODE, FRESH_NUMBER, FRESH_TIME))
-        return self.freshness.why_stale(principal.name, code, said, number, made)
+        signed_code, number, made = (
+            ext.get(name, "") for name in (FRESH_CODE, FRESH_NUMBER, FRESH_TIME)
+        )
+        return self.freshness.why_stale(principal.name, code, signed_code, number, made)
 
     # --- long polls
 

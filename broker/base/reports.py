@@ -90,9 +90,9 @@ class Reports:
         """The line, unless one of the same event and cause was written within the minute."""
         now = self._clock.monotonic()
         key = (event, cause)
-        said_at, left_out = self._last.get(key, (now - INTERVAL_S, 0))
-        if now - said_at < INTERVAL_S:
-            self._last[key] = said_at, left_out + 1
+        logged_at, left_out = self._last.get(key, (now - INTERVAL_S, 0))
+        if now - logged_at < INTERVAL_S:
+            self._last[key] = logged_at, left_out + 1
             return
         if len(self._last) >= _CAUSES_MAX:
             self._last.clear()

@@ -17,7 +17,7 @@ from aerobee.broker.fast.compiled_batches import CompiledBatches
 from aerobee.broker.fast.compiled_runs import CompiledRuns
 from aerobee.broker.fast.hot_codecs import JSON_HEAD_SIZE, JSON_HEADS, PULL
 from aerobee.broker.fast.repeated_pulls import PULL_MESSAGE, RepeatedPulls
-from aerobee.broker.handlers.pull.one_pull import PutOff
+from aerobee.broker.handlers.pull.one_pull import Deferred
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
@@ -146,7 +146,7 @@ class CompiledPath(CompiledBatches):
         opaque, flag, code, fields = repeated.pull_of(found)
         try:
             parts = self._pulls.pull(self.connection, JSON, opaque, flag, code, fields, True, None)
-        except PutOff:
+        except Deferred:
             return super().feed(data)
         self.completed += 1
         self._latencies[code].add(perf_counter() - started)

@@ -65,7 +65,7 @@ class CompiledRuns(SendRuns):
         count = len(run)
         if len(facts) < count or run.encoded < count:
             one = run.codec, run.code, started
-            self.go_on(one, run, _Marks(run), facts, failure, out)
+            self.put_rest(one, run, _Marks(run), facts, failure, out)
             return
         # As `_count`, without its call.
         if not isinstance(facts, list) and (alike := facts.size_if_alike()) is not None:

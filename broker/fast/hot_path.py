@@ -18,12 +18,12 @@ from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.fast.hot_codecs import PULL, SEND, UNUSUAL, Head, heads_by_codec
 from aerobee.broker.fast.send_runs import Mark, SendRuns
 from aerobee.broker.fast.signed_codecs import signed_heads_by_codec
-from aerobee.broker.handlers.pull.one_pull import PutOff
+from aerobee.broker.handlers.pull.one_pull import Deferred
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.handlers.send import Sends
 from aerobee.broker.handlers.send_rules import UNUSUAL_NAMES, UNUSUAL_SYS_FLAGS
 from aerobee.broker.net.connection import Connection
-from aerobee.broker.net.general_feed import ANSWERS_MAX, ANYTHING, NOTHING, PUT_OFF, GeneralFeed
+from aerobee.broker.net.general_feed import ANSWERS_MAX, ANYTHING, DEFERRED, NOTHING, GeneralFeed
 from aerobee.broker.net.outbox import JOIN_MAX, Part
 from aerobee.broker.net.requests import Dispatcher
 from aerobee.broker.store.log.rows import Row
@@ -59,7 +59,7 @@ class HotPath(GeneralFeed):
         self._heads = signed_heads_by_codec() if broker.guard.is_on else heads_by_codec()
         self._latencies = dispatcher.latencies
         self._admission = Admission(broker.guard, connection) if broker.guard.is_on else None
-        self._put_off: tuple[RawFrame, Principal] | None = None  # a pull, and who asked
+        self._deferred: tuple[RawFrame, Principal] | None = None  # a pull, and who asked
         self._admits = self._admission.send_check() if self._admission else None
 
     def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
@@ -68,7 +68,7 @@ class HotPath(GeneralFeed):
         remaining = iter(frames)
         while (frame := self._send_run(remaining, out)) is not None:
             answered = self._other(frame, out, claim)
-            if answered == PUT_OFF:
+            if answered == DEFERRED:
                 self.kept_back = [frame, *remaining]
                 break
             if self._broken:
@@ -194,15 +194,15 @@ class HotPath(GeneralFeed):
                 return self._general(frame, out, claim)
             if not hot.flag & RESPONSE_FLAG:
                 if not claim and self._turns.is_over(MESSAGES_S):
-                    return PUT_OFF
+                    return DEFERRED
                 principal, fields = None, hot.extFields
                 if self._admission is not None:
-                    if self._put_off is not None and self._put_off[0] is frame:
-                        principal = self._put_off[1]  # it was admitted when it came
+                    if self._deferred is not None and self._deferred[0] is frame:
+                        principal = self._deferred[1]  # it was admitted when it came
                     else:
                         group = fields.consumer_group
                         principal = self._admission.puller(hot.code, frame, fields.topic, group)
-                    self._put_off = None
+                    self._deferred = None
                     if principal is None:
                         return self._general(frame, out, claim)
                 started = perf_counter()
@@ -217,10 +217,10 @@ class HotPath(GeneralFeed):
                         claim != ANYTHING,
                         principal,
                     )
-                except PutOff:
+                except Deferred:
                     if principal is not None:
-                        self._put_off = frame, principal
-                    return PUT_OFF
+                        self._deferred = frame, principal
+                    return DEFERRED
                 out += parts
                 self._latencies[hot.code].add(perf_counter() - started)
                 return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

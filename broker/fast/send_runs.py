@@ -59,9 +59,9 @@ class SendRuns:
                 facts = self._store.put_rows(rows)
         except Exception as error:  # the store's own answer to bad messages is a status
             failure = failure_text(run[1], self._connection, error)
-        self.go_on(run, rows, marks, facts, failure, out)
+        self.put_rest(run, rows, marks, facts, failure, out)
 
-    def go_on(
+    def put_rest(
         self,
         run: Run,
         rows: list[Row] | EncodedRows,

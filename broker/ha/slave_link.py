@@ -112,10 +112,10 @@ class SlaveLink:
                     raise LinkError(text.format(self._settings.arbiter_name))
                 await self._follow(master)
             except (OSError, LinkError, StreamError, LogFull) as error:
-                self._tell(str(error) or type(error).__name__)
+                self._log_failure(str(error) or type(error).__name__)
             await self._clock.sleep(SOON_S if self._settings.has_arbiter else AGAIN_S)
 
-    def _tell(self, reason: str) -> None:
+    def _log_failure(self, reason: str) -> None:
         if reason != self._logged:
             log.warning("the master is not followed", reason=reason, then="retried every second")
         self._logged = reason

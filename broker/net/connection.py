@@ -78,8 +78,8 @@ class Connection(asyncio.Protocol):
         "outbox",
         "peer",
         "questions",
-        "refusal_said_at",
-        "refusals_unsaid",
+        "refusal_logged_at",
+        "suppressed_refusals",
         "turns",
         "user",
         "version",
@@ -97,8 +97,8 @@ class Connection(asyncio.Protocol):
         self.is_closed = False
         self.active_at = 0.0  # loop time of the last read or write
         self.frame_begun_at = 0.0  # of the frame that is not whole yet; 0.0: none
-        self.refusal_said_at = float("-inf")  # kept by `dispatch`, which logs so many a second
-        self.refusals_unsaid = 0
+        self.refusal_logged_at = float("-inf")  # kept by `dispatch`, which logs so many a second
+        self.suppressed_refusals = 0
         self.bad_signatures = 0  # kept by `auth`
         self.user = ""  # kept by `auth`: who has signed its last request, if that was looked at
         self.certified: frozenset[str] = frozenset()  # names of the certificate that it has shown

@@ -23,7 +23,7 @@ ANSWERS_MAX: Final = 128 << 10  # bytes of answers that are made before other cl
 NOTHING: Final = 0
 A_MESSAGE: Final = 1  # a client's first request, if messages go by it
 ANYTHING: Final = 2  # deferred requests have waited for their turn already
-PUT_OFF: Final = -1  # "the frame has to wait", in place of a size
+DEFERRED: Final = -1  # "the frame has to wait", in place of a size
 
 # By these messages are sent and received; everything else can wait for some milliseconds.
 _MESSAGES: Final = frozenset(
@@ -110,7 +110,7 @@ class GeneralFeed:
         size = 0
         for index, frame in enumerate(frames):
             answered = self._general(frame, out, claim)
-            if answered == PUT_OFF:
+            if answered == DEFERRED:
                 self.kept_back = frames[index:]
                 break
             if self._broken:
@@ -129,7 +129,7 @@ class GeneralFeed:
             and self._turns.is_over()
             and (claim == NOTHING or not carries_messages(frame))
         ):
-            return PUT_OFF
+            return DEFERRED
         try:
             command = decode_command(*frame)
         except ProtocolError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.dispatch")
 
 ERROR_TEXT_MAX: Final = 512
-CLIENT_TOLD: Final = "the client is told; it may try again"
+CLIENT_ANSWERED: Final = "the client gets an error and may try again"
 REFUSALS_EVERY_S: Final = 1.0  # a line for each client; more would drown the rest
 
 # What no correct client asks for. Other refusals (no such topic yet, no permission) are normal.
@@ -121,8 +121,8 @@ def log_refusal(connection: "Connection", code: int, is_oneway: bool, answer: Co
     if answer.code not in _BAD_INPUT and (not is_oneway or answer.code in _STORED):
         return
     now = time.monotonic()
-    if now - connection.refusal_said_at < REFUSALS_EVERY_S:
-        connection.refusals_unsaid += 1
+    if now - connection.refusal_logged_at < REFUSALS_EVERY_S:
+        connection.suppressed_refusals += 1
         return
     log.info(
         "request refused",
@@ -131,10 +131,10 @@ def log_refusal(connection: "Connection", code: int, is_oneway: bool, answer: Co
         oneway=is_oneway,
         peer=connection.name,
         reason=answer.remark,
-        not_logged_before=connection.refusals_unsaid,
+        not_logged_before=connection.suppressed_refusals,
     )
-    connection.refusal_said_at = now
-    connection.refusals_unsaid = 0
+    connection.refusal_logged_at = now
+    connection.suppressed_refusals = 0
 
 
 def failed(request: Request, error: Exception) -> Command:
@@ -146,7 +146,9 @@ def failed(request: Request, error: Exception) -> Command:
 def failure_text(code: int, connection: "Connection", error: Exception) -> str:
     """One request's failure is its own: log it, answer the client, continue."""
     if isinstance(error, OSError):
-        _reports.disk_error(f"a request of code {code} failed", error, call="", then=CLIENT_TOLD)
+        _reports.disk_error(
+            f"a request of code {code} failed", error, call="", then=CLIENT_ANSWERED
+        )
     else:
         log.error("request failed", code=code, peer=connection.name, exc_info=error)
     return f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]

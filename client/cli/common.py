@@ -152,7 +152,7 @@ async def read_input() -> AsyncIterator[bytes]:
         raise Failure("standard input is closed")
     loop = asyncio.get_running_loop()
 
-    def tell(done: asyncio.Future[bytes], piece: bytes | OSError) -> None:
+    def settle(done: asyncio.Future[bytes], piece: bytes | OSError) -> None:
         if done.done():
             return
         if isinstance(piece, OSError):
@@ -167,7 +167,7 @@ async def read_input() -> AsyncIterator[bytes]:
         except OSError as error:
             piece = error
         if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, done, piece)
+            loop.call_soon_threadsafe(settle, done, piece)
 
     while True:
         done: asyncio.Future[bytes] = loop.create_future()

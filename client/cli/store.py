@@ -109,8 +109,8 @@ def verify(directory: str, commitlog: str | None, as_json: bool) -> int:
 
         with kept_at_rest(directory):
             opened = _open(directory, commitlog)
-            with progress("verify", opened.log_bytes, hidden=as_json) as tell:
-                report = verify_store(opened, tell)
+            with progress("verify", opened.log_bytes, hidden=as_json) as report_progress:
+                report = verify_store(opened, report_progress)
     if as_json:
         print_json(
             {
@@ -155,8 +155,8 @@ def snapshot(directory: str, commitlog: str | None, as_json: bool, destination: 
         from aerobee.broker.store.inspect.snapshot import snapshot as copy_store
 
         total = listed(directory, commitlog or "").log_bytes
-        with progress("snapshot", total, hidden=as_json) as tell:
-            made = copy_store(directory, destination, commitlog or "", tell)
+        with progress("snapshot", total, hidden=as_json) as report_progress:
+            made = copy_store(directory, destination, commitlog or "", report_progress)
     text = (
         f"{made.path} holds the log up to {made.log_end}: {made.linked} files linked, "
         f"{made.cloned} cloned, {made.copied} copied ({made.copied_bytes:,} bytes)"
@@ -196,8 +196,8 @@ def dump(
         opened = _open(directory, commitlog)
         wanted = Wanted(topic, queue, offset, to_offset, _ms(since), _ms(until), key)
         work = work_of(opened, wanted)
-        with progress("dump", work, hidden=not work) as tell:
-            for message in islice(select(opened, wanted, tell, damage.append), limit):
+        with progress("dump", work, hidden=not work) as report_progress:
+            for message in islice(select(opened, wanted, report_progress, damage.append), limit):
                 if as_json:
                     click.echo(json.dumps(json_of(message), ensure_ascii=False))
                 else:

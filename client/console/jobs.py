@@ -26,7 +26,7 @@ class Job:
     refused: list[str] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
-    def tell(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "job": self.number,
             "what": self.what,

@@ -9,7 +9,7 @@ from aerobee.broker.store.results import Arrival
 from aerobee.protocol.wire.headers import PullRequest
 
 
-class PutOff(Exception):
+class Deferred(Exception):
     """The answer is large, and the loop has others to serve first: ask again in a later turn."""
 
 
@@ -26,7 +26,7 @@ class Pull(msgspec.Struct, eq=False):
     topic: str
     queue_id: int
     queue_offset: int
-    may_wait: bool  # whether its caller takes a PutOff
+    may_wait: bool  # whether its caller takes a Deferred
     principal: Principal | None  # who pulls; None: nobody asks
     selection: Selection = ALL
     entries_read: bool = False  # its queue's entries were brought into memory already

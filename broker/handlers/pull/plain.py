@@ -12,7 +12,7 @@ from aerobee.broker.base.turns import MESSAGES_S
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.pull.checks import selection_of
 from aerobee.broker.handlers.pull.cold import OldEntries
-from aerobee.broker.handlers.pull.one_pull import PutOff
+from aerobee.broker.handlers.pull.one_pull import Deferred
 from aerobee.broker.handlers.pull.reading import PullReads
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.outbox import JOIN_MAX
@@ -63,7 +63,7 @@ class PlainPulls:
         may_wait: bool = True,
     ) -> bool:
         """Whether a pull gets these records, which begin `behind` bytes before the log's end; they
-        are counted then. False: it has to wait for the disk. PutOff only if it `may_wait`."""
+        are counted then. False: it has to wait for the disk. Deferred only if it `may_wait`."""
         broker, reads, residence = self._broker, self._reads, self._residence
         if self._reports.device_failed or not (
             (
@@ -75,7 +75,7 @@ class PlainPulls:
             return False
         if size > JOIN_MAX:
             if may_wait and broker.turns.is_over(MESSAGES_S):
-                raise PutOff
+                raise Deferred
             file.hold()
             connection.outbox.release_when_sent(file.release)
         group, topic, queue_id = fields.consumer_group, fields.topic, fields.queue_id

@@ -24,13 +24,13 @@ from aerobee.broker.handlers.pull.answers import (
 )
 from aerobee.broker.handlers.pull.checks import selection_of
 from aerobee.broker.handlers.pull.cold import OldEntries, in_thread
-from aerobee.broker.handlers.pull.one_pull import Pull, PutOff
+from aerobee.broker.handlers.pull.one_pull import Deferred, Pull
 from aerobee.broker.handlers.pull.plain import LITE_PULL, MANY, RECENT_ENTRIES, PlainPulls
 from aerobee.broker.handlers.pull.reading import PullReads
 from aerobee.broker.net.answers import found_head
 from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.outbox import JOIN_MAX, Part
-from aerobee.broker.net.requests import CLIENT_TOLD, ERROR_TEXT_MAX, Handler, Request
+from aerobee.broker.net.requests import CLIENT_ANSWERED, ERROR_TEXT_MAX, Handler, Request
 from aerobee.broker.services.filters.selection import ALL
 from aerobee.broker.services.long_polling import Hold, LongPolling
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
@@ -98,7 +98,7 @@ class Pulls:
         may_wait: bool = False,
         principal: Principal | None = None,
     ) -> Sequence[Part]:
-        """The answer in pieces; nothing when it comes later. PutOff only if it `may_wait`."""
+        """The answer in pieces; nothing when it comes later. Deferred only if it `may_wait`."""
         pull = Pull(
             connection,
             codec,
@@ -177,11 +177,11 @@ class Pulls:
                 return ()
             if result.size > JOIN_MAX and self._has_to_wait(pull):
                 result.release()
-                raise PutOff
+                raise Deferred
             return self._answer(pull, result, result.views, first)
         except Refused as refused:
             return refusal(pull, refused.code, refused.remark)
-        except PutOff:
+        except Deferred:
             raise
         except OSError as error:
             return self._disk_failed(pull, error)
@@ -200,7 +200,7 @@ class Pulls:
         store, queue_offset = broker.store, pull.queue_offset
         count, bytes_max = plain.limits(fields)
         if count > MANY and left > MANY and self._has_to_wait(pull):
-            raise PutOff
+            raise Deferred
         if self._read_together is None:
             found = store.read_plain(queue, queue_offset, count, bytes_max)
         else:
@@ -278,7 +278,7 @@ class Pulls:
 
     def _disk_failed(self, pull: Pull, error: OSError) -> Sequence[Part]:
         self._reports.disk_error(
-            "a pull could not be read from disk", error, call="read", then=CLIENT_TOLD
+            "a pull could not be read from disk", error, call="read", then=CLIENT_ANSWERED
         )
         return refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading from disk failed: {error}")
 

@@ -161,10 +161,10 @@ class ConsumerGroup:
     def _shape_of(self, topic: str) -> frozenset[object]:
         """The different wishes of the members, None for "not at all"; empty when they agree."""
         counts = self._wanted[topic]
-        all_tell = self.consume_type != CONSUME_PASSIVELY or counts.total() == self._subscribed
-        if is_retry_topic(topic) or (len(counts) == 1 and all_tell):
+        all_subscribe = self.consume_type != CONSUME_PASSIVELY or counts.total() == self._subscribed
+        if is_retry_topic(topic) or (len(counts) == 1 and all_subscribe):
             return frozenset()
-        return frozenset(counts) if all_tell else frozenset(counts) | {None}
+        return frozenset(counts) if all_subscribe else frozenset(counts) | {None}
 
     @property
     def conflicts(self) -> dict[str, dict[str, Subscription | None]]:

@@ -31,7 +31,7 @@ class Groups(NamedTable[GroupConfig]):
     ) -> None:
         super().__init__(path, settings, clock, disk)
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
-        self._full_said = False
+        self._full_logged = False
 
     # --- reading
 
@@ -80,8 +80,8 @@ class Groups(NamedTable[GroupConfig]):
         if resource_names.group_problem(name):
             return None
         if len(self._table) >= settings.max_groups and not system:
-            if not self._full_said:
-                self._full_said = True
+            if not self._full_logged:
+                self._full_logged = True
                 log.warning(
                     "no more groups are created by clients; raise maxGroups or delete groups",
                     max_groups=settings.max_groups,
@@ -107,7 +107,7 @@ class Groups(NamedTable[GroupConfig]):
         config = self._table.pop(name, None)
         forbidden = self._forbidden.pop(name, None)
         if config is not None or forbidden is not None:
-            self._full_said = False
+            self._full_logged = False
             self._note(name)
             log.info("group deleted", group=name)
         return config

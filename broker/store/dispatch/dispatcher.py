@@ -70,17 +70,17 @@ class RecordDispatcher:
 
     def dispatch_appended(self, facts: Facts, *, in_columns: bool) -> None:
         """Dispatch a prefix of these facts, at least one. The caller drops them and then calls
-        `tell_arrivals`: a listener may re-enter here. `in_columns`: the log may be read."""
+        `notify_arrivals`: a listener may re-enter here. `in_columns`: the log may be read."""
         if in_columns and len(facts) >= BLOCK_MIN:
             facts = self._of_one_file(facts)
             if len(facts) >= BLOCK_MIN and self._dispatch_as_block(facts):
                 return
         self._dispatch(facts, OPENED_MAX)
 
-    def tell_arrivals(self) -> None:
+    def notify_arrivals(self) -> None:
         if self._arrivals:
             arrivals, self._arrivals = self._arrivals, []
-            self._listeners.tell(arrivals)
+            self._listeners.notify(arrivals)
 
     def _of_one_file(self, facts: Facts) -> Facts:
         """The facts whose records are in the first one's file."""
@@ -193,7 +193,7 @@ class RecordDispatcher:
         finally:
             for queue in {fact[0] for fact in facts}:
                 queue.assigned = max(queue.assigned, queue.max_offset)
-            self.tell_arrivals()
+            self.notify_arrivals()
 
     # -- both
 

@@ -149,7 +149,7 @@ class Reput:
             dispatcher.dispatch_appended(batch, in_columns=in_columns)
         finally:
             facts.drop_up_to(dispatcher.dispatched_offset)
-            dispatcher.tell_arrivals()
+            dispatcher.notify_arrivals()
         if facts.waiting:
             return True
         if limit > dispatcher.dispatched_offset:  # a blank, and no next file yet

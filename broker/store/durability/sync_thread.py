@@ -35,15 +35,15 @@ class SyncThread:
         self._take = take
         self._complete = complete
         self._loop = asyncio.get_running_loop()
-        self._told, self._tells = os.pipe()
-        self._syncs: _hot.Syncs = hot.Syncs(self._tells)
+        self._wake_read, self._wake_write = os.pipe()
+        self._syncs: _hot.Syncs = hot.Syncs(self._wake_write)
         self._thread = threading.Thread(target=self._syncs.run, name="aerobee-flush", daemon=True)
         self._tickets = count(1)
         self._asked: deque[tuple[int, LogJob]] = deque()
         self._held: LogJob | None = None  # waits for the sync of another file
 
     def __enter__(self) -> SyncThread:
-        self._loop.add_reader(self._told, self._look)
+        self._loop.add_reader(self._wake_read, self._look)
         self._thread.start()
         return self
 
@@ -56,9 +56,9 @@ class SyncThread:
         """Return when the current sync has ended; its `complete` then runs on the loop."""
         self._syncs.end()
         self._thread.join()
-        self._loop.remove_reader(self._told)
-        os.close(self._told)
-        os.close(self._tells)
+        self._loop.remove_reader(self._wake_read)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
         self._loop.call_soon(self._finish)
 
     def wake(self) -> None:
@@ -80,7 +80,7 @@ class SyncThread:
             self._held = None
 
     def _look(self) -> None:
-        os.read(self._told, _PIPE_READ)
+        os.read(self._wake_read, _PIPE_READ)
         try:
             self._finish()
         finally:

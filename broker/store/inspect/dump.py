@@ -12,9 +12,9 @@ import numpy as np
 from aerobee.broker.store.inspect.files import (
     Problem,
     QueueKey,
+    ReportProgress,
     RestFile,
     RestStore,
-    Tell,
     record_at,
     sound_record,
     walk_log,
@@ -53,7 +53,10 @@ class Wanted:
 
 
 def select(
-    store: RestStore, wanted: Wanted, tell: Tell, bad: Callable[[Problem], None]
+    store: RestStore,
+    wanted: Wanted,
+    report_progress: ReportProgress,
+    bad: Callable[[Problem], None],
 ) -> Iterator[StoredMessage]:
     """The messages wanted: through the index by key and topic, through the queues by queue, else
     in the log's order. What cannot be read because of damage goes to `bad`."""
@@ -62,7 +65,7 @@ def select(
     elif wanted.topic is not None and wanted.queue_id is not None:
         places = _by_queue(store, (wanted.topic, wanted.queue_id), wanted, bad)
     else:
-        places = walk_log(store, _skip_damage(store, bad), tell, check_crc=False)
+        places = walk_log(store, _skip_damage(store, bad), report_progress, check_crc=False)
     for file, record in places:
         position = record.physical_offset - file.start
         try:

@@ -25,8 +25,8 @@ from aerobee.protocol.files.record_layout import CorruptRecord
 from aerobee.protocol.files.record_scan import Scanned, check_record, scan_records
 
 QueueKey = tuple[str, int]
-Tell = Callable[[int], None]  # bytes read
-TELL_BYTES: Final = 4 * 1024 * 1024
+ReportProgress = Callable[[int], None]  # bytes read
+REPORT_BYTES: Final = 4 * 1024 * 1024
 
 
 class Problem(NamedTuple):
@@ -219,7 +219,7 @@ def _locked(root: str) -> StoreLocked:
 def walk_log(
     store: RestStore,
     on_damage: Callable[[RestFile, CorruptRecord], int | None],
-    tell: Tell,
+    report_progress: ReportProgress,
     *,
     files: list[RestFile] | None = None,
     check_crc: bool = True,
@@ -233,22 +233,22 @@ def walk_log(
         if file is None:  # a file is missing
             offset = min(each.start for each in files if each.start > offset)
             continue
-        told = position = offset - file.start
+        reported = position = offset - file.start
         try:
             records = scan_records(file.view, file.start, position, file.size, check_crc=check_crc)
             for record in records:
                 yield file, record
                 position = record.physical_offset + record.size - file.start
-                if position - told >= TELL_BYTES:
-                    tell(position - told)
-                    told = position
-            tell(file.size - told)
+                if position - reported >= REPORT_BYTES:
+                    report_progress(position - reported)
+                    reported = position
+            report_progress(file.size - reported)
             offset = file.end
         except CorruptRecord as error:
             goes_on = on_damage(file, error)
             if goes_on is None:
                 return
-            tell(goes_on - file.start - told)
+            report_progress(goes_on - file.start - reported)
             offset = goes_on
 
 

@@ -28,9 +28,9 @@ from typing import Final
 from aerobee.broker.store.errors import StoreError, StoreLocked
 from aerobee.broker.store.files.layout import Layout
 from aerobee.broker.store.inspect.files import (
+    ReportProgress,
     RestFile,
     RestStore,
-    Tell,
     kept_at_rest,
     log_end,
     open_directory,
@@ -60,7 +60,9 @@ class Snapshot:
     copied_bytes: int = 0
 
 
-def snapshot(root: str, destination: str, commitlog: str, tell: Tell) -> Snapshot:
+def snapshot(
+    root: str, destination: str, commitlog: str, report_progress: ReportProgress
+) -> Snapshot:
     """Take the copy; StoreError when there is no store or the destination exists."""
     opened = listed(root, commitlog)
     source = Layout(
@@ -81,7 +83,7 @@ def snapshot(root: str, destination: str, commitlog: str, tell: Tell) -> Snapsho
             running = False
         except StoreLocked:
             running = True
-        made = _Copying(source, target, Snapshot(final, running), tell).run()
+        made = _Copying(source, target, Snapshot(final, running), report_progress).run()
     os.rename(target.root, final)
     _sync_folder(os.path.dirname(final))
     return made
@@ -97,11 +99,13 @@ def listed(root: str, commitlog: str) -> RestStore:
 
 
 class _Copying:
-    def __init__(self, source: Layout, target: Layout, made: Snapshot, tell: Tell) -> None:
+    def __init__(
+        self, source: Layout, target: Layout, made: Snapshot, report_progress: ReportProgress
+    ) -> None:
         self._source = source
         self._target = target
         self._made = made
-        self._report_progress = tell
+        self._report_progress = report_progress
 
     def run(self) -> Snapshot:
         source, target, made = self._source, self._target, self._made

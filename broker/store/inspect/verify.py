@@ -23,9 +23,9 @@ from aerobee.broker.store.inspect.columns import OFFSET, Columns
 from aerobee.broker.store.inspect.files import (
     Problem,
     QueueKey,
+    ReportProgress,
     RestFile,
     RestStore,
-    Tell,
     log_end,
     record_at,
     walk_log,
@@ -79,13 +79,13 @@ class Part(NamedTuple):
     queue: QueueKey = ("", 0)
 
 
-def verify(store: RestStore, tell: Tell) -> Report:
+def verify(store: RestStore, report_progress: ReportProgress) -> Report:
     """Verify the whole directory."""
     report = Report(stopped_cleanly=store.stopped_cleanly, problems=list(store.problems))
     report.notes += store.notes
     if not store.stopped_cleanly:
         report.notes.append("the last stop was not clean: the next start checks and mends the end")
-    columns = _walk(store, store.log, report, tell)
+    columns = _walk(store, store.log, report, report_progress)
     rows = columns.rows()
     report.log_begin = store.log_begin
     report.log_end = int(rows[-1, 0] + rows[-1, 1]) if len(rows) else report.log_begin
@@ -167,7 +167,9 @@ def _pieces(numbers: NDArray[Any]) -> list[NDArray[Any]]:
 # -- the log
 
 
-def _walk(store: RestStore, files: list[RestFile], report: Report, tell: Tell) -> Columns:
+def _walk(
+    store: RestStore, files: list[RestFile], report: Report, report_progress: ReportProgress
+) -> Columns:
     columns = Columns()
     known: list[NDArray[Any]] = []  # offsets that queues point to; loaded when there is damage
 
@@ -190,7 +192,7 @@ def _walk(store: RestStore, files: list[RestFile], report: Report, tell: Tell) -
             )
         return goes_on
 
-    for file, record in walk_log(store, on_damage, tell, files=files):
+    for file, record in walk_log(store, on_damage, report_progress, files=files):
         columns.add(file, record)
     report.records = len(columns.rows())
     return columns

@@ -23,6 +23,6 @@ class ArrivalListeners:
         """Whether this queue has a listener."""
         return any(wants is None or wants(topic, queue_id) for wants in self._wants)
 
-    def tell(self, arrivals: list[Arrival]) -> None:
+    def notify(self, arrivals: list[Arrival]) -> None:
         for callback in self._callbacks:
             callback(arrivals)

@@ -33,14 +33,14 @@ class LogScan:
         commit_log: CommitLog,
         dispatcher: RecordDispatcher,
         dispatch_from: int,
-        tell: Callable[[int], None],
+        report_progress: Callable[[int], None],
     ) -> None:
-        """`tell` is called with the offset reached."""
+        """`report_progress` is called with the offset reached."""
         self._settings = settings
         self._log = commit_log
         self._dispatcher = dispatcher
         self._dispatch_from = dispatch_from
-        self._report_progress = tell
+        self._report_progress = report_progress
         self.no_space: OSError | None = None  # the disk refused queue entries or keys ...
         self.stalled_at = FOREVER  # ... of the records from here on
 

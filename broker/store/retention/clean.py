@@ -91,7 +91,7 @@ class Clean:
         self._manual = 0
         self._unmeasurable: set[str] = set()
         self._removed_in_round = 0
-        self._said_stuck = False
+        self._stuck_logged = False
 
     # -- the disk
 
@@ -190,11 +190,11 @@ class Clean:
         force_after_ms = self.settings.destroy_maped_file_interval_forcibly
         file = files.expired(is_expired, now_ms, force_after_ms)
         if file is None:
-            if state.reclaim and not self._removed_in_round and not self._said_stuck:
-                self._said_stuck = True
+            if state.reclaim and not self._removed_in_round and not self._stuck_logged:
+                self._stuck_logged = True
                 log.warning("the disk fills up but no commitlog file may be removed yet")
             return None
-        self._said_stuck = False
+        self._stuck_logged = False
         files.files.pop(0)
         self._reason = "disk full" if state.force else "requested" if self._manual else "age"
         with suppress(FileNotFoundError):

@@ -90,15 +90,15 @@ async def replay(view: View, params: Params) -> dict[str, Any]:
     rate = number(params, "rate", 100, 1, RATE_MAX)
     letters = await _chosen(view, params)
     steps = send_letters_again(view.mq, letters, to, rate)
-    return view.jobs.start(f"replay of {group}", len(letters), steps).tell()
+    return view.jobs.start(f"replay of {group}", len(letters), steps).as_dict()
 
 
 async def job(view: View, params: Params) -> dict[str, Any]:
-    return view.jobs.get(number(params, "job", 0, 0, 1 << 31)).tell()
+    return view.jobs.get(number(params, "job", 0, 0, 1 << 31)).as_dict()
 
 
 async def stop_job(view: View, params: Params) -> dict[str, Any]:
-    return view.jobs.stop(number(params, "job", 0, 0, 1 << 31)).tell()
+    return view.jobs.stop(number(params, "job", 0, 0, 1 << 31)).as_dict()
 
 
 async def export(view: View, params: Params) -> Download:

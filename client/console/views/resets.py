@@ -24,7 +24,7 @@ class Move:
     old: int
     new: int
 
-    def tell(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "topic": self.queue.topic,
             "broker": self.queue.broker_name,
@@ -40,7 +40,7 @@ async def preview(view: View, params: Params) -> dict[str, Any]:
     """Preview of a reset: nothing is changed, and no member need be online."""
     moves = [move for topic in topics_in(params) for move in await plan(view, topic, params)]
     return {
-        "moves": [move.tell() for move in moves],
+        "moves": [move.as_dict() for move in moves],
         "again": sum(max(0, move.old - move.new) for move in moves),
         "skipped": sum(max(0, move.new - move.old) for move in moves),
     }
