@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.broker.fast.hot_path import HotPath
 from aerobee.broker.handlers.plain_batch import batch_rules
-from aerobee.broker.handlers.send import is_unusual_batch
+from aerobee.broker.handlers.send_batch import is_unusual_batch
 from aerobee.broker.handlers.send_rules import LATE, STORED, code_of, flush_failed_text
 from aerobee.broker.net.outbox import Part
 from aerobee.broker.net.requests import failure_text

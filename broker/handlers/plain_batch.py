@@ -1,7 +1,6 @@
-"""Batches whose messages are all plain, cut and encoded in C where the installation has that.
+"""Batches whose messages are all plain, cut and encoded in C if the compiled part is installed.
 
-Whatever is unusual about one is left to `handlers.send`, which knows the rules: nothing is refused
-here.
+Unusual ones are left to `handlers.send_batch`, which has all the rules: nothing is refused here.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def plain_batch(
     body: bytes, queue: Any, numbers: tuple[int, int, int], hosts: tuple[bytes, bytes]
 ) -> _hot.Run | None:
     """The messages in a batch's body, all of which wait for the disk if any answer does; None: the
-    general path has to look at them. `numbers`: sys flag, born timestamp, reconsume times."""
+    general path has to check them. `numbers`: sys flag, born timestamp, reconsume times."""
     if hot is None:
         return None
     run: _hot.Run | None = hot.batch(body, queue, batch_rules(), *numbers, *hosts)

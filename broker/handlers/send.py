@@ -1,19 +1,19 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, the general path.
 
-Plain sends do not pass here: `hot_path` puts all those of one read at once. What is decided for a
-topic here (that its sends need no other check than the queue id) is what lets it.
+Plain sends take `hot_path`, which puts all those of one read at once. It serves the queues that are
+registered in `Sends.plain` here: their sends need no further check of the topic.
 """
 
 import random
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.compiled import hot
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.handlers.plain_batch import plain_batch
+from aerobee.broker.handlers.send_batch import messages_of_batch, put_plain_batch
 from aerobee.broker.handlers.send_rules import (
     LATE,
     STORED,
@@ -26,19 +26,14 @@ from aerobee.broker.net.connection import Connection
 from aerobee.broker.net.requests import Handler, Request, failed
 from aerobee.broker.services.topics.config import WRITE, TopicConfig
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
-from aerobee.broker.store.results import BatchPut, PutResult, PutStatus
+from aerobee.broker.store.results import PutResult, PutStatus
 from aerobee.protocol import names
 from aerobee.protocol.files import properties
-from aerobee.protocol.files.batch import decode_batch
 from aerobee.protocol.files.ids import UniqueIds, encode_host, offset_message_id
-from aerobee.protocol.files.record import TRANSACTION_MASK, Message
-from aerobee.protocol.files.record_layout import CorruptRecord
+from aerobee.protocol.files.record import Message
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.headers import SendRequest, decode_ext, decode_send_v2
-
-if TYPE_CHECKING:
-    from aerobee.broker.compiled import _hot
 
 # The client counts retries itself, and says how many there may be, from this version (3.4.9) on.
 VERSION_WITH_MAX_RECONSUME: Final = 121
@@ -87,14 +82,7 @@ class Sends:
                 self._hold(request, fields, config.name, fields.queue_id)
                 return None
             if fields.batch:
-                unique_key = properties.get(fields.properties, properties.UNIQ_KEY)
-                if self.takes_plain_batches and (stored := self._put_plain_batch(request, fields)):
-                    result, ids = stored
-                    ext = self.answers.fields(
-                        ids, str(fields.queue_id), str(result.queue_offset), unique_key
-                    )
-                    return self._answer_durable(request, result, ext, wait=True)
-                return self._put_batch(request, self._batch(request, fields, config), unique_key)
+                return self._send_batch(request, fields, config)
             message = self._message(request, fields, config)
             if not held and self._must_wait(request.connection, message.topic):
                 self._hold(request, fields, message.topic, message.queue_id)
@@ -252,84 +240,6 @@ class Sends:
                 *(properties.TIMER_DELAY_MS, properties.TIMER_DELAY_SEC),
             )
 
-    def _batch(self, request: Request, fields: SendRequest, config: TopicConfig) -> list[Message]:
-        """The messages inside a batch; each carries only its own properties."""
-        body = request.command.body
-        if len(body) > self.broker.settings.max_message_size:
-            raise _illegal(
-                f"the batch takes {len(body)} bytes; maxMessageSize is "
-                f"{self.broker.settings.max_message_size}"
-            )
-        if resource_names.is_retry_topic(fields.topic):
-            raise _illegal(f"a batch cannot go to a retry topic, {fields.topic}")
-        if fields.sys_flag & TRANSACTION_MASK or properties.TRAN_MSG in fields.properties:
-            raise _illegal("a batch cannot be part of a transaction")
-        try:
-            parts = decode_batch(body)
-        except CorruptRecord as error:
-            raise _illegal(f"the batch's body is not sound: {error}") from None
-        if not parts:
-            raise _illegal("the batch holds no message")
-        for text in (fields.properties, *(part[2] for part in parts)):
-            if _is_delayed(text):
-                raise _illegal("a message of a batch cannot be delayed; send it alone")
-        queue_id = fields.queue_id
-        if queue_id < 0:
-            queue_id = random.randrange(max(1, config.write_queue_nums))
-        connection = request.connection
-        born_host = encode_host(*connection.peer)
-        store_host = self.broker.addresses.store_host(connection.peer, connection.local)
-        return [
-            Message(
-                fields.topic,
-                queue_id,
-                part_body,
-                text,
-                flag,
-                fields.sys_flag,
-                fields.born_timestamp,
-                born_host,
-                store_host,
-                fields.reconsume_times,
-            )
-            for flag, part_body, text in parts
-        ]
-
-    def _put_plain_batch(
-        self, request: Request, fields: SendRequest
-    ) -> tuple[BatchPut, str] | None:
-        """What became of a batch of plain messages, and their ids; None: `_batch` has to look."""
-        body = request.command.body
-        queue = self.plain.get(fields.topic, {}).get(fields.queue_id)
-        if (
-            queue is None
-            or not isinstance(body, bytes)
-            or len(body) > self.broker.settings.max_message_size
-            or is_unusual_batch(fields.properties)
-        ):
-            return None
-        connection = request.connection
-        store_host = self.broker.addresses.store_host(connection.peer, connection.local)
-        rows = plain_batch(
-            body,
-            queue,
-            (fields.sys_flag, fields.born_timestamp, fields.reconsume_times),
-            (encode_host(*connection.peer), store_host),
-        )
-        if rows is None:
-            return None
-        return self.put_rows_of_batch(rows, fields.topic, store_host.hex().upper().encode())
-
-    def put_rows_of_batch(
-        self, rows: "_hot.Run", topic: str, id_head: bytes
-    ) -> tuple[BatchPut, str] | None:
-        """What became of them, and their ids; None: the general path handles it."""
-        result: BatchPut | None = self.broker.store.put_plain_batch(rows, topic)
-        if result is None:
-            return None
-        self.broker.stats.add_put(topic, len(rows), result.size)
-        return result, rows.message_ids(id_head)
-
     # --- putting and answering
 
     def _put(self, request: Request, message: Message, queue_id: int) -> Command | None:
@@ -349,9 +259,20 @@ class Sends:
         wait = properties.get(message.properties, properties.WAIT) != "false"
         return self._answer_durable(request, result, ext, wait)
 
-    def _put_batch(
-        self, request: Request, messages: list[Message], unique_key: str | None
+    def _send_batch(
+        self, request: Request, fields: SendRequest, config: TopicConfig
     ) -> Command | None:
+        unique_key = properties.get(fields.properties, properties.UNIQ_KEY)
+        queue = self.plain.get(fields.topic, {}).get(fields.queue_id)
+        if self.takes_plain_batches and queue is not None:
+            stored = put_plain_batch(self.broker, request, fields, queue)
+            if stored is not None:
+                put, ids = stored
+                ext = self.answers.fields(
+                    ids, str(fields.queue_id), str(put.queue_offset), unique_key
+                )
+                return self._answer_durable(request, put, ext, wait=True)
+        messages = messages_of_batch(self.broker, request, fields, config)
         result: PutResult = self.broker.store.put_batch(messages)
         if not result.ok:
             return self._refuse(request, code_of(result.status), result.reason)
@@ -386,23 +307,6 @@ class Sends:
 
     def _refuse(self, request: Request, code: int, remark: str) -> Command:
         return request.command.answer(code, dict(self.answers.fixed), remark=remark)
-
-
-def _illegal(reason: str) -> Refused:
-    return Refused(ResponseCode.MESSAGE_ILLEGAL, reason)
-
-
-def is_unusual_batch(text: str) -> bool:
-    """By the properties of its request."""
-    return properties.TRAN_MSG in text or _is_delayed(text)
-
-
-def _is_delayed(text: str) -> bool:
-    if "DELAY" not in text and "TIMER_" not in text:
-        return False
-    pairs = properties.parse(text)
-    level = pairs.get(properties.DELAY, "0")
-    return level != "0" or any(name.startswith("TIMER_DEL") for name in pairs)
 
 
 def _time_text(timestamp_ms: int) -> str:

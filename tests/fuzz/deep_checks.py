@@ -17,7 +17,7 @@ from aerobee.broker.fast.compiled_path import rules
 from aerobee.broker.fast.hot_codecs import heads_by_codec
 from aerobee.broker.fast.repeated_pulls import RepeatedPulls
 from aerobee.broker.handlers.plain_batch import batch_rules
-from aerobee.broker.handlers.send import is_unusual_batch
+from aerobee.broker.handlers.send_batch import is_unusual_batch
 from aerobee.broker.store.log.scan_block import read_block
 from aerobee.protocol.files import properties
 from aerobee.protocol.files.batch import decode_batch
