@@ -13,7 +13,7 @@ from store.rmq_bugs import story_of
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.services.delay.schedule import Schedule
-from aerobee.broker.services.timers.firing import Timers
+from aerobee.broker.services.timers import firing
 from aerobee.broker.services.timers.timer_log import TimerLog
 from aerobee.broker.services.timers.wheel import TimerWheel
 from aerobee.broker.services.transactions.service import EndRequest, Transactions
@@ -106,7 +106,7 @@ def test_rmq_7480_timers_that_come_after_the_log_was_cut_are_set(world: World) -
 
 
 def believe_the_checkpoint(patch: Patch) -> None:
-    patch.setattr(Timers, "_within_queue", lambda self, queue_offset: queue_offset)
+    patch.setattr(firing, "within_queue", lambda store, queue_offset: queue_offset)
 
 
 def test_rmq_11047_timers_whose_units_the_disk_refused_in_part_are_set_once(

@@ -20,7 +20,7 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.wake import Wake
-from aerobee.broker.services.timers.recovery import Passed
+from aerobee.broker.services.timers.passed import Passed
 from aerobee.broker.store.files.disk import DiskFile, make_folder
 
 if TYPE_CHECKING:

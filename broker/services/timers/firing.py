@@ -29,8 +29,8 @@ from aerobee.broker.services.timers.enqueue import Enqueue
 from aerobee.broker.services.timers.far import FarTimers
 from aerobee.broker.services.timers.keeper import TimerKeeper
 from aerobee.broker.services.timers.listing import TimerEntry, list_timers, parse_cursor
-from aerobee.broker.services.timers.messages import is_record
-from aerobee.broker.services.timers.recovery import Passed
+from aerobee.broker.services.timers.messages import is_record, offset_after, within_queue
+from aerobee.broker.services.timers.passed import Passed, PassedSeconds
 from aerobee.broker.services.timers.slot import FIRST_PLACE, TimerSlot, load_slot
 from aerobee.broker.services.timers.timer_log import TimerLog
 from aerobee.broker.services.timers.unread import UnreadTimers
@@ -77,7 +77,7 @@ class Timers:
             settings.timer_max_delay_sec * 1000,
             self._roll_window_ms,
             self._take_slot,
-            self._note_far_passed,
+            lambda second: self._passed.add_far(second, self.log.end),
             self._note_dropped,
         )
         self.counts = TimerCounts()
@@ -106,14 +106,14 @@ class Timers:
             self._enqueue,
             self.checkpoints,
             lambda: self._second,
-            lambda: self._passed,
+            lambda: self._passed.ranges,
             config_path(config_folder, "timerMoves"),
             clock,
         )
         self._loaded_end = self._loaded_second = 0  # of the store's log, and the time, at the start
         self._read_second = 0  # seconds before this one are done
         self._slot: TimerSlot | None = None
-        self._passed: list[Passed] = []  # before the clock was set back
+        self._passed = PassedSeconds()  # before the clock was set back
         self._seen = (0, 0.0)  # the time of the last round, by both clocks
         self._begun: dict[int, TimerSlot] = {}  # seconds that ran when the clock was set back
         self._rounds = Rounds(
@@ -183,14 +183,14 @@ class Timers:
         self._loaded_end, self._loaded_second = end, self._clock.now_ms() // 1000
         self.log.load()
         self._delivery.known |= self.keeper.load(self._delivery.known)
-        queue_offset = self._within_queue(point.queue_offset)
+        queue_offset = within_queue(self._store, point.queue_offset)
         unread = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
         now_s = self._clock.now_ms() // 1000
         self.wheel.far_from = now_s + REACH_S
         reached = Passed(0, point.read_ms // 1000, point.log_end)
-        self._passed = list(self.checkpoints.passed)
+        self._passed.ranges = list(self.checkpoints.passed)
         if reached.end > now_s:  # the clock was set back
-            self._passed.append(reached)
+            self._passed.ranges.append(reached)
         found = recovery.recover(
             self.log,
             self.wheel,
@@ -211,7 +211,7 @@ class Timers:
                 sound_up_to=self.log.end,
                 was=point.log_end,
             )
-            queue_offset = self._behind(found.last_physical_offset)
+            queue_offset = offset_after(self._store, found.last_physical_offset)
         self._enqueue.start_at(queue_offset, end, found.timers)
         if self.log.end < point.log_end:
             self._enqueue.rebuild(point.read_ms)
@@ -221,20 +221,6 @@ class Timers:
             self._read_second = max(self._read_second, self._clock.now_ms() // 1000)
         if self.checkpoints.mark is None and end >= MARK_BYTES:
             self._save_point()
-
-    def _within_queue(self, queue_offset: int) -> int:
-        """Not past the queue's end, as a log that was cut leaves it: timers that come in the place
-        of those that are gone would not be set."""
-        least = self._store.min_offset(TIMER_TOPIC, 0)
-        inside = max(least, min(queue_offset, self._store.queue_end(TIMER_TOPIC, 0)))
-        if inside < queue_offset:
-            log.warning("timers were read past their queue's end", was=queue_offset, now=inside)
-        return inside
-
-    def _behind(self, physical_offset: int) -> int:
-        """The queue offset behind the record there; 0 when none of the timer topic is."""
-        record = put_again.message_at(self._store, physical_offset)
-        return record.queue_offset + 1 if record and record.topic == TIMER_TOPIC else 0
 
     def _save_point(self) -> None:
         """Write the checkpoint now; when the disk refuses, retry later."""
@@ -327,7 +313,7 @@ class Timers:
     def _follow_clock_back(self, now_ms: int) -> None:
         """Seconds that were done run again; timers set from now on fire in them."""
         log.warning("the clock was set back: timers follow it", second=self._second, now_ms=now_ms)
-        self._passed.append(Passed(0, self._second, self.log.end))
+        self._passed.ranges.append(Passed(0, self._second, self.log.end))
         if self._slot is not None:
             self._begun[self._slot.second] = self._slot
             self._slot = None
@@ -371,14 +357,6 @@ class Timers:
         on_disk = min(self._read_second, self.checkpoints.point.read_ms // 1000)
         self.log.drop_before(self._store.min_physical_offset, on_disk)
 
-    def _note_far_passed(self, second: int) -> None:
-        """Its units stay in the log, for a time that may never come."""
-        last = self._passed[-1] if self._passed else None
-        if last is not None and 0 < last.first <= second:
-            self._passed[-1] = Passed(last.first, second + 1, self.log.end)
-        else:
-            self._passed.append(Passed(second, second + 1, self.log.end))
-
     def _note_dropped(self, count: int) -> None:
         self._enqueue.pending -= count
 
@@ -403,12 +381,7 @@ class Timers:
         end = self._store.max_physical_offset
         slots = [*self._begun.values(), *self._far.live.values()]
         slots += [] if self._slot is None else [self._slot]
-        self._passed = [
-            each
-            for number, each in enumerate(self._passed)
-            if each.end > self._second
-            and not any(later.covers(each) for later in self._passed[number + 1 :])
-        ]
+        self._passed.drop_before(self._second)
         starts = [slot.log_start for slot in slots]
         if self._enqueue.log_start is not None:
             starts.append(self._enqueue.log_start)
@@ -419,7 +392,7 @@ class Timers:
             end,
             min(starts, default=end),
             self._far.clock_ms,
-            tuple(self._passed),
+            tuple(self._passed.ranges),
             self._second * 1000,
             self.log.end,
             self._enqueue.queue_offset,

@@ -24,7 +24,7 @@ from aerobee.broker.services.timers.checkpoint import Checkpoints
 from aerobee.broker.services.timers.enqueue import Enqueue
 from aerobee.broker.services.timers.messages import carried, message_of
 from aerobee.broker.services.timers.moves_journal import Journal, Move
-from aerobee.broker.services.timers.recovery import Passed, has_passed
+from aerobee.broker.services.timers.passed import Passed, has_passed
 from aerobee.broker.services.timers.timer_log import (
     MAGIC_NOTED,
     UNIT_SIZE,

@@ -98,6 +98,22 @@ def is_record(store: "MessageStore", physical_offset: int, size: int) -> bool:
         return True
 
 
+def within_queue(store: "MessageStore", queue_offset: int) -> int:
+    """The offset, limited to the timer topic's queue. After the log was cut it may be past the end,
+    and timers that get the offsets of the lost ones would not be set."""
+    least = store.min_offset(TIMER_TOPIC, 0)
+    inside = max(least, min(queue_offset, store.queue_end(TIMER_TOPIC, 0)))
+    if inside < queue_offset:
+        log.warning("timers were read past their queue's end", was=queue_offset, now=inside)
+    return inside
+
+
+def offset_after(store: "MessageStore", physical_offset: int) -> int:
+    """The queue offset after the record there; 0 if it is not one of the timer topic."""
+    record = put_again.message_at(store, physical_offset)
+    return record.queue_offset + 1 if record and record.topic == TIMER_TOPIC else 0
+
+
 def unit_deliver_ms(store: "MessageStore", unit: Unit) -> int:
     """When a unit is due; upstream's units have only the second."""
     if unit.deliver_ms:

@@ -8,12 +8,12 @@ seconds.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
+from aerobee.broker.services.timers.passed import Numbers, Passed, has_passed
 from aerobee.broker.services.timers.timer_log import (
     MAGIC_CARRIED,
     MAGIC_DELETE,
@@ -25,8 +25,6 @@ from aerobee.broker.services.timers.timer_log import (
 from aerobee.broker.services.timers.wheel import EMPTY_SLOT, Slot, TimerWheel
 
 log = structlog.get_logger("aerobee.timers")
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -47,17 +45,6 @@ class _Pending:
             self.magic[index],
             self.written_ms[index],
         )
-
-
-class Passed(NamedTuple):
-    """Units before a place of the timer log, of these seconds, have had their turn."""
-
-    first: int
-    end: int  # the second after the last
-    log_end: int
-
-    def covers(self, other: "Passed") -> bool:
-        return self.first <= other.first and other.end <= self.end and other.log_end <= self.log_end
 
 
 @dataclass(slots=True)
@@ -163,16 +150,6 @@ def _pending(position: int, units: Units, passed: Sequence[Passed]) -> _Pending:
         units["magic"][index].astype(np.int64),
         units["written_ms"][index].astype(np.int64),
     )
-
-
-def has_passed(
-    seconds: Numbers, positions: Numbers, passed: Sequence[Passed]
-) -> npt.NDArray[np.bool_]:
-    """Which units have had their turn, by their seconds and places in the timer log."""
-    over = np.zeros(len(seconds), bool)
-    for first, end, log_end in passed:
-        over |= (seconds >= first) & (seconds < end) & (positions < log_end)
-    return over
 
 
 def _once_each(found: _Pending) -> _Pending:
