@@ -342,12 +342,10 @@ class ConsumeQueue:
         file = self.files.find(byte)
         if file is not None:
             file.cut(byte - file.start)
-        self.waiting = []
+        self._forget_writes()
         self.max_offset = queue_offset
         self.min_offset = min(self.min_offset, queue_offset)
         self.flushed_bytes = min(self.flushed_bytes, byte)
-        self.writing = None
-        self.write_position = self.write_end = 0
         self.max_physical_offset = self.last_physical_end()
         self.cut_ext()
 
@@ -384,19 +382,19 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.files.remove_all()
             self.ext.end = self.ext.flushed = 0
-        self.waiting = []
-        self.kept = b""
-        self.writing = None
-        self.write_position = self.write_end = 0
+        self._forget_writes()
         self.max_offset = self.min_offset = self.assigned = self.flushed_bytes = 0
         self.max_physical_offset = -1
 
-    def close(self) -> None:
-        self.cuts += 1
+    def _forget_writes(self) -> None:
         self.waiting = []
         self.kept = b""
         self.writing = None
         self.write_position = self.write_end = 0
+
+    def close(self) -> None:
+        self.cuts += 1
+        self._forget_writes()
         self.files.close()
         if self.ext is not None:
             self.ext.close()
