@@ -2,13 +2,13 @@
 # cython: binding=False, embedsignature=False
 """The plain sends of a read in one pass of C: from a frame's bytes to its record and its answer.
 
-A twin of `fast.hot_path` and `store.log.commitlog` without rules of its own: whatever is not as
-plain as it gets stays where it is, and the path in Python goes on with it. Names, layout and
-templates come from there; a layout that has changed refuses to be imported.
+It does the same as `fast.hot_path` and `store.log.commitlog`, for the plain case only: every other
+frame is left to the Python path. Names, layout and templates come from there; the import fails if
+the layout has changed.
 
-Memory: frames are read in place, from the bytes that the socket gave, between bounds that were
-checked when the frame was cut. Texts are copied to a space that `_grow` has made large enough
-before. A record is written to bytes of exactly the size that was summed up before.
+Memory: frames are read in place, from the bytes that the socket gave, within bounds that were
+checked when the frame was cut. Texts are copied to a buffer that `_grow` has enlarged before. The
+bytes of a record are allocated with exactly its computed size.
 """
 
 cimport cython
@@ -47,7 +47,7 @@ if (_HEAD_V4.format, _BATCH_HEAD.format) != (">iiiiiqqiq8sq8siqi", ">iiiii") or 
 
 cdef enum:
     HEAD_SIZE = 88
-    RECORD_SIZE_MIN = 90  # with the properties' length
+    RECORD_SIZE_MIN = 90  # including the length of the properties
     CRC_SIZE = 20
     CRC_MASK = 0x7FFFFFFF
     NAME_END = 1
@@ -70,7 +70,7 @@ crc_begin(True)
 
 
 def crc32(const uint8_t[::1] data, uint32_t crc=0, *, bint by_tables=False):
-    """zlib's CRC-32; for tests, which compare."""
+    """zlib's CRC-32; for tests."""
     cdef const uint8_t* start = &data[0] if data.shape[0] else NULL
     if by_tables:
         return crc_by_tables(crc, start, data.shape[0])
@@ -78,11 +78,11 @@ def crc32(const uint8_t[::1] data, uint32_t crc=0, *, bint by_tables=False):
 
 
 def crc32_joined(uint32_t first, uint32_t second, uint64_t second_size):
-    """The CRC-32 of two pieces, by theirs."""
+    """The CRC-32 of two pieces from the CRC-32 of each."""
     return crc_join(first, second, crc_power(8 * second_size))
 
 
-# --- what all connections share
+# --- shared by all connections
 
 
 @cython.final
@@ -92,7 +92,7 @@ cdef class Rules:
     bits that are unusual."""
 
     cdef tuple _names
-    # Which names begin with a byte, and which have it next; bit 0: the unique key's.
+    # By byte: the names that have it first, and second, as bits; bit 0: the unique key's name.
     cdef uint16_t _first[256]
     cdef uint16_t _second[256]
     cdef readonly bytes added
@@ -113,14 +113,14 @@ cdef class Rules:
             self._second[<uint8_t>name[1]] |= 1 << number
 
     cdef Py_ssize_t unique_key(self, const uint8_t* text, Py_ssize_t size, bint waits) except -2:
-        """Where the unique key begins: behind the last of its names. -1: the text is unusual."""
+        """Where the unique key begins: after its last name. -1: the text is unusual."""
         cdef Py_ssize_t name_at = self.scan(text, size, waits)
         if name_at < 0 or (name_at and text[name_at - 1] != PAIR_END):
-            return -1  # there is none, or another's name ends so
+            return -1  # there is none, or this is the end of another name
         return name_at + PyBytes_GET_SIZE(<bytes>self._names[0])
 
     cdef Py_ssize_t scan(self, const uint8_t* text, Py_ssize_t size, bint waits) except -3:
-        """Where the last name of a unique key stands; -1: nowhere, -2: the text is unusual."""
+        """Position of the last name of a unique key; -1: none, -2: the text is unusual."""
         cdef Py_ssize_t at, length, name_at = -1
         cdef uint16_t which
         cdef int number
@@ -146,8 +146,8 @@ cdef class Rules:
 @cython.final
 cdef class Answers:
     """The answers to stored messages. `json`: the pieces between physical offset, queue id, queue
-    offset, unique key and opaque; `form` gives those for the other codecs, by what decides about
-    their lengths."""
+    offset, unique key and opaque; `form` gives those for the other codecs, by the values that
+    determine their lengths."""
 
     cdef tuple _json
     cdef object _form
@@ -182,7 +182,7 @@ cdef class Answers:
 
 @cython.final
 cdef class Space:
-    """Bytes to write to; `_grow` before, as much as is written then at most."""
+    """A growing buffer; call `_grow` with the most that is going to be written first."""
 
     cdef uint8_t* data
     cdef Py_ssize_t size
@@ -308,8 +308,8 @@ cdef struct Bounds:
 
 @cython.final
 cdef class Frames:
-    """The whole frames at the start of `data`, cut when they are asked for. `stop`: where the first
-    that is not whole begins; `bad`: it cannot be one."""
+    """The complete frames at the start of `data`, cut lazily. `stop`: where the first incomplete one
+    begins; `bad`: that is not a frame."""
 
     cdef bytes _data
     cdef Bounds* _bounds
@@ -376,7 +376,7 @@ cdef class Frames:
         )
 
     cdef int code_of(self, Py_ssize_t number) noexcept:
-        """310 or 10 for what may be a plain send; else 0."""
+        """310 or 10 for a possible plain send; else 0."""
         cdef Bounds* bounds = self._bounds + number
         cdef const uint8_t* header = <const uint8_t*>PyBytes_AS_STRING(self._data) + bounds.header
         cdef Py_ssize_t size = bounds.body - bounds.header
@@ -404,7 +404,7 @@ cdef class Frames:
 
 @cython.final
 cdef class Cursor:
-    """Goes through frames, one by one or by all plain sends that come next."""
+    """Iterates over frames, one by one or by runs of plain sends."""
 
     cdef Frames _frames
     cdef Py_ssize_t _next
@@ -431,7 +431,7 @@ cdef class Cursor:
         return 2 if self._frames.is_batch(self._next) else 0
 
     def skip(self, Py_ssize_t count):
-        """So many of the next frames were taken."""
+        """Skip the next frames, which were handled."""
         if not 0 <= count <= self._frames._count - self._next:
             raise ValueError("there are not so many")
         self._next += count
@@ -439,7 +439,7 @@ cdef class Cursor:
     def batches(self, dict plain, Rules rules, bytes born_host, bytes store_host,
                 Py_ssize_t body_size_max, is_unusual, Py_ssize_t most):
         """The next frames, `most` at most, as batches of plain messages to one topic; they stay the
-        next ones. `is_unusual` looks at the properties of a request. None: the next frame is none,
+        next ones. `is_unusual` checks the properties of a request. None: the next frame is no batch,
         or unusual."""
         cdef Run run
         cdef Bounds* bounds
@@ -459,8 +459,8 @@ cdef class Cursor:
 
     cpdef Run sends(self, dict plain, Rules rules, bytes born_host, bytes store_host, bint waits,
                     Signer signer=None):
-        """Take the plain sends that come next: those of one codec and code, and with a signer of
-        those that he has signed. None: there is none."""
+        """Take the plain sends that come next: of one codec and code, and if a signer is given, only
+        those with its valid signature. None: there is none."""
         cdef Run run
         cdef Frames frames = self._frames
         cdef int codec, code, run_codec = -1, run_code = 0
@@ -473,7 +473,7 @@ cdef class Cursor:
         )
         run._signer = signer
         if signer is not None:
-            signer.forget()  # what an exception has left
+            signer.forget()  # state left by an exception
         while self._next < frames._count:
             codec = frames._bounds[self._next].codec
             code = frames.code_of(self._next)
@@ -496,8 +496,8 @@ cdef class Cursor:
 
 def sends_of(data, Py_ssize_t length_max, dict plain, Rules rules, bytes born_host,
              bytes store_host, bint waits):
-    """The plain sends that a read consists of, if it is nothing else: whole frames, which `Cursor`
-    would take in one run. None: it is to be looked at frame by frame."""
+    """The sends of a read that has only complete frames with plain sends, which `Cursor` would take
+    in one run. None: it has to be parsed frame by frame."""
     cdef Frames frames
     cdef Cursor cursor
     cdef Py_ssize_t number
@@ -525,7 +525,7 @@ cdef struct Entry:
     Py_ssize_t text_size
     Py_ssize_t key  # in the run's space
     Py_ssize_t key_size
-    Py_ssize_t queue  # which of the run's queues
+    Py_ssize_t queue  # index in the run's queues
     int open_pair  # 1: the text needs a separator before another pair
     int64_t numbers[10]
     int64_t queue_offset
@@ -542,7 +542,7 @@ cdef class Run:
     cdef Entry* _entries
     cdef Py_ssize_t _room
     cdef Py_ssize_t _count
-    cdef readonly Py_ssize_t encoded  # how many, by the last `encode`
+    cdef readonly Py_ssize_t encoded  # how many the last `encode` encoded
     cdef Space _space
     cdef dict _plain
     cdef Rules _rules
@@ -553,7 +553,7 @@ cdef class Run:
     cdef list _queues
     cdef bytes _topic
     cdef dict _topic_queues
-    cdef uint8_t _places[PLACES]  # of that topic's first queues among the run's, from 1 on; 0: none
+    cdef uint8_t _places[PLACES]  # by queue id: index in the run's queues plus 1; 0: none
     cdef readonly int codec
     cdef readonly int code
     cdef Layout _layout  # of the last JSON header
@@ -578,7 +578,7 @@ cdef class Run:
         self._born_host, self._store_host = born_host, store_host
         self.waits = waits
         self._space = Space.__new__(Space)
-        self._space.grow(0)  # a text may be empty, but has a place
+        self._space.grow(0)  # even an empty text needs an address
         self._queues = []
         self._requests = []
         self._entries = <Entry*>malloc(most * sizeof(Entry))
@@ -590,7 +590,7 @@ cdef class Run:
     # -- parsing
 
     cdef bint take(self, Bounds* bounds, int code) except -1:
-        """Take in the next frame; False: it is unusual."""
+        """Add the next frame; False: it is unusual."""
         cdef Reader reader
         cdef Send send
         cdef Entry* entry
@@ -636,7 +636,7 @@ cdef class Run:
         entry.text_size += PyBytes_GET_SIZE(self._rules.added)
         if not is_utf8(text, entry.text_size):
             return False
-        # The last look; the text is still as it came, but for what is added behind it.
+        # The last check; the text is unchanged except for what was appended to it.
         if self._signer is not None and not self._signer.takes(
             self._count, &reader, &send, text, reader.data + bounds.body, bounds.end - bounds.body
         ):
@@ -647,7 +647,7 @@ cdef class Run:
 
     cdef bint _read(self, Reader* reader, Bounds* bounds, int code, Send* send,
                     uint8_t* text) noexcept:
-        """The header, whose code is known; False: it is unusual."""
+        """Decode the header, whose code is known; False: it is unusual."""
         reader.data = <const uint8_t*>PyBytes_AS_STRING(self._data)
         reader.at, reader.end = bounds.header, bounds.body
         if bounds.codec == JSON:
@@ -660,7 +660,7 @@ cdef class Run:
         return packed_send(reader, send, text)
 
     cdef Py_ssize_t drop_forged(self) noexcept:
-        """Give up the first send whose signature is wrong, and what is behind it; how many."""
+        """Drop the first send with a wrong signature and all after it; how many were dropped."""
         cdef Py_ssize_t count = self._count, first = self._signer.first_forged()
         if first < 0:
             return 0
@@ -679,7 +679,7 @@ cdef class Run:
         )
 
     cdef bint _is_topic(self, Reader* reader, Send* send) noexcept:
-        """Whether it goes to the topic of the one before."""
+        """Whether it goes to the same topic as the previous one."""
         return (
             self._topic is not None
             and PyBytes_GET_SIZE(self._topic) == send.topic_size
@@ -689,7 +689,7 @@ cdef class Run:
         )
 
     cdef Py_ssize_t _queue(self, Reader* reader, Send* send) except -2:
-        """Which of the run's queues it goes to; -1: to one that needs more checks."""
+        """Index of its queue in the run's queues; -1: the queue needs more checks."""
         cdef const char* topic = <const char*>reader.data + send.topic_at
         cdef Py_ssize_t number
         if not self._is_topic(reader, send):
@@ -713,7 +713,7 @@ cdef class Run:
             self._places[send.numbers[QUEUE_ID]] = <uint8_t>(number + 1)
         return number
 
-    # -- as the path in Python has them
+    # -- in the form of the Python path
 
     def __getitem__(self, slice which):
         """Rows."""
@@ -751,7 +751,7 @@ cdef class Run:
         )
 
     def stored(self):
-        """What is remembered of stored messages whose answers wait."""
+        """The pending answers of stored messages."""
         cdef Py_ssize_t number
         cdef Entry* entry
         waiting = []
@@ -763,8 +763,8 @@ cdef class Run:
         return waiting
 
     def settle(self):
-        """All are stored, and only their answers are still due: let go of the bytes in which they
-        came, which may be many."""
+        """All are stored and only the answers are pending: release the bytes of the requests, which
+        may be many."""
         if self.encoded != self._count:
             raise ValueError("not all are stored")
         self._data = b""
@@ -774,7 +774,7 @@ cdef class Run:
 
     def encode(self, int64_t base, int64_t position, int64_t limit, int64_t now_ms,
                bint append_crc, int64_t body_size_max, int64_t properties_size_max):
-        """Facts and bytes of the records that fit; their numbers are taken from their queues."""
+        """Facts and bytes of the records that fit; assigns their queue offsets."""
         cdef Py_ssize_t number, total = 0, count = 0
         cdef Entry* entry
         cdef int64_t size, extra
@@ -886,8 +886,8 @@ cdef class Run:
     # -- batches
 
     cdef bint take_batch_frame(self, Bounds* bounds, is_unusual) except -1:
-        """Take in a request with a batch; False: it is unusual, or to another topic than those
-        before."""
+        """Add a request with a batch; False: it is unusual, or to another topic than the previous
+        ones."""
         cdef Py_ssize_t size = self._space.size, count = self._count
         if self._take_batch_frame(bounds, is_unusual):
             return True
@@ -930,7 +930,7 @@ cdef class Run:
 
     cdef bint take_batch(self, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t queue, int64_t sys_flag,
                          int64_t born, int64_t times) except -1:
-        """Take in all messages of a batch to one of the run's queues; False: one of them, or the
+        """Add all messages of a batch to one of the run's queues; False: one of them, or the
         batch, is unusual."""
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self._data)
         cdef Reader reader
@@ -986,7 +986,7 @@ cdef class Run:
         return 0
 
     def size_bound(self, Py_ssize_t each):
-        """More than its records take, if one of an empty message takes less than `each`."""
+        """More than the bytes of its records, if `each` is more than an empty message takes."""
         cdef Py_ssize_t number, total = 0
         cdef Entry* entry
         for number in range(self._count):
@@ -995,7 +995,7 @@ cdef class Run:
         return total
 
     def message_ids(self, bytes id_head):
-        """Of the encoded messages, as the answer to a batch has them."""
+        """The ids of the encoded messages, in the form of the answer to a batch."""
         return self._ids(id_head, 0, self.encoded).decode("ascii")
 
     cdef bytes _ids(self, bytes id_head, Py_ssize_t first, Py_ssize_t end):
@@ -1010,8 +1010,8 @@ cdef class Run:
         return PyBytes_FromStringAndSize(<char*>out.data, out.size)
 
     def requests(self, bytes id_head):
-        """Of each batch what its answer needs: codec, opaque, flag, properties, queue, queue
-        offset, its messages' ids, how many there are and their records' bytes."""
+        """For the answer to each batch: codec, opaque, flag, properties, queue, queue offset, message
+        ids, their number and the bytes of their records."""
         cdef Py_ssize_t first, end, number, size
         cdef Entry* entry
         told = []
@@ -1061,7 +1061,7 @@ cdef uint32_t _shift = 0
 
 
 cdef uint32_t crc_shift(Py_ssize_t size) noexcept:
-    """For a second piece of so many bytes; most messages are as long as the one before."""
+    """The factor for a second piece of this size; cached, as most messages are equally long."""
     global _shift_size, _shift
     if size != _shift_size:
         _shift_size, _shift = size, crc_power(8 * <uint64_t>size)
@@ -1113,7 +1113,7 @@ cdef int add_answer(Space out, Answers answers, int codec, int64_t opaque, int64
 
 
 def answers_of(int codec, list waiting, Answers answers):
-    """The frames that answer messages whose answers have waited; None: one has an unusual key."""
+    """The frames of pending answers; None: one has an unusual key."""
     cdef Space out = Space.__new__(Space)
     cdef const char* key
     cdef Py_ssize_t key_size = 0

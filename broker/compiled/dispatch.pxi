@@ -1,4 +1,4 @@
-# Queue entries and keys of many appended records, from the facts that append has noted.
+# Queue entries and keys of many appended records, from the facts of append.
 
 from aerobee.protocol.files.queue_entry import ENTRY as _ENTRY
 from aerobee.protocol.files.record import TRANSACTION_MASK as _TRANSACTION_MASK
@@ -26,7 +26,7 @@ cdef struct Found:
 
 
 cdef Found find_values(const uint8_t* text, Py_ssize_t size) noexcept nogil:
-    """Where the values of TAGS, UNIQ_KEY and KEYS stand; of two the last one's that is not empty."""
+    """Positions of the values of TAGS, UNIQ_KEY and KEYS; of duplicates, the last non-empty one."""
     cdef Found found
     cdef Py_ssize_t at = 0, name_end, end, length
     cdef Span* span
@@ -56,8 +56,8 @@ cdef Found find_values(const uint8_t* text, Py_ssize_t size) noexcept nogil:
 cdef inline uint32_t java_hash(
     uint32_t begun, const uint8_t* text, Py_ssize_t start, Py_ssize_t end
 ) noexcept nogil:
-    """Java's hash of a text that has begun with what has this hash."""
-    while end - start >= 4:  # one by one each would wait for the product before it
+    """Java's hash, continued from the hash of the text before."""
+    while end - start >= 4:  # four at once: else each multiplication waits for the previous one
         begun = (
             begun * (31 * 31 * 31 * 31)
             + (text[start] * <uint32_t>(31 * 31 * 31) + text[start + 1] * <uint32_t>(31 * 31))
@@ -72,7 +72,7 @@ cdef inline uint32_t java_hash(
 
 @cython.final
 cdef class Lane:
-    """What a queue gets."""
+    """The entries of one queue."""
 
     cdef object queue
     cdef Space entries
@@ -111,7 +111,7 @@ cdef bytes bytes_of(Space space):
 
 def derived(facts):
     """For each queue its entries in one piece, and of all keys the hashes, offsets and times. None:
-    not all of these are plain, or somebody listens."""
+    not all of these are plain, or there is a listener."""
     cdef dict lanes = {}
     cdef Keys keys = Keys()
     cdef Facts all_facts
@@ -156,7 +156,7 @@ cdef Lane new_lane(object queue):
 
 
 cdef bint add_derived(Lane lane, Keys keys, FactRow* row, const uint8_t* data) except -1:
-    """One record's entry and keys. False: it does not simply follow the queue's end, or its text,
+    """One record's entry and keys. False: it does not follow the queue's last entry, or its text,
     which begins at `data`, is not ASCII."""
     cdef Found found
     cdef int64_t offset = row.offset, size = row.size, time_ms = row.time_ms

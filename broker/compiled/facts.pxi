@@ -1,4 +1,4 @@
-# What append knows of its records, until they are dispatched: tuples only for those who ask.
+# What append knows of its records, until they are dispatched. Tuples are made only on request.
 
 from cpython.object cimport PyObject
 
@@ -20,12 +20,12 @@ cdef class Facts:
     where they are."""
 
     cdef FactRow* rows
-    cdef Py_ssize_t first  # those before are dropped
+    cdef Py_ssize_t first  # rows before this one are dropped
     cdef Py_ssize_t end
     cdef Py_ssize_t room
     cdef Space text
     cdef dict kept  # the queues, as keys
-    cdef bint exact  # no row's queue is missing there, and none is there without a row
+    cdef bint exact  # `kept` has exactly the queues of the rows
 
     def __cinit__(self):
         self.text = Space.__new__(Space)
@@ -87,7 +87,7 @@ cdef class Facts:
     # -- as a queue
 
     def extend(self, more):
-        """Add facts. False, with nothing added: a text of theirs is none that is stored."""
+        """Add facts. False, with nothing added: UTF-8 cannot encode a text of theirs."""
         cdef Facts other
         cdef Py_ssize_t number, before = self.end
         if not isinstance(more, Facts):
@@ -136,12 +136,12 @@ cdef class Facts:
         return True
 
     def drop(self, Py_ssize_t count):
-        """The first ones are done with."""
+        """Drop the first ones."""
         cdef Facts rest
         if not 0 <= count <= self.end - self.first:
             raise ValueError("there are not so many")
         self.first += count
-        if self.first * 2 >= self.end:  # their texts and queues go, too
+        if self.first * 2 >= self.end:  # drop their texts and queues, too
             rest = Facts()
             if self.first < self.end:
                 rest.extend(self[:])
@@ -172,7 +172,7 @@ cdef class Facts:
         return low - self.first
 
     def forget(self, topic):
-        """No record of this topic is to get a queue entry."""
+        """Records of this topic get no queue entry."""
         cdef Py_ssize_t number
         for number in range(self.first, self.end):
             if (<object>self.rows[number].queue).topic == topic:
@@ -189,7 +189,7 @@ cdef class Facts:
         return self.rows[self.end - 1].offset + self.rows[self.end - 1].size
 
     cpdef bint is_listened(self) except -1:
-        """Whether somebody listens to a queue of theirs."""
+        """Whether one of their queues has a listener."""
         cdef Py_ssize_t number
         cdef PyObject* last = NULL
         if self.exact:
@@ -205,7 +205,7 @@ cdef class Facts:
         return False
 
     def spread(self):
-        """Where the first record begins, where the last one ends, whether somebody listens."""
+        """Where the first record begins, where the last one ends, whether there is a listener."""
         return self.begin_offset(), self.end_offset(), self.is_listened()
 
     def offsets(self):

@@ -1,10 +1,10 @@
-# The headers of sends in the three codecs. Each reader takes what clients write as a rule and says
-# "unusual" (False) to everything else, which the path in Python then reads: nothing is refused here.
+# The headers of sends in the three codecs. Each reader accepts what clients usually write. For
+# everything else it returns False ("unusual") and the Python path decodes it: nothing is refused here.
 #
-# Every byte is read by `peek` or after a comparison with the end; texts are copied by `keep`.
+# Every byte is read by `peek` or after a bounds check; texts are copied by `keep`.
 
 cdef enum:
-    VARYING_MAX = 4  # opaque, queue, time of birth, properties
+    VARYING_MAX = 4  # opaque, queue, born timestamp, properties
 
 
 cdef struct Reader:
@@ -22,14 +22,14 @@ cdef struct Pair:
 
 
 cdef struct Send:
-    Pair* pairs  # all ext fields are noted here, where there is a signature to be checked
+    Pair* pairs  # all ext fields, only if a signature has to be checked
     int pair_count
     Py_ssize_t topic_at  # in the reader's data
     Py_ssize_t topic_size
-    Py_ssize_t text_size  # of the properties, unescaped in the space that the caller gave
+    Py_ssize_t text_size  # of the properties, unescaped in the caller's buffer
     int64_t numbers[10]  # by field
     uint32_t seen  # bits by field
-    # JSON: the fields whose values differ from send to send as a rule, and where these are.
+    # JSON: the fields whose values usually differ from send to send, and their positions.
     int varying[VARYING_MAX]
     int varying_count
     Py_ssize_t varying_begin[VARYING_MAX]
@@ -44,7 +44,7 @@ cdef enum:
 cdef enum:
     EXT_FIELDS_MAX = 64
     REQUIRED = 1 << OPAQUE | 1 << TOPIC_QUEUES | 1 << QUEUE_ID | 1 << SYS_FLAG | 1 << BORN | 1 << TOPIC
-    # SEND_MESSAGE, with the long names, needs no more than these.
+    # SEND_MESSAGE, with the long names, needs only these.
     REQUIRED_LONG = 1 << OPAQUE | 1 << TOPIC_QUEUES | 1 << QUEUE_ID | 1 << TOPIC
 
 
@@ -60,7 +60,7 @@ cdef inline bint take(Reader* reader, int wanted) noexcept nogil:
 
 
 cdef inline bint is_fresh(Send* send, int field) noexcept nogil:
-    """False: the header has this field twice."""
+    """False: the header has had this field already."""
     if send.seen >> field & 1:
         return False
     send.seen |= <uint32_t>1 << field
@@ -70,7 +70,7 @@ cdef inline bint is_fresh(Send* send, int field) noexcept nogil:
 cdef inline void note_pair(
     Send* send, int field, Py_ssize_t name_at, Py_ssize_t name_size, Py_ssize_t at, Py_ssize_t size
 ) noexcept nogil:
-    """The callers' loops end at EXT_FIELDS_MAX."""
+    """No bounds check: the callers' loops end at EXT_FIELDS_MAX."""
     cdef Pair* pair = send.pairs + send.pair_count
     pair.name_at, pair.name_size, pair.is_text = name_at, name_size, field == PROPERTIES
     if field == PROPERTIES:
@@ -88,7 +88,7 @@ cdef inline bint note_number(Send* send, int field, int64_t number) noexcept nog
 
 
 cdef bint decimal(const uint8_t* text, Py_ssize_t size, int64_t* number) noexcept nogil:
-    """A whole number as every writer writes it: no plus, no leading zero, at most 18 digits."""
+    """An integer in its usual form: no plus sign, no leading zero, at most 18 digits."""
     cdef Py_ssize_t at = 0
     cdef bint negative = False
     cdef int64_t value = 0
@@ -107,7 +107,7 @@ cdef bint decimal(const uint8_t* text, Py_ssize_t size, int64_t* number) noexcep
 
 
 cdef inline bint is_plain_text(const uint8_t* text, Py_ssize_t size) noexcept nogil:
-    """Printable ASCII that means itself in JSON too."""
+    """Printable ASCII that JSON does not escape."""
     return <Py_ssize_t>same_bytes(text, size, True) == size
 
 
@@ -161,7 +161,7 @@ cdef int field_of(const uint8_t* name, Py_ssize_t size, bint is_long) noexcept n
 cdef bint note_text(
     Reader* reader, Send* send, int field, Py_ssize_t at, Py_ssize_t size, uint8_t* space
 ) noexcept nogil:
-    """A field whose value is the text at `at`, which means what its bytes say."""
+    """Note a field whose value is the text at `at`, without escapes."""
     cdef int64_t number = 0
     if field == PROPERTIES:
         memcpy(space, reader.data + at, size)
@@ -234,8 +234,8 @@ cdef int hex_digit(int byte) noexcept nogil:
 
 
 cdef Py_ssize_t json_escape(Reader* reader, uint8_t* space) noexcept nogil:
-    """Write what an escape means, at most three bytes; how many. -1: unusual. It takes at least
-    two bytes of the header for one, and six for more."""
+    """Write the character of an escape, at most three bytes; how many. -1: unusual. One byte takes
+    at least two bytes of the header, more take six."""
     cdef int byte, digit, number, k
     reader.at += 1
     byte = peek(reader)
@@ -255,7 +255,7 @@ cdef Py_ssize_t json_escape(Reader* reader, uint8_t* space) noexcept nogil:
             space[0] = 0xC0 | number >> 6
             space[1] = 0x80 | (number & 0x3F)
             return 2
-        if 0xD800 <= number < 0xE000:  # half a character
+        if 0xD800 <= number < 0xE000:  # half of a surrogate pair
             return -1
         space[0] = 0xE0 | number >> 12
         space[1] = 0x80 | (number >> 6 & 0x3F)
@@ -279,8 +279,8 @@ cdef Py_ssize_t json_escape(Reader* reader, uint8_t* space) noexcept nogil:
 
 
 cdef bint json_properties(Reader* reader, Send* send, uint8_t* space) noexcept nogil:
-    """A string with escapes. What it means is never longer than how it is written, and the space
-    has as many bytes as the header."""
+    """A string with escapes. Unescaped it is never longer than in the header, and the buffer is as
+    large as the header."""
     cdef Py_ssize_t size = 0, same, written
     if not take(reader, c'"'):
         return False
@@ -339,7 +339,7 @@ cdef bint json_ext(Reader* reader, Send* send, bint is_long, uint8_t* space) noe
         begin = reader.at
         field = field_of(reader.data + at, size, is_long)
         if send.pairs != NULL and peek(reader) != c'"':
-            return False  # what is signed of a bare number is for others to know
+            return False  # the Python path knows how a bare number is signed
         if not json_field(reader, send, field, space):
             return False
         if send.pairs != NULL:  # between the quotes
@@ -379,7 +379,7 @@ cdef bint json_members(Reader* reader, Send* send, bint is_long, uint8_t* space)
         elif not json_ignored(reader):
             return False
         if take(reader, c'}'):
-            take(reader, c'\n')  # as the C++ client's writer ends
+            take(reader, c'\n')  # the C++ client ends its header so
             return reader.at == reader.end
         if not take(reader, c','):
             return False
@@ -404,7 +404,7 @@ cdef inline bint big_endian(Reader* reader, int width, int64_t* number) noexcept
 
 
 cdef bint binary_send(Reader* reader, Send* send, uint8_t* space) noexcept nogil:
-    """From behind the code: language, version, opaque, flag, remark, ext fields."""
+    """What follows the code: language, version, opaque, flag, remark, ext fields."""
     cdef int64_t size = 0, number = 0
     cdef Py_ssize_t name_at, name_size
     cdef int field, k
@@ -496,7 +496,7 @@ cdef bint packed_text(Reader* reader, Py_ssize_t* at, Py_ssize_t* size) noexcept
 
 
 cdef bint packed_send(Reader* reader, Send* send, uint8_t* space) noexcept nogil:
-    """From behind the code: flag, opaque, language, version, remark, ext fields."""
+    """What follows the code: flag, opaque, language, version, remark, ext fields."""
     cdef int64_t number = 0
     cdef Py_ssize_t at = 0, size = 0, name_at, name_size
     cdef int field, first, fields, k

@@ -1,17 +1,17 @@
-# A plain pull from its queue to its answer. What may be read, how much of it, and what is counted is
-# asked of the path in Python (`handlers.pull.plain`); here the records are found and the answer made.
+# A plain pull from its queue to its answer. The Python path (`handlers.pull.plain`) decides what may
+# be read, and how much, and counts it; here the records are found and the answer is built.
 
 cdef enum:
     HEAD_NUMBERS = 4
     AHEAD = 4  # pulls whose entries are read at once
     AHEAD_MAX = 256  # entries
-    READ_AHEAD_MAX = 16  # queues of one connection for which they are kept
+    READ_AHEAD_MAX = 16  # queues of one connection whose entries are kept
 
 
 @cython.final
 cdef class Ready:
-    """The pulls of one group and queue: what they say (`fields`), their queue's key, and entries of
-    the queue that were read with those of the pull before."""
+    """The pulls of one group and queue: their fields, their queue's key, and entries of the queue
+    that were read ahead for the previous pull."""
 
     cdef readonly object fields
     cdef readonly tuple key
@@ -44,10 +44,10 @@ cdef class Ready:
 
 @cython.final
 cdef class PlainPulls:
-    """Those of one connection, in JSON. `hot_bytes`: what is farther behind the log's end is not
-    taken here; `bounds`: how many messages and bytes a pull may have, or
-    None; `takes`: whether it gets what was found, which is counted then; `head`: the pieces of the
-    answer's header between the queue's end, its beginning, the next offset and the opaque."""
+    """The plain JSON pulls of one connection. `hot_bytes`: records farther from the log's end are
+    left to Python; `bounds`: how many messages and bytes a pull may have, or None; `takes`: whether
+    it gets these records, and counts them; `head`: the pieces of the answer's header between the
+    queue's end, its beginning, the next offset and the opaque."""
 
     cdef dict _queues
     cdef object _visible_end
@@ -72,7 +72,7 @@ cdef class PlainPulls:
     cdef object answer(
         self, Ready ready, int64_t opaque, int64_t queue_offset, int64_t commit_offset
     ):
-        """The answer; None when it is for the path in Python."""
+        """The answer; None: the Python path has to make it."""
         cdef int64_t physical_offset, behind, high, count
         cdef Py_ssize_t place
         cdef const uint8_t* data
@@ -122,7 +122,7 @@ cdef class PlainPulls:
         )
 
     cdef int _keep(self, Ready ready, queue, int64_t queue_offset, bytes entries) except -1:
-        """For the next pulls; those of the queue that was kept longest are dropped."""
+        """Keep entries for the next pulls; drops those of the queue that was added first."""
         if ready._entries is None:
             if len(self._kept) < READ_AHEAD_MAX:
                 self._kept.append(ready)
@@ -158,5 +158,5 @@ cdef class PlainPulls:
             space.add_decimal(numbers[number])
         space.add_bytes(<bytes>self._head[HEAD_NUMBERS])
         store_int(space.data, <uint64_t>(space.size - 4 + body_size), 4)
-        store_int(space.data + 4, <uint64_t>(space.size - 8), 4)  # JSON's mark is 0
+        store_int(space.data + 4, <uint64_t>(space.size - 8), 4)  # the codec byte of JSON is 0
         return PyBytes_FromStringAndSize(<char*>space.data, space.size)

@@ -11,9 +11,9 @@ cdef extern from "<sys/uio.h>" nogil:
 
 
 cdef enum:
-    PIECES_MAX = 1024  # that one call of the system takes
+    PIECES_MAX = 1024  # limit of one system call
     COPIED_MAX = 64 << 10  # bytes of an answer up to which one buffer is cheaper than many pieces
-    PIECE_MIN = 512  # bytes on average: smaller ones are copied faster than the system takes them
+    PIECE_MIN = 512  # bytes on average: copying smaller ones is faster than passing them to the kernel
 
 
 cdef struct Piece:
@@ -23,7 +23,7 @@ cdef struct Piece:
 
 @cython.final
 cdef class Records:
-    """Pieces of a file's map. They are copied, or made views of, when they are asked for."""
+    """Pieces of a mapped file, copied or turned into views on demand."""
 
     cdef object _view
     cdef Piece* _pieces
@@ -78,7 +78,7 @@ cdef class Records:
 
 @cython.final
 cdef class Gathered:
-    """A head and records that the system takes from where they are; bytes for whoever looks."""
+    """A head and records, sent from the mapped file without a copy; behaves like bytes."""
 
     cdef bytes _head
     cdef Records _records
@@ -95,7 +95,7 @@ cdef class Gathered:
         )
 
     def write_to(self, int descriptor):
-        """How many bytes the socket took; 0 also when it failed."""
+        """How many bytes the socket took; 0 also for an error."""
         cdef Py_ssize_t number = 0, used = 1, sent = 0, wanted, total = 0
         cdef Py_ssize_t count = self._records._count
         cdef Piece* pieces = self._records._pieces
@@ -128,7 +128,7 @@ cdef class Gathered:
         return total
 
     def rest(self, Py_ssize_t sent):
-        """What is behind so many bytes: of a large answer where it is, else in one piece."""
+        """The rest after these bytes: views if it is large, else one copy."""
         cdef Py_ssize_t number, start, skipped = sent - PyBytes_GET_SIZE(self._head)
         if len(self) <= COPIED_MAX:
             return [memoryview(self)[sent:]]
@@ -154,9 +154,9 @@ cdef inline uint64_t load_int(const uint8_t* data, int width) noexcept nogil:
 
 
 def take_records(bytes entries, view, int64_t begin, int64_t readable, int64_t max_bytes):
-    """The range of the file that begins at `begin` in which the records of all entries are, the
-    records, their bytes and their number: as many as stay within `max_bytes`, one at least. None:
-    not all are in what is readable of this file."""
+    """For a file that begins at `begin`: the range with the records of all entries, the records,
+    their bytes and their number. As many as fit `max_bytes`, at least one. None: some are outside
+    the readable part of this file."""
     return records_of(
         <const uint8_t*>PyBytes_AS_STRING(entries),
         PyBytes_GET_SIZE(entries) // ENTRY_SIZE,
@@ -187,7 +187,7 @@ cdef tuple records_of(
         if size <= 0 or start < begin or start - begin > readable - size:
             return None
         if full or (number and total + size > max_bytes):
-            full = True  # the rest has to be in the file all the same, as it has in Python
+            full = True  # the other records must be in the file too, as in Python
             continue
         start -= begin
         total += size

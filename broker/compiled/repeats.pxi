@@ -13,7 +13,7 @@ cdef class Repeats:
     """The JSON pulls of one connection. A header is cut at its numbers; `which` says what they are:
     0 the opaque, 1 the queue's id, 2 its offset, 3 the committed offset."""
 
-    cdef list _known  # (the pieces between numbers, what the pull says besides)
+    cdef list _known  # (the pieces between numbers, the decoded pull)
     cdef list _ready  # of each, by the queue's id: what `PlainPulls` needs
     cdef PlainPulls _plain
     cdef object _make
@@ -27,12 +27,12 @@ cdef class Repeats:
         self._size_max = size_max
 
     def answer_with(self, PlainPulls plain not None, make):
-        """Answer those that are plain. `make` gives what `plain` needs for a pull by what it says
-        and its queue's id; None: it is no plain one."""
+        """Answer plain ones. `make` gives the `Ready` of a decoded pull and its queue's id; None: it
+        is not plain."""
         self._plain, self._make = plain, make
 
     def learn(self, tuple pieces, tuple which, said):
-        """`said` is what `match` returns for such a header."""
+        """`said`: the decoded pull, returned by `match` for such a header."""
         cdef int number
         if len(pieces) != NUMBERS + 1 or any(type(piece) is not bytes for piece in pieces):
             raise ValueError("five pieces")
@@ -50,14 +50,14 @@ cdef class Repeats:
         self._ready[self._next] = {}
 
     def match(self, data):
-        """What was learned of the one frame that `data` is, and its numbers; None: it is another."""
+        """If `data` is one frame that repeats a learned pull: that pull and the numbers. Else None."""
         cdef int64_t numbers[NUMBERS]
         cdef int index = self._find(data, numbers)
         return None if index < 0 else self._found(index, numbers)
 
     def answer(self, data):
-        """The answer to the one frame that `data` is, in bytes or for one write. Else what `match`
-        gives: it is for the path in Python, and nothing of it was done or counted."""
+        """The answer if `data` is one plain pull: bytes, or an object for one write. Else the result
+        of `match`: the Python path has to answer, nothing was done or counted yet."""
         cdef int64_t numbers[NUMBERS]
         cdef int index = self._find(data, numbers)
         cdef dict ready
@@ -73,7 +73,7 @@ cdef class Repeats:
             if prepared is not None:
                 try:
                     made = self._plain.answer(<Ready?>prepared, numbers[0], numbers[2], numbers[3])
-                except Exception:  # the path in Python meets it, too, and says so
+                except Exception:  # the Python path meets it, too, and reports it
                     made = None
                 if made is not None:
                     return made
@@ -84,7 +84,7 @@ cdef class Repeats:
         return said, numbers[0], numbers[1], numbers[2], numbers[3]
 
     cdef int _find(self, data, int64_t* numbers) except -2:
-        """Which one the frame is like; -1: none."""
+        """Index of the pull that the frame repeats; -1: none."""
         if not isinstance(data, bytes):
             raise TypeError(f"bytes are compared, not {type(data).__name__}")
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)

@@ -1,4 +1,4 @@
-# Bytes into a mapped file.
+# Writes bytes to a mapped file.
 
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
