@@ -66,7 +66,7 @@ class CompiledBatches(HotPath):
         else:
             for _, _, _, _, queue, _, _, count, size in requests:
                 self._sends.broker.stats.add_put(queue.topic, count, size)
-            if self._store.puts_wait:  # all of them: one that does not wait takes the general path
+            if self._store.puts_wait:  # for all: a batch that need not wait takes the general path
                 self.connection.waits_begin(len(requests))
                 durable = partial(self._batches_durable, requests, started)
                 self._store.when_durable(end_of_all(facts), durable)
@@ -92,7 +92,7 @@ class CompiledBatches(HotPath):
         out: list[Part] = []
         if status is PutStatus.PUT_OK:
             self._answer_batches(requests, out)
-        elif status in STORED:  # but not in time: the answer has the offset all the same
+        elif status in STORED:  # but not in time: the answer still has the offset
             for codec, opaque, flag, text, queue, queue_offset, ids, _, _ in requests:
                 key = properties.get(text, properties.UNIQ_KEY) if text else None
                 ext = answers.fields(ids.decode(), str(queue.queue_id), str(queue_offset), key)

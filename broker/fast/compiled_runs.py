@@ -1,6 +1,6 @@
-"""Runs of sends that C has read: encoded there into the log and answered from there.
+"""Runs of sends that C has parsed: C encodes their records and their answers, too.
 
-Whatever the store does not take as it is goes on as a run in Python does.
+Messages that the store does not accept in this form are handled like a run in Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1024)
 def _answers(answers: SendAnswers, id_head: bytes) -> _hot.Answers:
-    """`id_head`: that of the address by which clients reach us; there are few."""
+    """`id_head`: the part of message ids with our address; there are few."""
     pieces = pieces_of(answers.json_template(id_head))
     assert hot is not None, "this installation has no compiled part"
     make: type[_hot.Answers] = hot.Answers
@@ -32,7 +32,7 @@ def _answers(answers: SendAnswers, id_head: bytes) -> _hot.Answers:
 
 
 class _Marks(Sequence[Mark]):
-    """The marks of a run of C's: made only for those that the store did not take there."""
+    """The marks of a run in C, created only for messages that the store did not accept there."""
 
     def __init__(self, run: _hot.Run) -> None:
         self.run = run
@@ -41,7 +41,7 @@ class _Marks(Sequence[Mark]):
         return len(self.run)
 
     def __iter__(self) -> Iterator[Mark]:
-        return iter(self.run.marks())  # once: `Sequence` would make all of them for each
+        return iter(self.run.marks())  # `Sequence` would create all marks for each item
 
     @overload
     def __getitem__(self, which: int) -> Mark: ...
@@ -52,10 +52,10 @@ class _Marks(Sequence[Mark]):
 
 
 class CompiledRuns(SendRuns):
-    """Those of one connection."""
+    """The runs of one connection that C has parsed."""
 
     def put_encoded(self, run: _hot.Run, started: float, out: list[Part]) -> None:
-        """As `put`, with few steps where the store takes all of them."""
+        """As `put`, with fewer steps if the store accepts all messages."""
         facts: Facts = []
         failure = ""
         try:
@@ -67,7 +67,7 @@ class CompiledRuns(SendRuns):
             one = run.codec, run.code, started
             self.put_rest(one, run, _Marks(run), facts, failure, out)
             return
-        # As `_count`, without its call.
+        # `_count`, inlined.
         if not isinstance(facts, list) and (alike := facts.size_if_alike()) is not None:
             self._stats.add_put(alike[0], count, alike[1], count)
         else:
@@ -80,7 +80,7 @@ class CompiledRuns(SendRuns):
         self._latencies[run.code].add_many(perf_counter() - started, count)
 
     def _wait_encoded(self, run: _hot.Run, started: float, end: int) -> None:
-        """As `_wait`: what the answers need stays in C."""
+        """As `_wait`, with the data of the answers kept in C."""
         run.settle()
         self._connection.waits_begin(len(run))
         self._store.when_durable(end, partial(self._durable_encoded, run, started))

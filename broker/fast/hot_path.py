@@ -1,9 +1,8 @@
 """Bytes of one connection in, answers out: all frames of a read together.
 
-Plain sends are gathered and put into the store in one call, with one clock and one lock
-(`send_runs`). Pulls are answered in place. Everything else goes the general way,
-and what goes this one is answered and stored with the same bytes (`handlers.send_rules`).
-A class with the same `feed` can be compiled and take this one's place.
+Plain sends are collected and put into the store in one call, with one clock reading and one lock
+(`send_runs`). Pulls are answered in place. Everything else takes the general path. Both paths store
+and answer the same bytes (`handlers.send_rules`). `compiled_path` has a class with the same `feed`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,7 +58,7 @@ class HotPath(GeneralFeed):
         self._heads = signed_heads_by_codec() if broker.guard.is_on else heads_by_codec()
         self._latencies = dispatcher.latencies
         self._admission = Admission(broker.guard, connection) if broker.guard.is_on else None
-        self._deferred: tuple[RawFrame, Principal] | None = None  # a pull, and who asked
+        self._deferred: tuple[RawFrame, Principal] | None = None  # a deferred pull, and who sent it
         self._admits = self._admission.send_check() if self._admission else None
 
     def _answer(self, frames: Sequence[RawFrame], claim: int) -> Sequence[Part]:
@@ -74,7 +73,7 @@ class HotPath(GeneralFeed):
             if self._broken:
                 break
             size += answered
-            if not length_hint(remaining):  # a pull comes alone, as a rule
+            if not length_hint(remaining):  # a pull usually comes alone
                 break
             claim = NOTHING
             if size > ANSWERS_MAX or self.connection.is_full:
@@ -85,10 +84,10 @@ class HotPath(GeneralFeed):
         return (b"".join(out),)
 
     def _send_run(self, remaining: Iterator[RawFrame], out: list[Part]) -> RawFrame | None:
-        """Put the plain sends that come next; the frame after them, if there is one. Those of one
+        """Put the plain sends that come next; returns the frame after them, if any. The sends of a
         run have the same codec and code.
 
-        One loop without calls of ours: this is where the broker spends its time.
+        One loop without calls of our own functions: this is where the broker spends its time.
         """
         first = next(remaining, None)
         if first is None:
@@ -101,7 +100,7 @@ class HotPath(GeneralFeed):
             return first
         started = perf_counter()
         plain, added = self._sends.plain, self._sends.added
-        added_to_open = PAIR_END + added  # to a text whose last pair is not ended
+        added_to_open = PAIR_END + added  # for a text whose last pair has no end mark
         runs = self._runs
         born_host, store_host = runs.born_host, runs.store_host
         puts_wait = self._store.puts_wait
@@ -109,7 +108,7 @@ class HotPath(GeneralFeed):
         region, trace_on, cluster, pop_ck, delay, timer, half = UNUSUAL_NAMES
         rows: list[Row] = []
         marks: list[Mark] = []
-        topic, queues = "", NO_QUEUES  # of the send before: the next one is to the same, as a rule
+        topic, queues = "", NO_QUEUES  # of the previous send: the next one usually has the same
         for frame in chain((first,), remaining):
             codec, header, body = frame
             if codec != run_codec or header[:head_size] != run_head:
@@ -134,7 +133,7 @@ class HotPath(GeneralFeed):
                 or flag & RESPONSE_FLAG
                 or delay in text
                 or cluster in text
-                # The other names have one, which is found faster than each of them.
+                # The other names contain "_": a search for it is faster than one for each name.
                 or (
                     ("_" in before or "_" in key)
                     and (
@@ -150,8 +149,8 @@ class HotPath(GeneralFeed):
             if has_key:
                 key = key.partition(PAIR_END)[0]
                 if not key or (before and before[-1] != PAIR_END):
-                    break  # an empty one, or another's name ends so
-            # The last look: what is admitted here must not be asked about again.
+                    break  # an empty key, or the end of another name
+            # Last: a request that was admitted must not be checked twice.
             if admits is not None and not admits(code, fields, hot.content, body):
                 break
             if not has_key:
@@ -171,7 +170,7 @@ class HotPath(GeneralFeed):
                     0,
                 )
             )
-            # Another property may end in WAIT: only then is it worth to look closer.
+            # The name of another property may end in WAIT: only then parse the text.
             waits = puts_wait and (
                 _NO_WAIT not in text or properties.get(text, properties.WAIT) != "false"
             )
@@ -183,7 +182,7 @@ class HotPath(GeneralFeed):
         return frame
 
     def _other(self, frame: RawFrame, out: list[Part], claim: int) -> int:
-        """Answer one frame that is no plain send; how many bytes of answer there are."""
+        """Answer one frame that is no plain send; returns the size of the answer."""
         codec, header, _ = frame
         head_size, table = self._heads[codec]
         head = table.get(header[:head_size])

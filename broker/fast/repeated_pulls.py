@@ -49,7 +49,7 @@ class RepeatedPulls:
         self.answer = self._repeats.answer
 
     def answer_with(self, pulls: Pulls, connection: Connection) -> None:
-        """Answer what is plain at once."""
+        """From now on answer plain pulls in C."""
         store, plain = pulls.broker.store, pulls.plain
         self._queues = store.queue_table.table
         in_c: _hot.PlainPulls = _compiled().PlainPulls(
@@ -64,8 +64,8 @@ class RepeatedPulls:
         self._repeats.answer_with(in_c, self._ready)
 
     def _ready(self, like: PullFrame, queue_id: int) -> _hot.Ready | None:
-        """What is kept for pulls of one queue; None: there is no such queue, or they are not the
-        usual ones."""
+        """The state kept for pulls of one queue; None: there is no such queue, or the pulls are not
+        plain."""
         key = like.extFields.topic, queue_id
         if like.flag or like.code != PULL_MESSAGE or key not in self._queues:
             return None

@@ -1,7 +1,7 @@
-"""Runs of plain sends: put into the store in one call, answered at once or when they are safe.
+"""Runs of plain sends: put into the store in one call, answered at once or when durable.
 
-A run is what `hot_path` has gathered from one read: sends of the same codec and code. Their answers
-come from templates.
+A run is the sends of the same codec and code that `hot_path` has collected from one read. Their
+answers come from templates.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ from aerobee.protocol.wire.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Comm
 from aerobee.protocol.wire.frame import encode_frame
 
 _QUEUE, _SIZE = itemgetter(0), itemgetter(3)  # of a fact
-KEY_MAX: Final = 256  # a unique key with which an answer surely has one of LENGTH_PREFIXES
+KEY_MAX: Final = 256  # LENGTH_PREFIXES covers the answers with shorter unique keys
 
 # Opaque, queue id, flag of the frame, whether the answer waits for the disk, unique key.
 Mark = tuple[int, int, int, bool, str]
-Run = tuple[int, int, float]  # of sends: their codec, their code, when it began
+Run = tuple[int, int, float]  # codec and code of its sends, when it began
 Stored = tuple[Mark, int, int, int]  # a message's physical and queue offset, its record's end
 
 
 class SendRuns:
-    """Those of one connection."""
+    """The runs of one connection."""
 
     def __init__(self, connection: Connection, dispatcher: Dispatcher, sends: Sends) -> None:
         self._connection = connection
@@ -45,19 +45,19 @@ class SendRuns:
         self.born_host = encode_host(*connection.peer)
         self.store_host = sends.broker.addresses.store_host(connection.peer, connection.local)
         self.id_head = self.store_host.hex().upper().encode()
-        # A record with IPv6 hosts is not a plain one.
+        # Records with IPv6 hosts are not plain.
         self.is_plain_host = len(self.born_host) == len(self.store_host) == 8
 
     def put(
         self, run: Run, rows: list[Row] | EncodedRows, marks: Sequence[Mark], out: list[Part]
     ) -> None:
-        """Store the messages of a run and answer those that need not wait for the disk."""
+        """Store the messages of a run and answer those that do not wait for the disk."""
         facts: Facts = []
         failure = ""
         try:
             if self.is_plain_host:
                 facts = self._store.put_rows(rows)
-        except Exception as error:  # the store's own answer to bad messages is a status
+        except Exception as error:  # not for bad messages: for these the store returns a status
             failure = failure_text(run[1], self._connection, error)
         self.put_rest(run, rows, marks, facts, failure, out)
 
@@ -70,7 +70,7 @@ class SendRuns:
         failure: str,
         out: list[Part],
     ) -> None:
-        """The same, once the store has taken the first ones as they were."""
+        """Put the messages after those that the store has accepted as rows, and answer all."""
         results: list[PutResult] = []
         if len(facts) < len(rows) and not failure:
             try:
@@ -102,7 +102,7 @@ class SendRuns:
         out: list[Part],
         waiting: list[Stored],
     ) -> None:
-        """Answers to messages that the store took as they were."""
+        """Answer messages that the store has accepted as rows."""
         answers, id_head, prefixes = self._sends.answers, self.id_head, LENGTH_PREFIXES
         template = answers.json_template(id_head)
         codec = run[0]
@@ -131,7 +131,7 @@ class SendRuns:
         out: list[Part],
         waiting: list[Stored],
     ) -> None:
-        """Answers to messages that went the store's general way."""
+        """Answer messages that took the store's general path."""
         for row, mark, result in zip(rows, marks, results, strict=True):
             offset, queue_offset = result.physical_offset, result.queue_offset
             if not result.ok:
@@ -153,7 +153,7 @@ class SendRuns:
         )
 
     def _count(self, facts: Facts) -> None:
-        """Statistics: one call for a run to one topic whose messages are about of one size."""
+        """Statistics: one call for a run to one topic with messages of similar size."""
         topics = {queue.topic for queue in set(map(_QUEUE, facts))}
         sizes = set(map(_SIZE, facts))
         if len(topics) == 1 and min(sizes).bit_length() == max(sizes).bit_length():
@@ -167,7 +167,7 @@ class SendRuns:
                 self._stats.add_put(queue.topic, 1, size)
 
     def _wait(self, run: Run, waiting: list[Stored]) -> None:
-        """Answer these once the last of them is safe, all in one write."""
+        """Answer these in one write, once the last of them is durable."""
         self._connection.waits_begin(len(waiting))
         self._store.when_durable(waiting[-1][3], partial(self._durable, run, waiting))
 
@@ -184,7 +184,7 @@ class SendRuns:
             opaque, queue_id, flag, _, key = mark
             if flag & ONEWAY_FLAG:
                 continue
-            if status in STORED:  # but not in time: the answer says where, all the same
+            if status in STORED:  # but not in time: the answer still has the offset
                 message_id = offset_message_id(self.store_host, physical_offset)
                 ext = answers.fields(message_id, str(queue_id), str(queue_offset), key)
                 answer = Command(code_of(status), ext, b"", opaque, RESPONSE_FLAG)
@@ -198,7 +198,7 @@ class SendRuns:
             self._connection.write((b"".join(out),))
 
     def _stored_answers(self, run: Run, waiting: list[Stored]) -> list[Part]:
-        """Answers to messages that are safe now."""
+        """Answers to messages that are durable now."""
         return [
             self._stored_answer(run, mark, physical_offset, queue_offset)
             for mark, physical_offset, queue_offset, _ in waiting

@@ -1,8 +1,8 @@
 """Sends with access control, decoded in one step together with their signed content.
 
 The signed text is the values of all ext fields in the order of their names. The fields that clients
-usually send are read as texts into one struct in that order; a header with others, or with bare
-numbers, is decoded in full. What cannot be decoded takes the general path.
+usually send are read as texts into one struct in that order. A header with other fields, or with
+unquoted numbers, is decoded in full. What cannot be decoded takes the general path.
 """
 
 import struct

@@ -21,7 +21,7 @@ CODES: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-# Nothing was ever there: right for a reader at the start, wrong for one that is farther on.
+# Nothing was ever there: correct for a reader at offset 0, wrong for one farther on.
 EMPTY: Final = frozenset({ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE})
 # The reader has seen all there is before its next offset.
 SEEN: Final = EMPTY | {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_OVERFLOW_ONE}

@@ -1,4 +1,4 @@
-"""Whether a pull may be, in RocketMQ's order of checks, and what it selects."""
+"""Checks that a pull is allowed, in RocketMQ's order, and finds what it selects."""
 
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ from aerobee.protocol.wire.headers import PULL_SUBSCRIPTION, PullRequest
 
 
 def selection_of(broker: Broker, fields: PullRequest, is_lite: bool) -> Selection:
-    """What the pull selects; Refused says why it may not be."""
+    """What the pull selects; raises Refused if it is not allowed."""
     settings = broker.settings
     if not broker.replication.is_settled:
         raise Refused(
@@ -71,7 +71,7 @@ def selection_of(broker: Broker, fields: PullRequest, is_lite: bool) -> Selectio
 
 
 def _refuse_topic(broker: Broker, fields: PullRequest) -> NoReturn:
-    """Say the first thing that is wrong with the topic, for this group and queue."""
+    """Report the first problem of the topic, for this group and queue."""
     topic = fields.topic
     config = broker.topics.get(topic)
     if config is None:
@@ -106,7 +106,7 @@ def _check_sql(broker: Broker) -> None:
 
 
 def _heartbeat_selection(broker: Broker, fields: PullRequest, broadcast_allowed: bool) -> Selection:
-    """The group's subscription, once its heartbeat has come."""
+    """The selection by the subscription in the group's heartbeats."""
     name, topic = fields.consumer_group, fields.topic
     group = broker.clients.consumer_group(name)
     if group is None:

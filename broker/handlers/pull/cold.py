@@ -1,4 +1,4 @@
-"""What a pull needs from disk: a thread reads it, because the loop must not wait."""
+"""Reads what a pull needs from disk in a thread, because the loop must not wait."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 class OldEntries:
-    """Entries of queues that were not written lately. A consumer that reads a topic from its
-    beginning needs a page of them for every 200 messages, and all clients would wait for each."""
+    """Queue entries that were not written lately. A consumer that reads a topic from its beginning
+    needs a page of them for every 200 messages, and each page fault would stop all clients."""
 
     def __init__(self, broker: Broker) -> None:
         self._residence = Residence(whole_files=True)
         self._scanned = broker.settings.max_filter_message_size // ENTRY_SIZE  # at once
 
     def to_read(self, pull: PullRequest, queue: ConsumeQueue) -> tuple[MappedFile, int, int] | None:
-        """Those that the pull looks at, if they are not in memory: file, begin and end."""
+        """The entries that the pull scans, if they are not in memory: file, begin and end."""
         byte = pull.queue_offset * ENTRY_SIZE
         file = queue.files.find(byte)
         if file is None or pull.queue_offset < queue.min_offset:
@@ -36,7 +36,7 @@ class OldEntries:
         return None if self._residence.holds_range(file, position, end) else (file, position, end)
 
     def bring_in(self, file: MappedFile, position: int, end: int) -> None:
-        """For a thread: read these entries, and many around them that are needed next."""
+        """In a thread: read these entries, and many around them that are needed next."""
         self._residence.bring_in(file, position, end)
 
 
@@ -44,18 +44,18 @@ def in_thread(
     connection: Connection,
     size: int,
     work: Callable[[], T],
-    go_on: Callable[[T], Sequence[Part]],
+    then: Callable[[T], Sequence[Part]],
     failed: Callable[[Exception], Sequence[Part]],
 ) -> None:
-    """Do the work beside the loop and write the answer that `go_on` or `failed` makes of it;
-    `size` bytes of answer are under way meanwhile."""
+    """Do the work in a thread, then write the answer of `then` or `failed`. Until then `size` bytes
+    count as pending."""
     connection.waits_begin(1, size)
     reading = asyncio.get_running_loop().run_in_executor(None, work)
 
     def done(future: "asyncio.Future[T]") -> None:
         connection.waits_end(1, size)
         try:
-            parts = go_on(future.result())
+            parts = then(future.result())
         except Exception as error:
             parts = failed(error)
         if parts:

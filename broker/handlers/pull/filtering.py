@@ -1,7 +1,7 @@
-"""Selecting by what stands in the records, after these have been fetched.
+"""Filters records by their content, after they have been fetched.
 
-The store could test each record where it lies in the mapped log, but one that is not in memory
-would make the loop wait for the disk, once for each.
+The store could test each record in the mapped log, but the loop would wait for the disk at each
+record that is not in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def select(
     count_max: int,
     bytes_max: int,
 ) -> list[memoryview]:
-    """The records of `fetched` that match, one at least however large; `result` describes them."""
+    """The matching records, at least one however large; updates `result` accordingly."""
     taken: list[memoryview] = []
     size = 0
     try:

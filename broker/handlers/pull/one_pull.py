@@ -1,4 +1,4 @@
-"""A pull under way."""
+"""A pull in progress."""
 
 import msgspec
 
@@ -10,12 +10,12 @@ from aerobee.protocol.wire.headers import PullRequest
 
 
 class Deferred(Exception):
-    """The answer is large, and the loop has others to serve first: ask again in a later turn."""
+    """The answer is large, and other clients come first: retry in a later turn of the loop."""
 
 
 class Pull(msgspec.Struct, eq=False):
-    """One pull under way; also the hold that waits in long polling. A struct, because one is made
-    for each pull."""
+    """One pull in progress; also the entry that waits in long polling. A struct, because one is
+    created for each pull."""
 
     connection: Connection
     codec: int
@@ -26,11 +26,11 @@ class Pull(msgspec.Struct, eq=False):
     topic: str
     queue_id: int
     queue_offset: int
-    may_wait: bool  # whether its caller takes a Deferred
-    principal: Principal | None  # who pulls; None: nobody asks
+    may_wait: bool  # whether its caller handles `Deferred`
+    principal: Principal | None  # who pulls; None: without access control
     selection: Selection = ALL
     entries_read: bool = False  # its queue's entries were brought into memory already
-    filters_later: bool = False  # what was read still has to be selected from
+    filters_later: bool = False  # the records that were read still have to be filtered
     tick: int = 0
 
     @property

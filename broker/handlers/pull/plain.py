@@ -1,7 +1,7 @@
-"""The usual pull: every message of a range that is in memory. Its rules, for both paths.
+"""The rules of the usual pull, every message of a range that is in memory, for both paths.
 
-The path in Python asks for `limits`, reads, and asks whether the pull `takes` what was found. The
-compiled path finds the records and makes the answer itself; it asks for `bounds` before it.
+The Python path calls `limits`, reads, and then calls `takes` for the records found. The compiled
+path calls `bounds`, finds the records, calls `takes` and builds the answer itself.
 """
 
 from time import monotonic
@@ -22,8 +22,8 @@ from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.headers import PULL_COMMIT_OFFSET, PullRequest
 
-RECENT_ENTRIES: Final = 50_000  # of a queue: what was written last is in memory, no need to ask
-MANY: Final = JOIN_MAX // 1024  # messages: more are taken for a large answer before they are read
+RECENT_ENTRIES: Final = 50_000  # of a queue: taken to be in memory, without a check
+MANY: Final = JOIN_MAX // 1024  # messages: with more, the answer is taken to be large
 LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -62,8 +62,9 @@ class PlainPulls:
         first: bool = True,
         may_wait: bool = True,
     ) -> bool:
-        """Whether a pull gets these records, which begin `behind` bytes before the log's end; they
-        are counted then. False: it has to wait for the disk. Deferred only if it `may_wait`."""
+        """Whether a pull gets these records, which begin `behind` bytes before the log's end; if it
+        does, they are counted. False: they have to be read from disk. Raises Deferred only if it
+        `may_wait`."""
         broker, reads, residence = self._broker, self._reads, self._residence
         if self._reports.device_failed or not (
             (
@@ -91,8 +92,8 @@ class PlainPulls:
     def bounds(
         self, fields: PullRequest, queue: ConsumeQueue, queue_offset: int, commit_offset: int
     ) -> tuple[int, int] | None:
-        """For the compiled path: how many messages and bytes a pull may have that asks for what is
-        there. None: it is to be refused, put off or filtered, or is unusual in another way."""
+        """For the compiled path: how many messages and bytes a pull within the queue may have.
+        None: it has to be refused, deferred or filtered, or is unusual in another way."""
         fields.queue_offset, fields.commit_offset = queue_offset, commit_offset
         broker = self._broker
         try:

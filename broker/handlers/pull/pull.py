@@ -59,7 +59,7 @@ class Pulls:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self._watched: set[Connection] = set()  # whose end must drop their holds
+        self._watched: set[Connection] = set()  # whose holds are dropped when they close
         self._long_polling: LongPolling = broker.long_polling
         self._long_polling.rerun = self._rerun
         self._reads = PullReads(broker)
@@ -67,11 +67,11 @@ class Pulls:
         self.plain = PlainPulls(broker, self._reads, self._old_entries)
         self._reports = broker.store.reports
         self._queues = broker.store.queue_table.table
-        # What pulls that are woken together have read: many groups wait for the same messages.
+        # Reads shared by pulls that are woken together: many groups wait for the same messages.
         self._read_together: dict[ReadKey, PlainRead | None] | None = None
 
     def handle(self, request: Request) -> Command | None:
-        """A pull in a header that is decoded the general way."""
+        """A pull that was decoded by the general path."""
         command = request.command
         fields = decode_ext(command.ext, PullRequest)
         parts = self.pull(
@@ -98,7 +98,7 @@ class Pulls:
         may_wait: bool = False,
         principal: Principal | None = None,
     ) -> Sequence[Part]:
-        """The answer in pieces; nothing when it comes later. Deferred only if it `may_wait`."""
+        """The answer in pieces; empty if it comes later. Raises Deferred only if it `may_wait`."""
         pull = Pull(
             connection,
             codec,
@@ -115,8 +115,8 @@ class Pulls:
         return self._run(pull, True)
 
     def _rerun(self, holds: list[Hold]) -> None:
-        """The small answers of a connection leave together: to write each would take longer than to
-        make it."""
+        """Small answers to one connection are written together: a write costs more than the answer
+        itself."""
         self._read_together = {}
         small: dict[Connection, list[Part]] = {}
         try:
@@ -145,8 +145,8 @@ class Pulls:
                     connection.write(together if len(together) == 1 else (b"".join(together),))
 
     def _ask_again(self, pull: Pull) -> Sequence[Part]:
-        """An answer without messages, for a client that has not taken those before: it may have
-        thousands of pulls waiting. The next ones are read once it has."""
+        """An answer without messages, for a client that has not received the previous ones yet: it
+        may have thousands of pulls waiting. It pulls again later."""
         store = self.broker.store
         low = store.min_offset(pull.topic, pull.queue_id)
         high = store.max_offset(pull.topic, pull.queue_id)
@@ -157,7 +157,7 @@ class Pulls:
     def _run(self, pull: Pull, first: bool) -> Sequence[Part]:
         broker = self.broker
         try:
-            if pull.principal is not None:  # a pull that has waited may not be allowed any more
+            if pull.principal is not None:  # permissions may have changed while the pull waited
                 group = pull.fields.consumer_group
                 broker.guard.check_again(pull.principal, pull.topic, group)
             selection = selection_of(broker, pull.fields, pull.code == LITE_PULL)
@@ -185,7 +185,7 @@ class Pulls:
             raise
         except OSError as error:
             return self._disk_failed(pull, error)
-        except Exception as error:  # one pull's failure is its own: say it, log it, go on
+        except Exception as error:  # one pull's failure must not affect others
             log.exception("pull failed", topic=pull.topic, peer=pull.connection.name)
             text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
             return refusal(pull, ResponseCode.SYSTEM_ERROR, text)
@@ -193,9 +193,9 @@ class Pulls:
     def _answer_plain(
         self, pull: Pull, queue: ConsumeQueue, left: int, first: bool
     ) -> Sequence[Part]:
-        """The usual pull, whose records are all there and in memory; nothing when it is another.
-        `left`: messages from its offset on. Most of a consumer's messages come this way, so it
-        makes few calls and few objects."""
+        """The usual pull, whose records are all in memory; empty if it is not one. `left`: messages
+        from its offset on. Consumers get most of their messages here, so there are few calls and
+        few objects."""
         broker, fields, plain = self.broker, pull.fields, self.plain
         store, queue_offset = broker.store, pull.queue_offset
         count, bytes_max = plain.limits(fields)
@@ -231,7 +231,7 @@ class Pulls:
     def _read_once(
         self, queue: ConsumeQueue, queue_offset: int, count: int, bytes_max: int
     ) -> PlainRead | None:
-        """The same for all that were woken together and ask for the same."""
+        """Read once for all pulls that were woken together and ask for the same."""
         together = self._read_together
         assert together is not None
         key = (queue, queue_offset, count, bytes_max)
@@ -240,13 +240,13 @@ class Pulls:
         return together[key]
 
     def _has_to_wait(self, pull: Pull) -> bool:
-        """Whether a large answer is for a later turn of the loop."""
+        """Whether a large answer has to wait for a later turn of the loop."""
         return pull.may_wait and self.broker.turns.is_over(MESSAGES_S)
 
     # --- reading
 
     def _read_entries(self, pull: Pull, queue: ConsumeQueue, first: bool) -> bool:
-        """Have a thread bring old entries of the queue into memory; False when they are there."""
+        """Have a thread read old entries of the queue into memory; False: they are there."""
         old = None if pull.entries_read else self._old_entries.to_read(pull.fields, queue)
         if old is None:
             return False
@@ -270,7 +270,7 @@ class Pulls:
         in_thread(pull.connection, result.size, work, answer, failed)
 
     def _failed(self, pull: Pull, error: Exception) -> Sequence[Part]:
-        """A thread could not read: this client gets an error, others are served."""
+        """A read in a thread failed: this client gets an error, the others are served."""
         if isinstance(error, OSError):
             return self._disk_failed(pull, error)
         log.error("a pull failed", topic=pull.topic, queue_id=pull.queue_id, exc_info=error)
@@ -283,7 +283,7 @@ class Pulls:
         return refusal(pull, ResponseCode.SYSTEM_ERROR, f"reading from disk failed: {error}")
 
     def _reset(self, pull: Pull) -> Sequence[Part]:
-        """The answer that sends a reader to where an operator has reset its group, if one has."""
+        """The answer that moves a reader to the offset of a pending reset; empty without one."""
         broker, fields = self.broker, pull.fields
         offset = broker.offsets.take_reset(
             fields.consumer_group, pull.topic, pull.queue_id, pull.queue_offset
@@ -338,15 +338,15 @@ class Pulls:
         )
 
     def _not_moved(self, status: ReadStatus) -> ResponseCode:
-        """A slave may be behind its master, and may have removed more: it moves no reader. One that
-        is past its end waits; one that is before its begin asks the master, if there is one."""
+        """The code for a slave, which never moves a reader: it may be behind its master, or have
+        removed more. A reader past its end waits; one before its start asks the master, if any."""
         is_followed = bool(self.broker.replication.master().get("masterAddr"))
         if status is ReadStatus.OFFSET_TOO_SMALL and is_followed:
             return ResponseCode.PULL_RETRY_IMMEDIATELY
         return ResponseCode.PULL_NOT_FOUND
 
     def _note_pulled(self, pull: Pull, next_offset: int) -> None:
-        """How far the group is, whether it got messages or none of these were for it."""
+        """Record how far the group has read, also if none of the messages matched."""
         self.broker.offsets.commit_pull(
             pull.fields.consumer_group,
             pull.topic,
@@ -357,8 +357,8 @@ class Pulls:
         )
 
     def _next_broker(self, pull: Pull, is_cold: bool) -> int:
-        """Whom to pull from next: with slaveReadEnable a reader that is far behind goes to a slave,
-        so that the disk which takes messages has not to read them too."""
+        """The broker to pull from next: with slaveReadEnable a reader that is far behind goes to a
+        slave, so that the master's disk does not have to read as well."""
         if not self.broker.settings.slave_read_enable:
             return 0
         config = self.broker.groups.find(pull.fields.consumer_group)
@@ -369,7 +369,7 @@ class Pulls:
     def _hold(self, pull: Pull) -> bool:
         settings, connection = self.broker.settings, pull.connection
         if connection.is_closed:
-            return True  # nobody is left to be answered
+            return True  # nobody to answer
         if settings.long_polling_enable:
             seconds = min(pull.fields.suspend_timeout_millis / 1000, SUSPEND_MAX_S)
         else:

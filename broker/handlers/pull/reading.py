@@ -1,7 +1,7 @@
 """What a pull reads from the store: which records, how many, and whether they are in memory.
 
-Settings limit the answer, in memory and on disk apart. A filter by properties needs the records
-themselves: where they may not be in memory, they are read first and selected from later.
+Settings limit the answer, separately for records in memory and on disk. A filter by properties
+needs the records themselves: if they may not be in memory, they are read first and filtered later.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from aerobee.protocol.wire.headers import PullRequest
 
 
 class PullReads:
-    """Those of all pulls of a broker."""
+    """The reads of all pulls of a broker."""
 
-    recent_bytes = 32 << 20  # so much of the log's end may be looked at record by record
+    recent_bytes = 32 << 20  # of the log's end that is filtered record by record, in place
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -52,7 +52,7 @@ class PullReads:
         return result
 
     def _may_be_cold_to_filter(self, pull: Pull) -> bool:
-        """Whether the pull selects by what stands in records, and these may not be in memory."""
+        """Whether the pull filters by content, and the records may not be in memory."""
         if pull.selection.matches_record is None:
             return False
         store = self._broker.store
@@ -63,8 +63,8 @@ class PullReads:
         return behind >= self.recent_bytes or self._reports.device_failed or not self.holds_recent()
 
     def holds_recent(self) -> bool:
-        """Whether what was written last is in memory. It nearly always is, but a page that is not
-        would have to come from the disk, and a disk that is gone ends the process there."""
+        """Whether the newest records are in memory. They nearly always are, but a page fault on a
+        disk that is gone would kill the process."""
         end = self._broker.store.max_physical_offset
         files = self._broker.store.commit_log.files
         return self.residence.holds_recent(files, max(end - self.recent_bytes, 0), end)
@@ -75,7 +75,7 @@ class PullReads:
             pull.topic,
             pull.queue_id,
             pull.queue_offset,
-            max(1, min(fields.max_msg_nums, count_max)),  # Go's Poll asks for 0, and gets one
+            max(1, min(fields.max_msg_nums, count_max)),  # Go's Poll asks for 0 and expects one
             max_bytes=_bytes_max(fields, bytes_max),
             matches=selection.matches,
             matches_record=selection.matches_record,
@@ -83,7 +83,7 @@ class PullReads:
         return result
 
     def select(self, pull: Pull, result: ReadResult, views: Sequence[Part]) -> Sequence[Part]:
-        """Those of the records that the pull wants, as many as `read` would have brought."""
+        """The records that the pull selects, as many as `read` would return."""
         settings, fields = self._broker.settings, pull.fields
         count = settings.max_transfer_count_on_message_in_memory
         size = settings.max_transfer_bytes_on_message_in_memory
@@ -104,6 +104,6 @@ class PullReads:
 
 
 def _bytes_max(fields: PullRequest, most: int) -> int:
-    """What the client wants at most, or `most` where that is less."""
+    """The client's limit, or `most` if that is less."""
     wanted = fields.max_msg_bytes
     return wanted if wanted is not None and 0 < wanted < most else most
