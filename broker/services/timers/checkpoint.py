@@ -1,12 +1,13 @@
-"""config/timercheck, upstream's page of 4096 bytes: how far the timers had come, for certain.
+"""config/timercheck, upstream's page of 4096 bytes: the progress of the timers that is durable.
 
-It never says more than the store has on disk. At byte 256 stands our mark: copies of timers before
-this place of the store's log are counted in the page, the others a start finds (`origins`). Behind
-it, what a clock showed that was far ahead (`timer_far`), and what was passed before it was set
-back: a count, then for each the first second, the one after the last, a place in the timer log. A
-checksum binds all of it to the page: one that a Java broker has written since has no mark. What has
-no room in the first sector stands behind it in the same form, bound to it by a checksum: a power
-failure may tear that, and timers of a clock that was set back nine times may then come again.
+It never covers more than the store has on disk. At byte 256 is our mark, an offset of the store's
+log: the page counts the copies of timers before it; a start finds the later ones (`origins`). After
+it come the last time of a clock that was far ahead (`far`), and the ranges that were done before a
+clock was set back (`passed`): their number, then for each the first second, the one after the last,
+and a position in the timer log. A checksum covers all of it and the page: a page that a Java broker
+has written has no valid mark. Ranges that do not fit the first sector follow it, with a checksum of
+their own. A power failure may tear these: timers may then be delivered again after a clock was set
+back nine times or more.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ _FIELDS: Final = Struct(">7q")
 _MARK_AT: Final = 256
 _MARK: Final = Struct(">qqi")  # place in the log, the old clock, number of ranges
 _RANGE: Final = Struct(">qqq")
-_CRC_SIZE: Final = 4  # of the fields, the mark and the ranges
+_CRC_SIZE: Final = 4  # covers the fields, the mark and the ranges
 _RANGES_MAX: Final = 8  # all of it in one sector
 _COUNT: Final = Struct(">i")
 _COUNT_AT: Final = _MARK_AT + 16
@@ -54,7 +55,7 @@ class TimerCheckpoint(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """How far the timers have come; true once the store has its log on disk up to `store_end`."""
+    """Progress of the timers; valid once the store's log is on disk up to `store_end`."""
 
     store_end: int
     mark: int  # see above
@@ -66,7 +67,7 @@ class Reached(NamedTuple):
 
 
 class Checkpoints:
-    """Writes the page, a while after each change."""
+    """Writes the page shortly after each change."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class Checkpoints:
         self.passed: tuple[Passed, ...] = ()
         self.dirty = Wake()
         self.rounds_begun = 0  # of syncs
-        self.rounds_done = 0  # the last one that has ended: all written before it is on disk
+        self.rounds_done = 0  # the last finished one: all that was written before it is on disk
 
     def load(self) -> TimerCheckpoint:
         disk = self._store.disk
@@ -106,32 +107,32 @@ class Checkpoints:
         return self.point
 
     def _whole(self, page: bytes) -> bytes:
-        """The page; with a bit turned back if that makes it match its checksum."""
+        """The page, with one flipped bit repaired if it then matches its checksum."""
         if len(page) < _PAGE or _end_of_marks(page) is not None or not any(page[_MARK_AT:]):
             return page
         for bit in range(_SECTOR * 8):
             mended = bytearray(page)
             mended[bit // 8] ^= 1 << bit % 8
             if _end_of_marks(mended) is not None:
-                log.warning("a flipped bit was found and turned back", path=self.path, bit=bit)
+                log.warning("a flipped bit was found and repaired", path=self.path, bit=bit)
                 return bytes(mended)
         log.warning(
-            "how far the timers had come does not match its checksum: a Java broker has written it "
-            "since, or it is damaged; it is used as it is",
+            "the timers' checkpoint does not match its checksum: a Java broker has written it, or "
+            "it is damaged; it is used as it is",
             path=self.path,
         )
         return page
 
     def _rest_of(self, page: bytes, checksum: bytes) -> bytes:
-        """The ranges that the first sector has no room for."""
+        """The ranges that do not fit the first sector."""
         (count,) = _COUNT.unpack_from(page, _SECTOR)
         end = _SECTOR + _COUNT.size + _RANGE.size * count
         if not 0 <= count <= _REST_MAX or (
             count and page[end : end + _CRC_SIZE] != _checksum(checksum + page[_SECTOR:end])
         ):
             log.warning(
-                "what timers had passed before the clock was set back is damaged in part: some may "
-                "be delivered again",
+                "the timers' progress before the clock was set back is partly damaged: some may be "
+                "delivered again",
                 path=self.path,
             )
             return b""
@@ -171,7 +172,7 @@ class Checkpoints:
         self._write(reached)
 
     def _write(self, reached: Reached) -> None:
-        """Save the newest that is on disk; the other in the next round."""
+        """Save the newest progress that is durable; the rest in the next round."""
         flushed = self._store.flushed_offset
         for known in (self._waiting, reached):
             if known is not None and known.store_end <= flushed:
@@ -210,7 +211,7 @@ class Checkpoints:
             make_folder(disk, folder)
             is_there = disk.exists(self.path)
             file = disk.open(self.path) if is_there else disk.create(self.path, _PAGE)
-            if file.size < _PAGE:  # a kill may leave it so
+            if file.size < _PAGE:  # left by a kill
                 file.extend(_PAGE)
             file.allocate(0, _PAGE)
             disk.syncdir(folder)
@@ -223,19 +224,19 @@ class Checkpoints:
             self._file = None
 
     def take_over(self, page: bytes, mark: int) -> None:
-        """A slave: know how far its master has come. Its own timer log stays empty: once it is a
-        master itself, it reads the timers that wait from the store."""
+        """On a slave: take over the master's progress. Its own timer log stays empty: once it is a
+        master itself, it reads the pending timers from the store."""
         point = TimerCheckpoint(*_FIELDS.unpack_from(page))
         if (point.read_ms, mark) != (self.point.read_ms, self.mark):
             self.save(Reached(0, mark, 0, (), point.read_ms, point.log_end, point.queue_offset))
 
     def encode(self) -> bytes:
-        """As the file and GET_TIMER_CHECK_POINT have it."""
+        """In the form of the file and of GET_TIMER_CHECK_POINT."""
         return _FIELDS.pack(*self.point)
 
 
 def _end_of_marks(page: bytes | bytearray) -> int | None:
-    """Where they end; None: the page has none of ours."""
+    """Where our marks end; None: the page has none."""
     if len(page) < _PAGE:
         return None
     count = int.from_bytes(page[_COUNT_AT : _COUNT_AT + 4], "big", signed=True)

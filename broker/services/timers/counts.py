@@ -7,7 +7,7 @@ class TimerCounts:
     def __init__(self) -> None:
         self.enqueued: dict[str, int] = {}
         self.dequeued: dict[str, int] = {}
-        self.delays = Histogram()  # for how long they were set
+        self.delays = Histogram()  # from being set until due
 
     def add_set(self, topic: str, seconds: float) -> None:
         self.enqueued[topic] = self.enqueued.get(topic, 0) + 1

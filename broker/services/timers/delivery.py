@@ -1,4 +1,4 @@
-"""What is put to the store when timers are due: their messages, or the next leg of far ones."""
+"""Puts the messages of due timers to the store, or rolls far ones."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -31,14 +31,14 @@ class _Fired(NamedTuple):
     """A timer that is due."""
 
     place: Place
-    counts: bool  # among those that wait
+    counts: bool  # it was counted as pending
     message: StoredMessage | None
-    made: Message | None  # what is put; None: it is recalled, or cannot be used
-    unread: tuple[Unit, OSError] | None = None  # the disk does not give its message
+    made: Message | None  # what is put; None: recalled, or unusable
+    unread: tuple[Unit, OSError] | None = None  # its message cannot be read from disk
 
 
 class TimerDelivery:
-    """Puts what is due, and knows what was put before the start."""
+    """Puts what is due; skips what was put before the start."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class TimerDelivery:
         self._count_put = count_put
         self._counts = counts
         self.last = FIRST_PLACE  # the last one done
-        self.count = 0  # timers that were pending and have had their turn
+        self.count = 0  # timers that were pending and are done
         self.known: set[int] = set()  # records whose timers fired before the start ...
-        self.known_from = 0  # ... their copies stand in the store's log from here on
+        self.known_from = 0  # ... their copies are in the store's log from this offset on
 
     def copies_from(self, timers: list[Timer]) -> int:
-        """Where in the store's log the copies of these begin, at the earliest."""
+        """The lowest offset in the store's log that a copy of these can have."""
         known = any(timer.physical_offset in self.known for timer in timers)
         return self.known_from if known else self._store.max_physical_offset
 
     def deliver_due(self, timers: list[Timer], now_ms: int) -> set[int]:
-        """Deliver timers that were due when they were read; those that could not be."""
+        """Deliver timers that were already due when they were read; returns those that failed."""
         ready = []
         for timer in sorted(timers, key=lambda timer: timer.deliver_ms):
             if timer.physical_offset in self.known:
@@ -83,7 +83,7 @@ class TimerDelivery:
         }
 
     def fire(self, slot: TimerSlot, now_ms: int) -> int | None:
-        """Fire what is due; when to look again, None when the slot is empty."""
+        """Fire what is due; returns when to check again, None if the slot is empty."""
         places: list[Place] = []
         batch: list[_Fired] = []
         batch_bytes = done = 0
@@ -93,11 +93,11 @@ class TimerDelivery:
                     break
                 places.append(place)
                 slot.pop()
-                entry = self._taken_up(place, slot, now_ms)
+                entry = self._prepared(place, slot, now_ms)
                 batch.append(entry)
                 batch_bytes += 0 if entry.message is None else entry.message.size
             done = self._put_batch(batch)
-            self._leave_unread(batch[:done], slot, now_ms)
+            self._defer_unread(batch[:done], slot, now_ms)
         finally:
             for place in places[done:]:
                 slot.add(*place)
@@ -106,12 +106,12 @@ class TimerDelivery:
         following = slot.peek()
         return None if following is None else max(following[0], now_ms)
 
-    def _taken_up(self, place: Place, slot: TimerSlot, now_ms: int) -> _Fired:
+    def _prepared(self, place: Place, slot: TimerSlot, now_ms: int) -> _Fired:
         unit = self._log.read(place[1])
         if unit is None:
             return _Fired(place, True, None, None)
         try:
-            if slot.unread is not None:  # it may be recalled
+            if slot.unread is not None:  # it may be recalled by the recall that cannot be read
                 raise slot.unread
             message = message_of(self._store, unit)
         except OSError as error:
@@ -125,20 +125,20 @@ class TimerDelivery:
             made = fired(message, unit.written_ms, now_ms, slot.recalled)
         return _Fired(place, not unit.magic & MAGIC_DELETE, message, made)
 
-    def _leave_unread(self, batch: list[_Fired], slot: TimerSlot, now_ms: int) -> None:
+    def _defer_unread(self, batch: list[_Fired], slot: TimerSlot, now_ms: int) -> None:
         found = [entry.unread for entry in batch if entry.unread is not None]
         if not found:
             return
         try:
             self._unread.note_again([unit for unit, _ in found], slot, found[0][1], now_ms)
-        except OSError:  # they have their turn again
+        except OSError:  # retry them
             for entry in batch:
                 if entry.unread is not None:
                     slot.add(*entry.place)
             raise
 
     def _put_batch(self, batch: list[_Fired]) -> int:
-        """Put them in order; how many, before the first that failed, have had their turn."""
+        """Put them in order; returns how many are done, before the first that failed."""
         made = [entry.made for entry in batch if entry.made is not None]
         results = iter(self._put(made))
         for number, entry in enumerate(batch):
@@ -157,6 +157,6 @@ class TimerDelivery:
         for message, result in zip(messages, results, strict=True):
             if result.ok:
                 self._count_put(message.topic, 1, result.size)
-                if message.topic != TIMER_TOPIC:  # else it has only been rolled
+                if message.topic != TIMER_TOPIC:  # else it was only rolled
                     self._counts.add_delivered(message.topic)
         return results

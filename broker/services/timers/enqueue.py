@@ -1,4 +1,4 @@
-"""From the messages of rmq_sys_wheel_timer to units of the timer log in their seconds."""
+"""Writes a unit of the timer log for each message of rmq_sys_wheel_timer, by its second."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,10 +45,10 @@ class Timer(NamedTuple):
     record_size: int
     deliver_ms: int
     properties: str
-    is_copy: bool = False  # a unit points to it, or will: see `timer_keeper`
+    is_copy: bool = False  # a unit points to it, or is going to: see `keeper`
 
 
-# Delivers timers that are due; the queue offsets of those that could not be.
+# Delivers timers that are due; returns the queue offsets of those that failed.
 DeliverDue = Callable[[list[Timer], int], set[int]]
 
 
@@ -66,7 +66,7 @@ class Enqueue:
         copies_from: Callable[[list[Timer]], int],
         counts: TimerCounts,
     ) -> None:
-        """`copies_from`: where in the store's log the copies of some timers begin at the earliest,
+        """`copies_from`: the lowest offset in the store's log that copies of these timers can have
         when they are delivered next."""
         self._store = store
         self._log = timer_log
@@ -77,23 +77,23 @@ class Enqueue:
         self._copies_from = copies_from
         self._counts = counts
         self._complete_at = 0
-        self._delivered: set[int] = set()  # from `queue_offset` on: to be read again, but out
-        self.log_start: int | None = None  # their copies stand in the store's log from here on
+        self._delivered: set[int] = set()  # delivered, but going to be read again
+        self.log_start: int | None = None  # their copies are in the store's log from this offset on
         self.queue_offset = 0
         self.pending = 0
-        self.noted: set[int] = set()  # records that will be read again, but have units
+        self.noted: set[int] = set()  # records with units that are going to be read again
         self.skip_before_ms = 0  # timers due before this were delivered long ago
         self._superseded: set[int] = set()  # records of a rebuild that have rolled since
 
     def start_at(self, queue_offset: int, log_end: int, pending: int) -> None:
-        """Read from here on; `log_end`: the queue is whole once dispatched so far."""
+        """Read from here on; `log_end`: the queue is complete once dispatched up to there."""
         self.queue_offset = queue_offset
         self._complete_at = log_end
         self.pending = pending
 
     def rebuild(self, skip_before_ms: int) -> None:
-        """No unit is left of what is to be read: of a far timer that has rolled, its last record
-        is the timer."""
+        """The timer log is lost: all units are made again. A far timer that has rolled has several
+        records; the last one counts."""
         self.skip_before_ms = skip_before_ms
         carried: list[tuple[int, int]] = []
         queue_offset, end = self.queue_offset, self._store.max_offset(TIMER_TOPIC, 0)
@@ -122,7 +122,7 @@ class Enqueue:
         )
 
     def has_read(self, physical_offset: int) -> bool:
-        """Whether the timers before this are noted."""
+        """Whether the timers before this offset have units."""
         if self._store.dispatched_offset < self._complete_at:
             return False
         entry = self._store.queue_entry(TIMER_TOPIC, 0, self.queue_offset)
@@ -134,11 +134,11 @@ class Enqueue:
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.queue_offset <= end:
             return self.queue_offset < end
-        # Believed longer than it is: true only when the queue is not whole yet.
+        # Past the end: that is right only while the queue is not complete yet.
         return self._store.dispatched_offset >= self._complete_at
 
     def step(self, now_ms: int, live: Mapping[int, TimerSlot], read_second: int) -> bool:
-        """Take in some messages; False when one that is due could not be delivered.
+        """Process some messages; False if one that is due could not be delivered.
 
         `live`: the seconds that are in memory, to which new timers must be added."""
         found = self._read_queue(self.queue_offset)
@@ -169,7 +169,7 @@ class Enqueue:
             if timer.deliver_ms > now_ms and timer.queue_offset < next_offset
         ]
         if copies and copies[-1].queue_offset == next_offset - 1:
-            later.append(copies[-1])  # the log's last unit says how far the queue was read
+            later.append(copies[-1])  # the log's last unit shows how far the queue was read
         self._note(later, now_ms, live, read_second)
         if found.status is ReadStatus.OFFSET_OVERFLOW_BADLY or next_offset > self.queue_offset:
             self.queue_offset = next_offset
@@ -185,7 +185,7 @@ class Enqueue:
         text = record_properties(record)
         deliver_ms = deliver_time(text)
         if deliver_ms is None:
-            log.error("a message of the timer topic is no timer: left out", offset=physical_offset)
+            log.error("a message of the timer topic is no timer: ignored", offset=physical_offset)
             return None
         return Timer(queue_offset, physical_offset, size, deliver_ms, text, self._is_copy(text))
 
@@ -195,13 +195,13 @@ class Enqueue:
         origin = carried_from(properties)
         if origin is None:
             return False
-        # In a rebuild no unit points to it: it is the timer, unless the one that it
-        # comes from is there and was read as that.
+        # In a rebuild no unit points to it: it counts as the timer, unless its original is still
+        # in the store and was read.
         is_rebuild = self.skip_before_ms > 0
         return not is_rebuild or origin >= self._store.min_physical_offset
 
     def _add_noted(self, timer: Timer, now_ms: int) -> None:
-        """A unit in no second's chain, and of a time that is over, also for upstream."""
+        """Add a unit in no chain, with a time in the past: upstream ignores it, too."""
         slot_ms = now_ms - _LONG_OVER_MS
         offset, size = timer.physical_offset, timer.record_size
         self._log.add(NONE, MAGIC_NOTED, now_ms, slot_ms, offset, size, 0, 0)
@@ -221,7 +221,7 @@ class Enqueue:
             return list(self._not_noted(range(queue_offset, found.next_offset)))
 
     def _not_noted(self, queue_offsets: range) -> Iterator[memoryview]:
-        """Without those that need not be read: one of them is on a bad sector, perhaps."""
+        """Skip the records that have units: the bad sector may be in one of them."""
         for queue_offset in queue_offsets:
             entry = self._store.queue_entry(TIMER_TOPIC, 0, queue_offset)
             if entry is None or entry[0] in self.noted:
@@ -232,11 +232,11 @@ class Enqueue:
     def _note(
         self, timers: list[Timer], now_ms: int, live: Mapping[int, TimerSlot], read_second: int
     ) -> None:
-        """Write units and chains; what is in memory follows once they are written."""
+        """Write units and chains, then update the slots in memory."""
         log_end = self._log.end
         try:
             noted = self._write_units(timers, now_ms, read_second)
-        except OSError:  # they are read again, and must not be there twice then
+        except OSError:  # they are read again: avoid duplicates
             self._log.take_back(log_end)
             raise
         for second, deliver_ms, position, recall in noted:
@@ -258,7 +258,7 @@ class Enqueue:
     def _write_units(
         self, timers: list[Timer], now_ms: int, read_second: int
     ) -> list[tuple[int, int, int, str | None]]:
-        """Second, time, position and what is recalled of each unit, all written; or none is."""
+        """Second, time, position and recalled key of each unit. Writes all or none."""
         slots: dict[int, Slot] = {}
         noted: list[tuple[int, int, int, str | None]] = []
         window_ms = self._roll_window_ms()

@@ -1,11 +1,11 @@
-"""Timers of a clock that was ahead, by more than the timer wheel reaches, and was set right since.
+"""Timers that were set while the clock was ahead by more than the wheel covers.
 
-They would wait for years. Those that were set with a delay, or with a time that lies farther ahead
-than `timerMaxDelaySec` allows, go on by the clock that accepted them: it is taken to run on from
-its last known time, which is never later than what it would show, so none is early. The same holds
-for a start with a clock that is wrong for a moment (a machine without a battery begins in 1970).
-When one is due, it is noted again in the running second, and fires there. Timers with a possible
-time of day are noted again to wait for it.
+Once the clock is corrected they would wait for years. Those with a delay, or with a time farther
+ahead than `timerMaxDelaySec` allows, keep using the old clock, which is continued from its last
+known time. That is never later than the real one, so no timer is early. The same holds for a start
+with a clock that is wrong for a moment (a machine without a battery begins in 1970). A due timer
+gets a new unit in the running second, and fires there. Timers with a valid time of day get a new
+unit for that time.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,13 +29,13 @@ from aerobee.protocol.files.record import StoredMessage
 if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
-MOVED_MAX: Final = 256  # in one go
+MOVED_MAX: Final = 256  # in one step
 REACH_MS: Final = REACH_S * 1000
-_SET_BACK_MS: Final = 60_000  # by at least so much, for a timer to have waited longer than it may
+_SET_BACK_MS: Final = 60_000  # a smaller difference does not count
 
 
 class FarTimers:
-    """Knows the old clock, and moves what is due by it."""
+    """Continues the old clock, and moves timers that are due by it."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class FarTimers:
         passed: Callable[[int], None],
         dropped: Callable[[int], None],
     ) -> None:
-        """`take_slot` gives the timers of a second; `passed` is told that it had its turn, and
-        `dropped` how many were recalled or cannot be read."""
+        """`take_slot` returns the timers of a second; `passed` is called when a second is done,
+        `dropped` with the number of timers that were recalled or are lost."""
         self._store = store
         self._log = timer_log
         self._wheel = wheel
@@ -65,19 +65,19 @@ class FarTimers:
         self._slot: TimerSlot | None = None
 
     def note_clock(self, shown_ms: int) -> None:
-        """The clock has shown this."""
+        """Continue the old clock from this time."""
         if shown_ms > self.clock_ms:
             self._shown_ms, self._shown_at = shown_ms, self._clock.monotonic()
 
     @property
     def clock_ms(self) -> int:
-        """What the old clock shows at least; 0: there is none."""
+        """The old clock, a lower bound; 0: there is none."""
         if not self._shown_ms:
             return 0
         return self._shown_ms + round((self._clock.monotonic() - self._shown_at) * 1000)
 
     def noting_ms(self, message: StoredMessage, deliver_ms: int, now_ms: int) -> int:
-        """The time by which a timer is noted: now, or that of the clock which accepted it."""
+        """The time base of a timer's unit: now, or the clock that accepted the timer."""
         if not self._goes_by_old_clock(message, deliver_ms, now_ms):
             return now_ms
         self.note_clock(message.store_timestamp)
@@ -98,7 +98,7 @@ class FarTimers:
         return bool(self._wheel.far_seconds)
 
     def due_ms(self, now_ms: int) -> int:
-        """When to look for the next, if there are any, in the time of day of now."""
+        """When to check for the next one, by the present clock."""
         if self._slot is None:
             first_ms = self._wheel.far_seconds[0] * 1000 + 1
         else:
@@ -112,8 +112,8 @@ class FarTimers:
         return {} if self._slot is None else {self._slot.second: self._slot}
 
     def give_up(self, second: int) -> TimerSlot | None:
-        """What is left of a second that the time of day has reached before the old clock was
-        through with it; None: it is not in memory."""
+        """The rest of a second that the present clock has reached before the old one was done with
+        it; None: it is not in memory."""
         slot = self._slot
         if slot is None or slot.second != second:
             return None
@@ -126,7 +126,7 @@ class FarTimers:
         clock_ms = self.clock_ms
         if self._slot is None:
             first_ms = wheel.far_seconds[0] * 1000 if wheel.far_seconds else clock_ms
-            if not now_ms <= first_ms < clock_ms:  # what the time of day has reached comes anyway
+            if not now_ms <= first_ms < clock_ms:  # a second that is reached fires anyway
                 return False
             self._slot = self._take_slot(wheel.far_seconds[0])
         places = self._due_places(self._slot, clock_ms)
@@ -167,7 +167,7 @@ class FarTimers:
                     noted.append(self._add_unit(unit, message, now_ms, second, slots))
             self._log.write()
             self._wheel.put_all(slots)
-        except OSError:  # they have their turn again, and must not be there twice then
+        except OSError:  # they are retried: avoid duplicates
             self._log.take_back(log_end)
             for place in places:
                 slot.add(*place)

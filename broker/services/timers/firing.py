@@ -51,7 +51,7 @@ _ROLL_MAX_S: Final = 7 * 24 * 3600 - 60  # what upstream's wheel can hold
 
 
 class Timers:
-    """Delivers timers in their time."""
+    """Delivers timers when they are due."""
 
     def __init__(
         self,
@@ -128,22 +128,22 @@ class Timers:
 
     @property
     def pending(self) -> int:
-        """How many timers wait; a recalled one counts until its second has come."""
+        """How many timers are pending; a recalled one counts until its second."""
         return self._enqueue.pending
 
     @property
     def offset_behind(self) -> int:
-        """Timers that have come and are not noted on the wheel yet."""
+        """Messages of the timer topic that are not on the wheel yet."""
         return max(0, self._store.max_offset(TIMER_TOPIC, 0) - self._enqueue.queue_offset)
 
     @property
     def enqueue_offset(self) -> int:
-        """Where in the timer topic's queue the first stands that is not noted yet."""
+        """Queue offset of the first message that is not on the wheel yet."""
         return self._enqueue.queue_offset
 
     @property
     def due_messages(self) -> int:
-        """Timers of the second that runs which have not been delivered yet."""
+        """Timers of the running second that are not delivered yet."""
         return 0 if self._slot is None else self._slot.waiting
 
     @property
@@ -200,7 +200,7 @@ class Timers:
             fired=self._delivery.known,
             is_record=partial(is_record, self._store),
         )
-        # Not behind the running second: it may get new timers yet.
+        # Not after the running second: it may get new timers.
         self._read_second = min(found.read_second, now_s)
         self._enqueue.noted = found.noted
         if found.far_clock_ms:
@@ -286,7 +286,7 @@ class Timers:
             self._follow_clock_back(now_ms)
         self._seen = (now_ms, self._clock.monotonic())
         self.wheel.far_from = now_ms // 1000 + REACH_S
-        behind = self._second < now_ms // 1000 - _BEHIND_S  # those that wait go first then
+        behind = self._second < now_ms // 1000 - _BEHIND_S  # then deliver pending timers first
         running = {} if self._slot is None else {self._slot.second: self._slot}
         live = self._begun | running | self._far.live
         try:
@@ -296,7 +296,7 @@ class Timers:
                 if not delivered:
                     return now_ms + RETRY_MS
             moved = self._far.move_due(now_ms, max(self._second, (now_ms - 1) // 1000), live)
-        except OSError:  # a bad sector: those that are noted go on
+        except OSError:  # a bad sector: timers on the wheel still fire
             for _ in range(_SECONDS_MAX):
                 if (due_ms := self._fire(now_ms)) is None or due_ms > now_ms:
                     break

@@ -1,7 +1,7 @@
-"""Timers outlive the log files that hold their messages.
+"""Keeps timers when the log files with their messages are removed.
 
-Far timers roll before their file expires. Others may still be in a file that is to go: under a
-setting that was lowered, in a Java broker's store, when the disk forces files out. Then:
+Far timers roll before their file expires. Others may still be in a file that is to be removed:
+after a setting was lowered, in a Java broker's store, or when the disk is full. Then:
 
     1  their messages are put to the timer topic again, marked as copies: no timers of their own
     2  once the checkpoint says that these were read, and so are on disk, a journal is written
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from aerobee.broker.store.message_store import MessageStore
 
 PUT_AT_ONCE: Final = 64
-MOVES_MAX: Final = 65_536  # timers carried before their units follow
+MOVES_MAX: Final = 65_536  # timers carried before their units are changed
 REPOINTED_AT_ONCE: Final = 1000
 BEHIND_S: Final = 30.0  # without progress: the timers before the file's end cannot be read now
 
@@ -68,17 +68,17 @@ class TimerKeeper:
         self._log = timer_log
         self._enqueue = enqueue
         self._checkpoints = checkpoints
-        self._first_second = first_second  # timers of the seconds before have had their turn
-        self._passed = passed  # others that have
+        self._first_second = first_second  # earlier seconds are done
+        self._passed = passed  # other ranges that are done
         self._journal = Journal(journal_path, store.disk)
         self._clock = clock
         self._end = -1  # the offset that it was last asked about
         self._scan_at = 0
-        self._firing = False  # some were left out because their second runs
+        self._firing = False  # some were skipped because their second is running
         self._todo: deque[int] = deque()  # positions of units
         self._moves: list[Move] = []
         self._last_copy = -1  # its queue offset
-        self._settling: Iterator[None] | None = None  # the units follow `_moves`
+        self._settling: Iterator[None] | None = None  # changes the units by `_moves`, step by step
         self._journal_due = False  # for `sync`, in a thread
         self._journal_failed = ""
         self._behind: tuple[int, float] = (-1, 0.0)
@@ -87,8 +87,8 @@ class TimerKeeper:
         self.problem = ""
 
     def load(self, fired: set[int]) -> set[int]:
-        """End what a crash interrupted; the timer log must be open. Returns records whose timers
-        have fired under another one's place, which is in `fired`."""
+        """Finish what a crash interrupted; the timer log must be open. Returns records whose timers
+        fired from another copy, which is in `fired`."""
         also_fired: set[int] = set()
         moves = self._journal.read()
         for move in moves:
@@ -99,8 +99,8 @@ class TimerKeeper:
             unit = self._log.read(move.position)
             if unit is None or unit.slot_ms != move.slot_ms:
                 continue
-            # It must point to what fired, for the next start, which has no journal; a torn one
-            # to the copy.
+            # It must point to the copy that fired: the next start has no journal. A torn unit gets
+            # the new copy.
             place = (unit.physical_offset, unit.record_size)
             if place not in (has_fired or (was, new)):
                 self._log.repoint(unit, *(has_fired or [new])[0])
@@ -119,7 +119,7 @@ class TimerKeeper:
             try:
                 self._journal.write(self._moves)
                 self._journal_due, self._journal_failed = False, ""
-            except OSError as error:  # the checkpoint must not wait for it
+            except OSError as error:  # the checkpoint is written anyway
                 self._journal_failed = str(error)
 
     # --- carrying
@@ -201,15 +201,15 @@ class TimerKeeper:
         return Standing.BUSY
 
     def _is_firing(self, unit: Unit) -> bool:
-        """Whether its second runs: it is left to that, and the file waits for it. Were it made to
-        point to a copy after it has fired, a start could not tell that it has."""
+        """Whether its second is running: then it is skipped, and the file waits. If it were changed
+        to a copy after it has fired, a start could not see that it has."""
         firing = unit.slot_ms // 1000 <= self._first_second()
         self._firing = self._firing or firing
         return firing
 
     def _continue_settling(self) -> Standing:
         assert self._settling is not None
-        self._checkpoints.dirty.set()  # it waits for one
+        self._checkpoints.dirty.set()  # a checkpoint is needed to continue
         if next(self._settling, _ENDED) is _ENDED:
             self._settling, self._moves = None, []
         elif self._journal_failed:
@@ -218,7 +218,7 @@ class TimerKeeper:
         return Standing.BUSY
 
     def _settle(self) -> Iterator[None]:
-        """Let the units follow their copies, step by step."""
+        """Make the units point to the copies, step by step."""
         while self._checkpoints.point.queue_offset <= self._last_copy:
             yield
         self._journal_due = True
@@ -251,7 +251,7 @@ class TimerKeeper:
         yield from put_again.sound_messages(self._store, TIMER_TOPIC, 0, offsets)
 
     def _waiting(self, at: int, units: Units, end: int, first_second: int) -> list[int]:
-        """Which units are of timers, or recalls, from a second on whose record is before `end`."""
+        """Units of timers and recalls from this second on whose record is before `end`."""
         seconds = (units["written_ms"] + units["delay_ms"]) // 1000
         records = units["physical_offset"]
         there = (records >= self._store.min_physical_offset) & (records < end)

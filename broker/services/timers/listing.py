@@ -1,6 +1,6 @@
-"""Pending timers, page by page, in the order in which the broker will touch them.
+"""Pending timers, page by page, in the order of their next action.
 
-A timer farther ahead than the roll window stands at the time of its next roll.
+A timer farther ahead than the roll window is listed at the time of its next roll.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ LOOKED_AT_MAX: Final = 10_000  # units of one page, when few of them are of the 
 
 @dataclass(frozen=True, slots=True)
 class TimerEntry:
-    """One timer that waits."""
+    """One pending timer."""
 
     deliver_ms: int
     message: StoredMessage

@@ -38,7 +38,7 @@ def deliver_time(properties: str) -> int | None:
     deliver_ms = _number(props.get(properties, props.TIMER_DELIVER_MS))
     if deliver_ms is not None and out_ms < deliver_ms <= out_ms + PRECISION_MAX_MS:
         return deliver_ms
-    # A Java broker's, with a delay: it says only the second, whose end is never too early.
+    # From a Java broker, with a delay: it has only the second, whose end is never too early.
     return out_ms + APACHE_PRECISION_MS
 
 
@@ -55,7 +55,7 @@ def leg(deliver_ms: int, now_ms: int, window_ms: int) -> tuple[int, int]:
     left_ms = deliver_ms - now_ms
     if left_ms < window_ms:
         return MAGIC_DEFAULT, deliver_ms
-    # Not to the very end of what is left, so that the last leg is not a short one.
+    # Half a window if the last leg would be short otherwise.
     short = left_ms - window_ms < window_ms // 3
     return MAGIC_DEFAULT | MAGIC_ROLL, now_ms + (window_ms // 2 if short else window_ms)
 
@@ -65,7 +65,7 @@ def _number(text: str | None) -> int | None:
 
 
 def timer_key(message: StoredMessage) -> str:
-    """By which a recall finds a timer."""
+    """The key by which a recall finds a timer."""
     return f"{message.property(props.REAL_TOPIC)}+{message.property(props.UNIQ_KEY)}"
 
 
@@ -82,7 +82,7 @@ def recalled_key(properties: str) -> str | None:
 
 
 def message_of(store: "MessageStore", unit: Unit) -> StoredMessage | None:
-    """The timer's message; None, said in the log, when it is not in the store any more."""
+    """The timer's message; None, which is logged, if it is not in the store any more."""
     message = put_again.message_at(store, unit.physical_offset, unit.record_size)
     if message is None or message.topic != TIMER_TOPIC:
         log.error("a timer's message is gone from the store", offset=unit.physical_offset)
@@ -91,7 +91,7 @@ def message_of(store: "MessageStore", unit: Unit) -> StoredMessage | None:
 
 
 def is_record(store: "MessageStore", physical_offset: int, size: int) -> bool:
-    """Whether there is one; on a bad sector there was, and may be again."""
+    """Whether there is one; True on a bad sector, as it may be readable later."""
     try:
         return store.record_at(physical_offset, size) is not None
     except OSError:
@@ -153,7 +153,7 @@ def fired(
 
 
 def rolled(message: StoredMessage) -> Message:
-    """The message for the timer topic again, with one roll more."""
+    """The message for the timer topic again, with its roll count increased."""
     text = _not_carried(put_again.own_properties(message))
     times = _number(props.get(text, props.TIMER_ROLL_TIMES)) or 0
     text = _with_note(text, props.TIMER_ROLL_TIMES, times + 1)
@@ -163,8 +163,8 @@ def rolled(message: StoredMessage) -> Message:
 
 
 def as_timer(message: StoredMessage, deliver_ms: int, tick_ms: int) -> Message:
-    """A delayed message, which says where it is meant for, as a timer of this time. Its level gets
-    another name: a Java broker would delay it again when it fires."""
+    """A delayed message, which has its real topic in its properties, as a timer of this time. Its
+    level is renamed: otherwise a Java broker would delay it again when it fires."""
     text = put_again.own_properties(message)
     level = props.get(text, props.DELAY) or ""
     text = props.remove(text, props.DELAY, props.TIMER_DEL_UNIQKEY, props.TIMER_CARRIED_FROM)
@@ -178,8 +178,8 @@ def as_timer(message: StoredMessage, deliver_ms: int, tick_ms: int) -> Message:
 
 
 def carried(message: StoredMessage) -> Message:
-    """The message for the timer topic again because its file is to go, with the place that it had.
-    It is no timer of its own: a unit will point to it."""
+    """A copy for the timer topic, with its old offset, because its file is going to be removed. It
+    is not a timer by itself: an existing unit is going to point to it."""
     text = put_again.own_properties(message)
     text = props.put(text, props.TIMER_CARRIED_FROM, str(message.physical_offset))
     return put_again.again(message, TIMER_TOPIC, 0, text)
@@ -197,8 +197,7 @@ def _not_carried(properties: str) -> str:
 
 
 def _with_note(properties: str, name: str, value: int) -> str:
-    """With an informative property: left out where it would make the message too long
-    to be put_again, which was taken once."""
+    """Add an informative property, unless the message would become too long to be put again."""
     longer = props.put(properties, name, str(value))
     fits = len(longer.encode()) + CRC_PROPERTY_SIZE + 1 <= props.PROPERTIES_SIZE_MAX
     return longer if fits else properties

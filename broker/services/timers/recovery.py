@@ -1,9 +1,8 @@
-"""What is pending at a start: the timer log is read whole, cut where it is not sound, and the wheel
-is built from it.
+"""Recovery at a start: read the whole timer log, cut it at the first invalid unit, build the wheel.
 
-The log may come from a Java broker with another precision, whose chains are of other slots, or hold
-a timer twice after a kill there. Then the pending units are appended again, each once, in chains of
-seconds.
+The log may come from a Java broker with another precision, whose chains belong to other slots, or
+have a timer twice after a kill. Then the pending units are appended again, each once, in chains by
+second.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,10 +50,10 @@ class _Pending:
 class Recovered:
     """What was found."""
 
-    timers: int  # that wait
-    read_second: int  # the first with timers that may wait
-    noted: set[int]  # records from `unread_from` on that have units all the same
-    far_clock_ms: int  # when the newest unit was written that the wheel does not reach; 0: none
+    timers: int  # pending
+    read_second: int  # the first that may have pending timers
+    noted: set[int]  # records from `unread_from` on that already have units
+    far_clock_ms: int  # time of the newest unit beyond the wheel's range; 0: none
     last_physical_offset: int  # of the newest record that was read from the topic; -1: none
 
 
@@ -71,17 +70,17 @@ def recover(
     """Cut the log where its records are not in the store any more; fill the wheel from it.
 
     `passed`: the checkpoint's first, then those of clocks that were set back since. `unread_from`:
-    the first record of the timer topic that will be read again. `fired`: records whose timers
-    have. `is_record`: whether a record of the store has this offset and size. Units behind the
-    checkpoint are cut off from the first whose has not: no sync has vouched for them, a power
-    failure may have torn one."""
+    the first record of the timer topic that is going to be read again. `fired`: records whose
+    timers have fired. `is_record`: whether a record of the store has this offset and size. Units
+    after the checkpoint are cut from the first one without a record: they were never synced, so
+    a power failure may have torn them."""
     noted: set[int] = set()
     pieces: list[_Pending] = []
     last = NONE
     for position, units in _scan(timer_log, max_physical_offset, passed[0].log_end, is_record):
         offsets = units["physical_offset"].astype(np.int64)
         noted.update(offsets[offsets >= unread_from].tolist())
-        # A carried unit was read as another record; a noted one's was passed over as it is.
+        # The record of a carried unit is a copy; that of a noted one was read, but set no timer.
         read = (units["magic"] & MAGIC_CARRIED == 0) | (units["magic"] == MAGIC_NOTED)
         last = max(last, int(offsets[read].max(initial=NONE)))
         pieces.append(_pending(position, units, passed))
@@ -130,7 +129,7 @@ def _scan(
 
 
 def _count(found: _Pending, fired: set[int]) -> int:
-    """How many timers wait: without recalls, and without those that have fired."""
+    """How many timers are pending, without recalls."""
     waits = found.magic & MAGIC_DELETE == 0
     if fired:
         waits &= ~np.isin(found.physical_offset, np.fromiter(fired, np.int64, len(fired)))

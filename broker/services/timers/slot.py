@@ -1,4 +1,4 @@
-"""The timers of one second, in the order of their times, as arrays: a crowd costs little memory."""
+"""The timers of one second, in the order of their times, as arrays, which take little memory."""
 
 import heapq
 from array import array
@@ -19,15 +19,15 @@ FIRST_PLACE: Final[Place] = (0, -1)
 
 
 class TimerSlot:
-    """Units that wait in one second. Those set while it runs come to it by `add`."""
+    """The pending units of one second. `add` is for those set while it runs."""
 
     def __init__(self, second: int) -> None:
         self.second = second
         self.recalled: set[str] = set()  # "topic+unique key"
-        self.recalls: list[int] = []  # the positions of the units that say so
-        self.unread: OSError | None = None  # why one of them says nothing now
-        self.has_fired = False  # a part of it, before the start
-        self.log_start = 0  # what fires of it stands in the store's log from here on
+        self.recalls: list[int] = []  # positions of the recall units
+        self.unread: OSError | None = None  # the error if a recall cannot be read
+        self.has_fired = False  # in part, before the start
+        self.log_start = 0  # its copies are in the store's log from this offset on
         self._deliver = array("q")
         self._position = array("q")
         self._order = array("q")
@@ -73,8 +73,7 @@ def load_slot(
     after: Place = FIRST_PLACE,
     fired: Collection[int] = (),
 ) -> TimerSlot:
-    """The second's timers after a place, and which of them are recalled. Left out are those of
-    records that have `fired`."""
+    """The second's timers after a place, without those in `fired`, and which are recalled."""
     slot = TimerSlot(second)
     deliver, positions = array("q"), array("q")
     position = wheel.get(second).last
@@ -94,7 +93,7 @@ def load_slot(
         else:
             try:
                 deliver_ms = unit_deliver_ms(store, unit)
-            except OSError:  # not before the second is over, then
+            except OSError:  # unknown: the end of the second is not too early
                 deliver_ms = (second + 1) * 1000
             if (deliver_ms, position) > after:
                 deliver.append(deliver_ms)

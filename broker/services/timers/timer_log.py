@@ -29,10 +29,10 @@ from aerobee.protocol.files.record_layout import BLANK_MAGIC
 UNIT: Final = Struct(">iqiqiqiiq")
 UNIT_SIZE: Final = UNIT.size
 MAGIC_DEFAULT: Final = 1
-MAGIC_ROLL: Final = 2  # to be put again, not delivered: its time is far
+MAGIC_ROLL: Final = 2  # to be put again, not delivered: it is due later
 MAGIC_DELETE: Final = 4  # recalls another timer of the same second
-MAGIC_CARRIED: Final = 8  # points to a record that its own was stored again as
-MAGIC_NOTED: Final = 12  # no timer: says only how far the topic's queue was read
+MAGIC_CARRIED: Final = 8  # points to a copy of its original record
+MAGIC_NOTED: Final = 12  # no timer: only shows how far the topic's queue was read
 NONE: Final = -1
 
 _MAGIC_MASK: Final = 0xF
@@ -73,7 +73,7 @@ _SUM_MAX: Final = 65_535
 
 
 def _summed(units: bytes) -> bytearray:
-    """The units with their sums; as they are where a time leaves no room for one."""
+    """The units with their sums; unchanged if a time leaves no room for one."""
     data = bytearray(units)
     words = np.frombuffer(data, ">u2").reshape(-1, UNIT_SIZE // 2)
     own = words[:, _SUM_WORD]
@@ -127,7 +127,7 @@ class TimerLog:
         self._pending: list[bytes] = []
         self._pending_at = 0
         self._block: tuple[int, bytes] = (NONE, b"")
-        self._allocated = 0  # there are blocks up to this position
+        self._allocated = 0  # blocks are allocated up to this position
         self._kept: tuple[int, int] = (NONE, 0)  # start of a file, and until which second
         self.end = 0
 
@@ -167,7 +167,7 @@ class TimerLog:
         self._disk.unlink(self._path(start))
 
     def cut(self, end: int) -> None:
-        """The log ends here: what stands behind is zeroed and removed."""
+        """Cut the log here: what follows is zeroed or removed."""
         for start in [start for start in self._files if start > end]:
             self._remove(start)
         start = end // self._file_size * self._file_size
@@ -209,7 +209,7 @@ class TimerLog:
             if physical_offset >= min_physical_offset:
                 break
             if self._needed_until(start, min_physical_offset, read_second) >= read_second:
-                break  # units of it point to records that were stored again
+                break  # its units point to records that were stored again
             self._remove(start)
             dropped += 1
         return dropped
@@ -245,7 +245,7 @@ class TimerLog:
         topic_hash: int,
         deliver_ms: int,
     ) -> int:
-        """Take a unit into the batch; its position. `write` makes it so."""
+        """Add a unit to the batch for the next `write`; returns its position."""
         position = self._place()
         self._pending.append(
             UNIT.pack(
@@ -278,7 +278,7 @@ class TimerLog:
         return self.end
 
     def take_back(self, end: int) -> None:
-        """Forget the units from `end` on: the next ones are written in their place."""
+        """Drop the units from `end` on: the next ones overwrite them."""
         self._pending, self.end = [], end
 
     def write(self) -> None:

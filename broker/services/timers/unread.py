@@ -1,8 +1,8 @@
-"""Timers that are due and whose messages the disk cannot read: a bad sector, say.
+"""Due timers whose messages cannot be read from disk, for example on a bad sector.
 
-Each is noted again in a later second, with a unit of the timer log like any other, so that a start
-finds it there, too; the other timers go on. It fires late, once its message can be read, and is
-never dropped. A recall goes with it: who knows which timer it is about.
+Each gets a new unit of the timer log in a later second, so that it survives a restart; the other
+timers are not affected. It fires late, once its message can be read, and is never dropped. The
+recalls of its second move with it, as one of them may be for this timer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ RETRY_MAX_MS: Final = 60_000
 
 
 class UnreadTimers:
-    """Notes them again, each time for twice as long, up to a minute."""
+    """Defers them, each time for twice as long, up to a minute."""
 
     def __init__(
         self,
@@ -43,15 +43,15 @@ class UnreadTimers:
         return len(self._waits_ms)
 
     def note_read(self, physical_offset: int) -> None:
-        """One that may have been unread was read."""
+        """A message was read; it may have been unreadable before."""
         if self._waits_ms and self._waits_ms.pop(physical_offset, None) is not None:
             log.info("a timer's message can be read again", offset=physical_offset)
 
     def note_again(
         self, units: Sequence[Unit], slot: TimerSlot, error: OSError, now_ms: int
     ) -> None:
-        """Let these wait, and with them the recalls of their slot, which stay in it as well.
-        OSError when that cannot be written: then they are as before."""
+        """Defer these, and copy the recalls of their slot. OSError if the units cannot be written:
+        nothing has changed then."""
         log_end = self._log.end
         waits_ms = {unit.physical_offset: self._next_wait(unit) for unit in units}
         slots: dict[int, Slot] = {}
@@ -95,7 +95,7 @@ class UnreadTimers:
         return min(max(RETRY_MIN_MS, 2 * waited_ms), RETRY_MAX_MS)
 
     def _alone_ms(self, due_ms: int) -> int:
-        """In a second that has no timers yet, which would have to wait for the recall as well."""
+        """A time in a second without timers: they would have to wait for the recall as well."""
         live = self._live()
         for alone_ms in range(due_ms, due_ms + RETRY_MAX_MS, 1000):
             second = (alone_ms - 1) // 1000

@@ -1,7 +1,7 @@
 """The timer wheel, upstream's `timerwheel`: for each second of two weeks its chain of units.
 
 Slot of 32 bytes at (second mod 1209600): 8 the second, 8 first and 8 last unit's position in the
-timer log, 4 count, 4 zero. A slot counts only while it holds the very second. The file is sparse;
+timer log, 4 count, 4 zero. A slot is valid only for the second stored in it. The file is sparse;
 it is rebuilt from the timer log at every start, so a torn write in it does no harm. Which seconds
 have timers is also in memory, a byte each: the next one is found at the speed of memchr. Blocks are
 allocated before they are written; a slot that the disk refuses stays in memory until a sync can
@@ -26,7 +26,7 @@ SLOT: Final = Struct(">qqqii")
 _SLOT_TYPE: Final = np.dtype(
     [("second", ">i8"), ("first", ">i8"), ("last", ">i8"), ("number", ">i4"), ("zero", ">i4")]
 )
-REACH_S: Final = SLOTS - 24 * 3600  # a day for those that are overdue
+REACH_S: Final = SLOTS - 24 * 3600  # leaves a day for overdue timers
 SECOND_MAX: Final = 2**62
 _EMPTY: Final = -1
 _BLOCK: Final = 1 << 12
@@ -52,14 +52,14 @@ class TimerWheel:
         self._disk = disk
         self._marks = bytearray(SLOTS)
         self._allocated: set[int] = set()  # numbers of blocks
-        self._unwritten: dict[int, bytes] = {}  # by index, what the disk has refused
-        self._writing = threading.Lock()  # `sync` writes those by a thread
+        self._unwritten: dict[int, bytes] = {}  # by index: slots that could not be written
+        self._writing = threading.Lock()  # `sync` writes them in a thread
         self._far: dict[int, Slot] = {}
         self.far_seconds: list[int] = []  # in order
         self.far_from = SECOND_MAX  # the first second that the wheel does not reach
 
     def create(self) -> None:
-        """Begin with no timers at all."""
+        """Create an empty wheel."""
         if self._disk.exists(self._path):
             self._file = self._disk.open(self._path)
             self._file.truncate(0)
@@ -119,7 +119,7 @@ class TimerWheel:
         self._file.write(position, content)
 
     def put_all(self, slots: Mapping[int, Slot]) -> None:
-        """All of them or, when the disk refuses one, none; OSError then."""
+        """Put all of them, or none: OSError if one cannot be written."""
         before: dict[int, Slot] = {}
         try:
             for second, slot in slots.items():
@@ -145,7 +145,7 @@ class TimerWheel:
             self._marks[second % SLOTS] = 0
 
     def follow_clock_back(self, now_s: int) -> None:
-        """Take what the wheel does not reach any more out of it."""
+        """Remove the seconds that are now beyond its range."""
         self.far_from = now_s + REACH_S
         data = self._file.read(0, SLOTS * SLOT.size)
         seconds = np.frombuffer(data, ">i8")[:: SLOT.size // 8]
