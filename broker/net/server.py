@@ -186,13 +186,20 @@ class Server:
             self._refused = 0
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to `host` and `port` (0: a free one); OSError says which address failed."""
+def bind(host: str, port: int, *, is_found: bool = False) -> socket.socket:
+    """A socket bound to `host` and `port` (0: a free one); OSError says which address failed.
+
+    With SO_REUSEADDR two processes that start at once may bind one port, and the second fails when
+    it listens. A port that was asked for needs the option, to be bound again after a stop; one that
+    `is_found`, as with 0, gets it only once it is bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
+    reuse = socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port and not is_found:
+            sock.setsockopt(*reuse)
         sock.bind((host, port))
+        sock.setsockopt(*reuse)
         sock.setblocking(False)
     except OSError as error:
         sock.close()
@@ -215,7 +222,7 @@ def bind_pair(host: str, port: int, *, below: int = 2) -> tuple[socket.socket, s
     for _ in range(100):
         main = bind(host, 0)
         try:
-            return main, bind(host, main.getsockname()[1] - below)
+            return main, bind(host, main.getsockname()[1] - below, is_found=True)
         except (OSError, OverflowError):
             main.close()
     raise OSError(f"found no two free ports of {host} that lie {below} apart")

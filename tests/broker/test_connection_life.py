@@ -183,6 +183,16 @@ async def test_a_stop_does_not_wait_for_ever_for_a_client_that_does_not_read() -
         stalled.close()
 
 
+def test_a_free_port_is_not_one_that_another_start_has_bound() -> None:
+    """Two that start at once: both would bind it, and the second would fail when it listens."""
+    with bind("127.0.0.1", 0) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            bind("127.0.0.1", port, is_found=True)
+    with bind("127.0.0.1", port, is_found=True), bind("127.0.0.1", port):
+        pass  # what is asked for by its number is bound also beside the rest of an earlier start
+
+
 def test_a_pair_of_ports_lies_two_apart() -> None:
     main, fast = bind_pair("127.0.0.1", 0)
     assert main.getsockname()[1] - fast.getsockname()[1] == 2
