@@ -23,16 +23,16 @@ static double monotonic_s(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-// Whether a flag that another thread sets is set within this time. Others who want the core have it
-// meanwhile; one who keeps it for longer than `lent_s` shall have it.
-static int is_set_within(const int *flag, double seconds, double lent_s) {
+// Whether another thread sets the flag within this time. The core is yielded meanwhile; if a yield
+// takes longer than `yield_max_s`, the core is needed elsewhere: give up.
+static int is_set_within(const int *flag, double seconds, double yield_max_s) {
     double now = monotonic_s(), until = now + seconds;
     while (!__atomic_load_n(flag, __ATOMIC_ACQUIRE)) {
         double before = now;
         if (now >= until) return 0;
         sched_yield();
         now = monotonic_s();
-        if (now - before > lent_s) return 0;
+        if (now - before > yield_max_s) return 0;
     }
     return 1;
 }

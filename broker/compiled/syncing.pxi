@@ -6,12 +6,12 @@ cdef extern from "<pthread.h>" nogil:
         pass
     ctypedef struct pthread_cond_t:
         pass
-    int pthread_mutex_init(pthread_mutex_t* lock, const void* how)
+    int pthread_mutex_init(pthread_mutex_t* lock, const void* attributes)
     int pthread_mutex_destroy(pthread_mutex_t* lock)
     int pthread_mutex_lock(pthread_mutex_t* lock)
     int pthread_mutex_trylock(pthread_mutex_t* lock)
     int pthread_mutex_unlock(pthread_mutex_t* lock)
-    int pthread_cond_init(pthread_cond_t* condition, const void* how)
+    int pthread_cond_init(pthread_cond_t* condition, const void* attributes)
     int pthread_cond_destroy(pthread_cond_t* condition)
     int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* lock)
     int pthread_cond_signal(pthread_cond_t* condition)
@@ -20,7 +20,7 @@ cdef extern from "<pthread.h>" nogil:
 cdef extern from "sync.h" nogil:
     int data_sync(int descriptor)
     double monotonic_s()
-    bint is_set_within(const int* flag, double seconds, double lent_s)
+    bint is_set_within(const int* flag, double seconds, double yield_max_s)
 
 
 cdef extern from "<unistd.h>" nogil:
@@ -28,7 +28,7 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef double STAY_AWAKE_S = 200e-6
-cdef double LENT_S = 150e-6  # more than a client needs for its next request
+cdef double YIELD_MAX_S = 150e-6  # more than a client needs for its next request
 cdef int SKIPS_MAX = 128
 
 
@@ -38,24 +38,24 @@ cdef class Syncs:
     after a failed one: what the kernel then has in memory proves nothing."""
 
     cdef pthread_mutex_t _lock
-    cdef pthread_cond_t _asked
-    cdef int _told_by  # a pipe's end: a byte signals the loop that a sync is finished
-    cdef bint _told
-    cdef int _waits  # a sync is requested
-    cdef bint _sleeps, _ends
+    cdef pthread_cond_t _request
+    cdef int _signal_fd  # a pipe's end: a byte signals the loop that a sync is finished
+    cdef bint _signalled
+    cdef int _pending  # a sync is requested
+    cdef bint _sleeping, _stopping
     cdef int _descriptor
     cdef int64_t _ticket  # of the next one, which covers all before it
     cdef int64_t _done  # of the last one that succeeded
     cdef int _error
-    cdef double _took_s
+    cdef double _duration_s
 
-    def __cinit__(self, int told_by):
+    def __cinit__(self, int signal_fd):
         pthread_mutex_init(&self._lock, NULL)
-        pthread_cond_init(&self._asked, NULL)
-        self._told_by = told_by
+        pthread_cond_init(&self._request, NULL)
+        self._signal_fd = signal_fd
 
     def __dealloc__(self):  # the thread, while it runs, has a reference
-        pthread_cond_destroy(&self._asked)
+        pthread_cond_destroy(&self._request)
         pthread_mutex_destroy(&self._lock)
 
     cdef void _take_lock(self) noexcept:
@@ -64,18 +64,18 @@ cdef class Syncs:
             with nogil:
                 pthread_mutex_lock(&self._lock)
 
-    def ask(self, int descriptor, int64_t ticket):
+    def request(self, int descriptor, int64_t ticket):
         """Request a sync of the file; -1: nothing to sync. False: the sync of another file is
         pending, try again when one is finished."""
         cdef bint taken
         self._take_lock()
-        taken = not self._waits or self._descriptor == descriptor
+        taken = not self._pending or self._descriptor == descriptor
         if taken:
             self._descriptor, self._ticket = descriptor, ticket
-            self._waits = True
-            if self._sleeps:
-                self._sleeps = False
-                pthread_cond_signal(&self._asked)
+            self._pending = True
+            if self._sleeping:
+                self._sleeping = False
+                pthread_cond_signal(&self._request)
         pthread_mutex_unlock(&self._lock)
         return taken
 
@@ -84,35 +84,35 @@ cdef class Syncs:
         its error or 0. What finishes after this call is signalled."""
         cdef int64_t done
         cdef int error
-        cdef double took_s
+        cdef double duration_s
         self._take_lock()
-        done, error, took_s = self._done, self._error, self._took_s
-        self._told = False
+        done, error, duration_s = self._done, self._error, self._duration_s
+        self._signalled = False
         pthread_mutex_unlock(&self._lock)
-        return done, took_s, error
+        return done, duration_s, error
 
     def end(self):
         """Let `run` return once all requested syncs are done."""
         self._take_lock()
-        self._ends = True
-        pthread_cond_signal(&self._asked)
+        self._stopping = True
+        pthread_cond_signal(&self._request)
         pthread_mutex_unlock(&self._lock)
 
     def run(self):
         """The thread's main function."""
         with nogil:
-            self._work()
+            self._sync_loop()
 
-    cdef void _work(self) noexcept nogil:
+    cdef void _sync_loop(self) noexcept nogil:
         cdef int descriptor, error
         cdef int64_t ticket
-        cdef double began
-        cdef bint tells, is_awake = False
-        cdef int skips = 0, in_vain = 0
+        cdef double began, duration_s
+        cdef bint signals, is_awake = False
+        cdef int skips = 0, skips_next = 0
         pthread_mutex_lock(&self._lock)
         while True:
-            while not self._waits or self._error:
-                if self._ends:
+            while not self._pending or self._error:
+                if self._stopping:
                     pthread_mutex_unlock(&self._lock)
                     return
                 if is_awake:
@@ -123,28 +123,28 @@ cdef class Syncs:
                         skips -= 1
                     else:
                         pthread_mutex_unlock(&self._lock)
-                        if is_set_within(&self._waits, STAY_AWAKE_S, LENT_S):
-                            in_vain = 0
+                        if is_set_within(&self._pending, STAY_AWAKE_S, YIELD_MAX_S):
+                            skips_next = 0
                         else:
-                            in_vain = skips = min(2 * in_vain or 1, SKIPS_MAX)
+                            skips_next = skips = min(2 * skips_next or 1, SKIPS_MAX)
                         pthread_mutex_lock(&self._lock)
                     continue
-                self._sleeps = True
-                pthread_cond_wait(&self._asked, &self._lock)
-                self._sleeps = False
+                self._sleeping = True
+                pthread_cond_wait(&self._request, &self._lock)
+                self._sleeping = False
             is_awake = True
             descriptor, ticket = self._descriptor, self._ticket
-            self._waits = False  # later requests are for the next one
+            self._pending = False  # later requests are for the next one
             pthread_mutex_unlock(&self._lock)
             began = monotonic_s()
             error = data_sync(descriptor) if descriptor >= 0 else 0
-            began = monotonic_s() - began
+            duration_s = monotonic_s() - began
             pthread_mutex_lock(&self._lock)
-            self._error, self._took_s = error, began
+            self._error, self._duration_s = error, duration_s
             if not error:
                 self._done = ticket
-            tells, self._told = not self._told, True
-            if tells:
+            signals, self._signalled = not self._signalled, True
+            if signals:
                 pthread_mutex_unlock(&self._lock)
-                write(self._told_by, b"", 1)
+                write(self._signal_fd, b"", 1)
                 pthread_mutex_lock(&self._lock)

@@ -181,7 +181,7 @@ class EtcdArbiter:
         gateway = self._watching
         try:
             response = gateway.begin("/v3/watch", {"create_request": create})
-            gateway.be_patient(SILENCE_S)
+            gateway.set_read_timeout(SILENCE_S)
             while response.readline() and not self._closed:  # one JSON object each
                 loop.call_soon_threadsafe(self._change.set)
         except (OSError, HTTPException, RuntimeError, ValueError):

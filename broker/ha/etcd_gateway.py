@@ -145,8 +145,8 @@ class Gateway:
     def forget_token(self) -> None:
         self._token = ""
 
-    def be_patient(self, seconds: float) -> None:
-        """Allow later reads on this connection to take so long."""
+    def set_read_timeout(self, seconds: float) -> None:
+        """The timeout of later reads on this connection."""
         if self._connection is not None and self._connection.sock is not None:
             self._connection.sock.settimeout(seconds)
 

@@ -145,7 +145,7 @@ class InSync:
         in_step, has = self.observe(), self.by_broker()
         near = {one for one in electable if one in has and self.is_in_sync(has[one])}
         now = self._clock.monotonic()
-        self._look_who_joins((in_step & {*electable}) | near, has, now)
+        self._update_joining((in_step & {*electable}) | near, has, now)
         leaving = {member for member in self.recorded if self._leaves(member, now)}
         joined = {one for one, (until, _) in self._joining.items() if has.get(one, 0) >= until}
         wanted = (self.recorded - leaving) | joined | {self._own_id}
@@ -159,8 +159,8 @@ class InSync:
     def _is_late(self, member: int, now: float) -> bool:
         return now - self._in_step_at.get(member, now) > self._late_s
 
-    def _look_who_joins(self, able: set[int], has: dict[Who, int], now: float) -> None:
-        for late in [one for one in self._joining if self._gives_up(one, has, now)]:
+    def _update_joining(self, able: set[int], has: dict[Who, int], now: float) -> None:
+        for late in [one for one in self._joining if self._is_abandoned(one, has, now)]:
             del self._joining[late]
             self._count()
         for member in able:
@@ -174,7 +174,7 @@ class InSync:
                 self._count()
                 self._on_confirm(self._confirm)
 
-    def _gives_up(self, member: int, has: dict[Who, int], now: float) -> bool:
+    def _is_abandoned(self, member: int, has: dict[Who, int], now: float) -> bool:
         until, late_at = self._joining[member]
         return member not in has or (has[member] < until and now > late_at)
 

@@ -17,8 +17,8 @@ import structlog
 
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.wake import Wake
+from aerobee.broker.ha.admission import SIGN_IN_S, NotAdmitted, admitted
 from aerobee.broker.ha.copies import Acknowledged, Who
-from aerobee.broker.ha.doors import SIGN_IN_S, NotAdmitted, admitted
 from aerobee.broker.ha.epochs import EpochFile, Epochs
 from aerobee.broker.ha.lag import behind_ms
 from aerobee.broker.ha.link import Link
@@ -32,7 +32,7 @@ log = structlog.get_logger("aerobee.ha")
 
 WATCH_S: Final = 0.25  # between two checks for due heartbeats and silent slaves
 DRAIN_LOOK_S: Final = 0.005
-DOOR_MAX: Final = 64  # connections that have not signed in
+SIGNING_IN_MAX: Final = 64  # connections that have not signed in
 
 
 class MasterLinks:
@@ -55,11 +55,11 @@ class MasterLinks:
         self.links: list[Link] = []
         self.must_sign_in = False  # by a signed request on another port
         self.tls: Tls | None = None
-        self._at_door: set[asyncio.Task[None]] = set()
+        self._signing_in: set[asyncio.Task[None]] = set()
         self._broker_ids: dict[tuple[str, int], int] = {}  # by the slave's end of the connection
         self._next_sign_in = asyncio.Event()
         self._push_is_due = False
-        self._came = Wake()  # a first slave
+        self._first_slave = Wake()  # wakes `watch`
         self._loop = asyncio.get_running_loop()
 
     # -- called by others
@@ -122,7 +122,7 @@ class MasterLinks:
         try:
             while True:
                 try:
-                    self._come_in(*await self._loop.sock_accept(listening))
+                    self._accept_slave(*await self._loop.sock_accept(listening))
                     failed = ""
                 except OSError as error:  # temporary, such as no file descriptor left
                     if failed != str(error):
@@ -131,16 +131,16 @@ class MasterLinks:
                     await self.clock.sleep(WATCH_S)
         finally:
             listening.close()
-            for task in self._at_door:
+            for task in self._signing_in:
                 task.cancel()
             for link in list(self.links):
                 link.close("this broker stops")
 
-    def _come_in(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+    def _accept_slave(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
         peer = str(address[0]), int(address[1])
-        if len(self._at_door) >= DOOR_MAX:
+        if len(self._signing_in) >= SIGNING_IN_MAX:
             sock.close()
-            log.warning("too many wait to sign in as slaves", refused=f"{peer[0]}:{peer[1]}")
+            log.warning("too many slaves are signing in", refused=f"{peer[0]}:{peer[1]}")
             return
         try:
             sock.setblocking(False)
@@ -149,8 +149,8 @@ class MasterLinks:
             sock.close()
             raise
         task = self._loop.create_task(self._admit(sock, peer))
-        self._at_door.add(task)
-        task.add_done_callback(self._at_door.discard)
+        self._signing_in.add(task)
+        task.add_done_callback(self._signing_in.discard)
 
     async def _admit(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         tls = self.tls
@@ -171,7 +171,7 @@ class MasterLinks:
             raise
         self.links.append(Link(self, admitted_sock, peer))
         self.store.on_append(self.appended)
-        self._came.set()
+        self._first_slave.set()
         log.info("a slave has connected", slave=f"{peer[0]}:{peer[1]}")
 
     async def _signed_in(self, peer: tuple[str, int]) -> None:
@@ -206,7 +206,7 @@ class MasterLinks:
         """Send heartbeats and close silent connections, until cancelled."""
         while True:
             if not self.links:
-                await self._came.wait()
+                await self._first_slave.wait()
             await self.clock.sleep(WATCH_S)
             now = self.clock.monotonic()
             for link in list(self.links):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from aerobee.broker.base.clock import Clock
-from aerobee.broker.ha.doors import under_tls
+from aerobee.broker.ha.admission import under_tls
 from aerobee.broker.ha.epochs import FOREVER, EpochFile
 from aerobee.broker.ha.follower import Follower
 from aerobee.broker.ha.master_client import (
@@ -151,7 +151,7 @@ class SlaveLink:
         stream, first = joined
         self._stream, self._logged = stream, ""
         log.info(
-            "the master is followed",
+            "following the master",
             master=ha,
             from_offset=self._store.max_physical_offset,
             epoch=self._epoch_file.epochs.last,
@@ -161,7 +161,7 @@ class SlaveLink:
         finally:
             self._stream = None
 
-    def _hear_confirmed(self, end: int) -> None:
+    def _on_confirmed_offset(self, end: int) -> None:
         if self.first_confirmed < 0:
             self.first_confirmed = end
         if end > self._confirmed:
@@ -206,7 +206,7 @@ class SlaveLink:
                 raise StreamError("the master has closed the connection at our handshake")
             received += data
         welcome, rest = answer
-        follower = Follower(self._store, self._epoch_file, self._hear_confirmed)
+        follower = Follower(self._store, self._epoch_file, self._on_confirmed_offset)
         plan = follower.plan(welcome, facts.log_start)
         if isinstance(plan, Cut):
             await self._compare(client, facts, plan.end)

@@ -51,7 +51,7 @@ async def test_a_replica_whose_log_has_expired_goes_on_where_it_ended(tmp_path: 
                 found = await pull_all(reader, "orders")
                 await reader.close()
                 assert not found or found[-1].body == bodies[-1]
-        [followed] = [line for line in lines if line["event"] == "the master is followed"]
+        [followed] = [line for line in lines if line["event"] == "following the master"]
         assert followed["from_offset"] == end
         await client.close()
     ours, theirs = log_bytes(tmp_path / "slave1"), log_bytes(tmp_path / "master")

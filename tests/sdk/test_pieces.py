@@ -1,4 +1,4 @@
-"""The parts of the SDK that need no broker (addresses, errors, strategies), and its doors."""
+"""The parts of the SDK that need no broker (addresses, errors, strategies), and its public API."""
 
 import io
 import os

@@ -39,11 +39,11 @@ class SyncThread:
         self._syncs: _hot.Syncs = hot.Syncs(self._wake_write)
         self._thread = threading.Thread(target=self._syncs.run, name="aerobee-flush", daemon=True)
         self._tickets = count(1)
-        self._asked: deque[tuple[int, LogJob]] = deque()
+        self._requested: deque[tuple[int, LogJob]] = deque()
         self._held: LogJob | None = None  # waits for the sync of another file
 
     def __enter__(self) -> SyncThread:
-        self._loop.add_reader(self._wake_read, self._look)
+        self._loop.add_reader(self._wake_read, self._on_signal)
         self._thread.start()
         return self
 
@@ -72,14 +72,14 @@ class SyncThread:
                 job.error = error
                 self._loop.call_soon(self._complete, job)
                 return
-            if not self._syncs.ask(_REMOVED if descriptor is None else descriptor, ticket):
+            if not self._syncs.request(_REMOVED if descriptor is None else descriptor, ticket):
                 file.end_use()
                 self._held = job
                 return
-            self._asked.append((ticket, job))
+            self._requested.append((ticket, job))
             self._held = None
 
-    def _look(self) -> None:
+    def _on_signal(self) -> None:
         os.read(self._wake_read, _PIPE_READ)
         try:
             self._finish()
@@ -90,14 +90,14 @@ class SyncThread:
         """Complete what is finished: of each file the last job, which covers those before it. After
         an error all jobs not yet synced have failed; one is completed with the error for all."""
         done, took_s, error = self._syncs.finished()
-        asked = self._asked
+        requested = self._requested
         if error:
             self._held = None
         try:
-            while asked and (error or asked[0][0] <= done):
-                ticket, job = asked.popleft()
+            while requested and (error or requested[0][0] <= done):
+                ticket, job = requested.popleft()
                 _file_of(job).end_use()
-                follower = asked[0] if asked else None
+                follower = requested[0] if requested else None
                 if ticket > done:
                     if follower is not None:
                         continue
@@ -107,7 +107,7 @@ class SyncThread:
                 job.took_ms = took_s * 1000
                 self._complete(job)
         finally:
-            if asked and (error or asked[0][0] <= done):
+            if requested and (error or requested[0][0] <= done):
                 self._loop.call_soon(self._finish)  # `complete` failed: complete the others
 
 

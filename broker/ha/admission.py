@@ -43,7 +43,7 @@ async def admitted(
                 if tls_only:
                     raise NotAdmitted("it speaks without TLS, and tls.server.mode is enforcing")
                 return sock
-            return await _behind(_accepted(sock, context))
+            return await _relayed(_accepted(sock, context))
     except TimeoutError:
         raise NotAdmitted(
             "it has not signed in: a slave needs innerClientAuthenticationCredentials of a user "
@@ -55,7 +55,7 @@ async def admitted(
 
 async def under_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
     """A slave's connection to its master, under TLS."""
-    return await _behind(asyncio.open_connection(sock=sock, ssl=context, server_hostname=host))
+    return await _relayed(asyncio.open_connection(sock=sock, ssl=context, server_hostname=host))
 
 
 async def _first_byte(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> int:
@@ -80,23 +80,23 @@ async def _accepted(sock: socket.socket, context: ssl.SSLContext) -> Streams:
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-_carrying: set[asyncio.Task[None]] = set()
+_relays: set[asyncio.Task[None]] = set()
 
 
-async def _behind(opening: Coroutine[Any, Any, Streams]) -> socket.socket:
+async def _relayed(opening: Coroutine[Any, Any, Streams]) -> socket.socket:
     """A plain socket whose bytes go through the opened streams, both ways."""
     outer = await opening
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     inner = await asyncio.open_connection(sock=theirs)
     for source, target in ((outer[0], inner[1]), (inner[0], outer[1])):
-        task = asyncio.create_task(_carry(source, target), name="replication under TLS")
-        _carrying.add(task)
-        task.add_done_callback(_carrying.discard)
+        task = asyncio.create_task(_relay(source, target), name="replication under TLS")
+        _relays.add(task)
+        task.add_done_callback(_relays.discard)
     return ours
 
 
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
     try:
         while data := await source.read(PIECE):
             target.write(data)

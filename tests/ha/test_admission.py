@@ -1,4 +1,5 @@
-"""The replication port's door: it stays open, and what waits at it is bounded and forgotten."""
+"""Access to the replication port. It survives a lack of file descriptors, and slaves that are still
+signing in are limited and forgotten."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ import pytest
 from waiting import until
 
 from aerobee.broker.ha import master_links
+from aerobee.broker.ha.admission import NotAdmitted
 from aerobee.broker.ha.copies import Copies
-from aerobee.broker.ha.doors import NotAdmitted
 from aerobee.broker.ha.epochs import EpochFile
 from aerobee.broker.ha.master_links import MasterLinks
 from ha.pairs import running_master
 
 
 @asynccontextmanager
-async def door(folder: Path, *, signed: bool) -> AsyncIterator[tuple[Any, int]]:
-    """A second door of a broker, with the port that it is at."""
+async def replication_port(folder: Path, *, signed: bool) -> AsyncIterator[tuple[Any, int]]:
+    """The replication port of a broker, and its number."""
     async with running_master(folder) as app:
         store = app.broker.store
         copies = Copies(app.clock, lambda: 0, needed=0, behind_max=0, timeout_ms=0)
@@ -45,7 +46,7 @@ async def knock(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_the_door_stays_open_when_there_is_no_file_descriptor_for_a_while(
+async def test_slaves_are_accepted_again_after_a_lack_of_file_descriptors(
     tmp_path: Path,
 ) -> None:
     class Poor:
@@ -63,7 +64,7 @@ async def test_the_door_stays_open_when_there_is_no_file_descriptor_for_a_while(
                 raise OSError(errno.EMFILE, "Too many open files")
             return await self._loop.sock_accept(sock)
 
-    async with door(tmp_path, signed=False) as (links, port):
+    async with replication_port(tmp_path, signed=False) as (links, port):
         links._loop = poor = Poor(asyncio.get_running_loop())
         _, writer = await knock(port)
         await until(lambda: links.links)
@@ -71,17 +72,17 @@ async def test_the_door_stays_open_when_there_is_no_file_descriptor_for_a_while(
         writer.close()
 
 
-async def test_only_so_many_wait_at_the_door(
+async def test_the_number_of_slaves_signing_in_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_links, "DOOR_MAX", 3)
-    async with door(tmp_path, signed=True) as (links, port):
+    monkeypatch.setattr(master_links, "SIGNING_IN_MAX", 3)
+    async with replication_port(tmp_path, signed=True) as (links, port):
         waiting = [await knock(port) for _ in range(3)]
-        await until(lambda: len(links._at_door) == 3)
+        await until(lambda: len(links._signing_in) == 3)
         reader, writer = await knock(port)
         async with asyncio.timeout(10):
             assert await reader.read(1) == b"", "closed"
-        assert len(links._at_door) == 3
+        assert len(links._signing_in) == 3
         for each in [writer, *(pair[1] for pair in waiting)]:
             each.close()
 
@@ -90,7 +91,7 @@ async def test_a_sign_in_without_a_connection_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_links, "SIGN_IN_S", 0.2)
-    async with door(tmp_path, signed=True) as (links, port):
+    async with replication_port(tmp_path, signed=True) as (links, port):
         _, writer = await knock(port)
         ours = writer.get_extra_info("sockname")
         links.identify(ours, 1)
@@ -110,7 +111,7 @@ async def test_a_sign_in_of_who_is_refused_is_forgotten(
         raise NotAdmitted("for a test")
 
     monkeypatch.setattr(master_links, "admitted", refused)
-    async with door(tmp_path, signed=True) as (links, port):
+    async with replication_port(tmp_path, signed=True) as (links, port):
         reader, writer = await knock(port)
         links.identify(writer.get_extra_info("sockname"), 1)
         async with asyncio.timeout(10):
