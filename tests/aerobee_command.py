@@ -4,18 +4,20 @@ import asyncio
 import atexit
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 AEROBEE = str(Path(sys.executable).with_name("aerobee"))
 PIPE_HOLDS = 1 << 16
+FORKED = "AEROBEE_FORKED"  # set by `make test`: daemons start without their imports
 
 
 class Result(NamedTuple):
@@ -52,7 +54,7 @@ async def ended(
     os.close(writing)
     out, out_pipe = os.pipe()
     err, err_pipe = os.pipe()
-    call = call_warm(words, reading, out_pipe, err_pipe, **environment)
+    call = call_warm(words, reading, out_pipe, err_pipe, environment={**os.environ, **environment})
     all_of_it = asyncio.gather(
         asyncio.to_thread(call.wait),
         asyncio.to_thread(read_all, out),
@@ -73,40 +75,96 @@ def read_all(pipe: int) -> bytes:
 
 
 class WarmCall:
-    """A process that `warm_command.py` forked."""
+    """A process that `warm_command.py` forked, with the methods of a `Popen` that tests use."""
 
-    def __init__(self, answer: int) -> None:
-        self._answer = open(answer, "rb")  # noqa: SIM115
+    def __init__(self, answer: int, stdout: IO[str] | None = None) -> None:
+        self.stdout = stdout
+        self._answer = answer  # its process id, and later its exit code
+        self._read = b""
         self._pid = 0
+        self._code: int | None = None
 
     @property
     def pid(self) -> int:
-        self._pid = self._pid or int(self._answer.readline())
+        self._pid = self._pid or self._next_number(None)
         return self._pid
 
-    def wait(self) -> int:
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
         """Its exit code, once it has ended."""
-        assert self.pid
-        with self._answer:
-            return int(self._answer.readline())
+        if self._code is None:
+            assert self.pid
+            self._code = self._next_number(timeout)
+            os.close(self._answer)
+        return self._code
+
+    def _next_number(self, timeout: float | None) -> int:
+        readable = select.poll()
+        readable.register(self._answer, select.POLLIN)
+        while b"\n" not in self._read:
+            if not readable.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired("aerobee", timeout or 0)
+            data = os.read(self._answer, 100)
+            assert data, "the process that forks commands has ended"
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        return int(line)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
 
-def call_warm(words: Sequence[str | bytes], *streams: int, **environment: str) -> WarmCall:
-    """The command with these arguments; the standard streams are closed here."""
+def call_warm(
+    words: Sequence[str | bytes],
+    *streams: int,
+    environment: Mapping[str, str] | None = None,
+    stdout: IO[str] | None = None,
+) -> WarmCall:
+    """The command with these arguments; the standard streams are closed here. `stdout`: the other
+    end of the second one."""
     call = {
         "words": [os.fsdecode(word) for word in words],
-        "environment": {**os.environ, **environment},
+        "environment": dict(os.environ if environment is None else environment),
         "folder": os.getcwd(),
     }
     answer, theirs = os.pipe()
     socket.send_fds(warm(), [json.dumps(call).encode()], [*streams, theirs])
     for file in (*streams, theirs):
         os.close(file)
-    return WarmCall(answer)
+    return WarmCall(answer, stdout)
+
+
+def start_daemon(
+    program: Sequence[str],
+    words: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str] | WarmCall:
+    """A broker or name server, its stdout in a pipe and its stderr in `log`. `program`: what to
+    run; if empty the installed `aerobee`, or where FORKED says so a fork that behaves the same."""
+    with log.open("ab") as stderr:
+        if not program and FORKED in os.environ:
+            reading, writing = os.pipe()
+            streams = os.open(os.devnull, os.O_RDONLY), writing, os.dup(stderr.fileno())
+            return call_warm(words, *streams, environment=environment, stdout=os.fdopen(reading))
+        return subprocess.Popen(
+            [*(program or (AEROBEE,)), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment,
+        )
 
 
 @cache

@@ -20,7 +20,8 @@ async def typed(
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     streams = (slave, os.dup(slave), os.dup(slave))
-    call = call_warm(words, *streams, TERM="xterm", COLUMNS=str(columns))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
+    call = call_warm(words, *streams, environment=environment)
     shown = bytearray()
     loop = asyncio.get_running_loop()
     late = loop.call_later(100, call.kill)

@@ -14,8 +14,11 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Any
+
+from aerobee.broker.base.lean_import import lean_import
 
 
 def main() -> None:
@@ -50,6 +53,8 @@ def main() -> None:
             if not call:
                 os._exit(0)  # the tests are over
             *streams, answer = files
+            if json.loads(call)["words"][:1] in (["broker"], ["namesrv"]):
+                import_daemon()
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -61,6 +66,13 @@ def main() -> None:
             told[pid] = answer
             for file in streams:
                 os.close(file)
+
+
+@cache
+def import_daemon() -> None:
+    with lean_import():
+        import_module("aerobee.broker.daemon.main")
+    gc.freeze()
 
 
 def become(call: dict[str, object], streams: list[int]) -> None:

@@ -309,9 +309,10 @@ async def test_what_a_change_costs_does_not_grow_with_the_table(
 
 
 async def test_the_json_file_is_written_in_slices_between_which_others_are_served(
-    app: AppBroker, disk: GatedDisk, clients: tuple[Client, Client]
+    app: AppBroker, clients: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, maker = clients
+    monkeypatch.setattr(table_file, "WHOLE_SHARE", 1.0)  # the next file is due sooner
     await maker.ask_all([create_topic(maker, f"N{n}") for n in range(3000)])
     topics = app.broker.topics
     while topics.file._journal.is_used:  # until the JSON file has it all

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aerobee_command import FORKED
 from peers.daemon import SMALL, Daemon
 from peers.tools import free_port, open_to_all, wait_for
 from peers.wire import Wire
@@ -20,6 +21,12 @@ from waiting import until
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.net.listening import StartError, open_broker_sockets
 from aerobee.broker.settings import load_settings
+
+
+@pytest.fixture(autouse=True)
+def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No forks of a process that has imported the broker already."""
+    monkeypatch.delenv(FORKED, raising=False)
 
 
 def wait_for_log(daemon: Daemon, text: str) -> str:

@@ -13,7 +13,7 @@ from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.protocol.files.record import Message
 
 QUERY, MAX_OFFSET = 12, 30
-COUNT = 100_000
+COUNT = 50_000
 UNIQUE: dict[str, str] = {
     "topic": "T",
     "key": "k",

@@ -9,6 +9,7 @@ from typing import Self
 
 import pytest
 from aerobee_command import aerobee
+from effort import examples
 from peers.daemon import Daemon
 from waiting import until
 
@@ -65,7 +66,7 @@ async def test_a_snapshot_under_load_holds_all_that_was_acknowledged_before(tmp_
         async with connect(f"mq://{names}") as mq, Load(mq) as load:
             reminder = await mq.send("reminders", b"in an hour", delay=3600)
             await load.until(3000)
-            for number in range(3):
+            for number in range(examples(3, share=2)):
                 before = dict(load.acknowledged)
                 copy = tmp_path / f"copy{number}"
                 words = ("store", "snapshot", str(tmp_path / "a" / "store"), str(copy), "--json")

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from effort import examples
 from peers.tools import wait_for
 from peers.wire import Wire
 
@@ -39,7 +40,9 @@ def check(producer: Producer, *brokers: str) -> None:
             assert messages[queue_id].get(offset) == body, (broker, queue_id, offset)
 
 
-@pytest.mark.parametrize(("killed", "times"), [("slave", 4), ("master", 3)])
+@pytest.mark.parametrize(
+    ("killed", "times"), [("slave", examples(4, share=2)), ("master", examples(3, share=2))]
+)
 def test_a_slave_has_all_in_the_end_whoever_is_killed_again_and_again(
     tmp_path: Path, killed: str, times: int
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
+
+from aerobee_command import WarmCall, start_daemon
 
 from peers.apache import STORE_SIZES
 from peers.tools import free_port
@@ -30,7 +31,7 @@ class AerobeeBroker:
         self.broker = ""
         self.namesrv = ""
         self._ports = {"listenPort": f"{free_port(-2, 1)}", "namesrvListenPort": f"{free_port()}"}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | WarmCall | None = None
 
     def __enter__(self) -> AerobeeBroker:
         self.start()
@@ -77,14 +78,7 @@ class AerobeeBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = {"storePathRootDir": str(self.store), **self._ports, **self.settings}
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        with (self.folder / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*(command or (str(Path(sys.executable).with_name("aerobee")),)), "broker", *sets],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        self._process = start_daemon(command, ["broker", *sets], self.folder / "broker.log")
 
     def wait_until_ready_or_gone(self) -> None:
         """For one that was launched: until its ready line, or its end."""

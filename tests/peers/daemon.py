@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+
+from aerobee_command import start_daemon
 
 SMALL = {
     "listenPort": "0",
@@ -19,31 +20,30 @@ SMALL = {
     "maxIndexNum": "4000",
 }
 
+MODULE = (sys.executable, "-m", "aerobee.broker")
+
 
 class Daemon:
-    """`python -m aerobee.broker`, or another program, with its store in `folder`."""
+    """`aerobee broker`, which may be forked (`start_daemon`), or another program, with its store in
+    `folder`."""
 
     def __init__(
         self,
         folder: Path,
         *args: str,
         env: dict[str, str] | None = None,
-        program: Sequence[str] = (sys.executable, "-m", "aerobee.broker"),
+        program: Sequence[str] = MODULE,
         **settings: str,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = folder / "broker.log"
         values = SMALL | {"storePathRootDir": str(folder / "store")} | settings
         sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*program, *args, *sets],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={"PATH": "/usr/bin:/bin", "HOME": str(folder)} | (env or {}),
-            )
+        words = [*args, *sets]
+        if not args and not env and program is MODULE:
+            program, words = (), ["broker", *sets]
+        whole = {"PATH": "/usr/bin:/bin", "HOME": str(folder)} | (env or {})
+        self.process = start_daemon(program, words, self._log, whole)
         assert self.process.stdout is not None
         self.stdout = self.process.stdout
 

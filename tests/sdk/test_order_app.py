@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from effort import examples
 from peers.aerobee_broker import AerobeeBroker
 from waiting import grown, until
 
@@ -57,7 +58,7 @@ async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(
         await more_orders(50)
         assert repeated(app) == set()
         held = set()  # in hand at one of the restarts
-        for _ in range(2):
+        for _ in range(examples(2, share=1)):
             held |= {place for place, count in app.in_hand.items() if count}
             before = set(app.deliveries)
             await asyncio.to_thread(broker.restart)
@@ -65,7 +66,7 @@ async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(
             held |= {place for place, count in app.in_hand.items() if count}
             await more_orders(50)
             assert repeated(app) <= held
-        for _ in range(2):
+        for _ in range(examples(2, share=1)):
             await asyncio.to_thread(broker.kill_and_start)
             await more_orders(50)
         app.close()
