@@ -2,7 +2,7 @@
 
 Clients in C send and read as fast as the broker lets them, with and without the keys that an index
 needs; files of the log go as soon as they are full, so that the disk holds. Every second the
-process is looked at. What must hold: no OOM kill, no refused send, anonymous memory that grows by
+process is read. What must hold: no OOM kill, no refused send, anonymous memory that grows by
 less than 1 MiB a minute once it is warm, and as many open files and maps at the end as then.
 
 `--queues 20000` instead: every queue of so many gets a message and gives it back; open files, maps

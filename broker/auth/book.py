@@ -1,7 +1,7 @@
 """All users: of the operator's files, of the settings, and of config/access.json.
 
 The operator's files are never written. What mqadmin and `aerobee user` change goes to access.json;
-a user that stands in a file is changed there only. Files are looked at every few seconds; one that
+a user that stands in a file is changed there only. Files are checked every few seconds; one that
 cannot be used leaves everything as it is.
 """
 

@@ -181,7 +181,7 @@ class Guard:
         address: str,
         certified: frozenset[str] = frozenset(),
     ) -> Principal:
-        """Who has asked; Denied when that is not proven."""
+        """The authenticated requester; Denied when there is none."""
 
         def is_signed(known: Collection[str] | None) -> bool:
             return is_signed_by(known, code, ext, body)
@@ -191,7 +191,7 @@ class Guard:
     def identify(
         self, code: int, name: str, is_signed: SignedBy, address: str, certified: frozenset[str]
     ) -> Principal:
-        """Who has asked by this access key, or with this certificate; Denied when it is neither."""
+        """The user of this access key or certificate; Denied when there is neither."""
         access, generation = self.book.current, self.book.generation
         user = access.users.get(name or ANONYMOUS)
         if access.is_white(address) or (user is not None and user.is_white(address)):

@@ -18,12 +18,12 @@ STALE: Final = "stale"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who has asked, as far as it was proven; `user` None: it comes from a white address."""
+    """The authenticated requester; `user` None: the request comes from a whitelisted address."""
 
     name: str
     address: str
     user: User | None
-    generation: int  # of the users, when that was looked at
+    generation: int  # of the users, when it was authenticated
     certificate: str = ""  # by which it is known, without a signature
 
     @property

@@ -19,7 +19,7 @@ _NOT_WANTED: Final[dict[str, ModuleType | None]] = {
 
 @contextmanager
 def lean_import() -> Iterator[None]:
-    """What is imported here stays, so no collection looks at it, now or later. numpy's algebra,
+    """What is imported here stays, so garbage collection skips it, now and later. numpy's algebra,
     which a broker has no use for, gets no threads."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     kept_out = {name: _NOT_WANTED[name] for name in _NOT_WANTED.keys() - sys.modules.keys()}

@@ -1,4 +1,4 @@
-# What append knows of its records, until they are dispatched. Tuples are made only on request.
+# Facts about appended records, until they are dispatched. Tuples are made only on request.
 
 from cpython.object cimport PyObject
 

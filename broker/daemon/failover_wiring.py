@@ -76,7 +76,7 @@ def _controller_of(
 
 def etcd_of(settings: Settings, broker_id: int) -> EtcdArbiter:
     """StartError when its certificates cannot be used."""
-    from aerobee.broker.ha.etcd import EtcdArbiter  # with an HTTP client, for those who elect
+    from aerobee.broker.ha.etcd import EtcdArbiter  # it imports an HTTP client: only with failover
 
     endpoints = endpoints_of(settings.etcd_endpoints)
     context = None

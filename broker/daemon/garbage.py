@@ -1,7 +1,7 @@
 """Python's garbage collection without long pauses, and memory given back to the system.
 
-A collection looks at every object of its generation, and nothing else runs meanwhile: with 10,000
-connections a full one takes 60 ms. So what has survived two collections is not looked at again
+A collection traverses every object of its generation, and nothing else runs meanwhile: with 10,000
+connections a full one takes 60 ms. So what has survived two collections is not traversed again
 while clients are served. Requests that leave something behind (a topic, a member, an offset) are
 followed by a small collection after their turn of the loop, when what they needed meanwhile is
 gone. The full collection waits for a quiet moment, and so does returning what the C library keeps

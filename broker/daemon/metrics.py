@@ -1,7 +1,7 @@
 """Metrics in Prometheus' format, named as RocketMQ names its own where it has them.
 
-Everything is read from plain counters at the moment of the question, so that the hot path pays
-nothing for it. What belongs to the event loop is read there; what may touch the disk is not.
+Everything is read from plain counters at each scrape, so that the hot path pays nothing for it.
+What belongs to the event loop is read there; what may touch the disk is not.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Collector(Families):
         ]
 
     def waiting(self) -> tuple[list[First], Waiting]:
-        """The first message that each group has not had, and what else `slow` wants to know of the
-        event loop's tables."""
+        """The first message that each group has not had, and what else `slow` needs from the event
+        loop's tables."""
         store = self._broker.store
         behind = [
             (group, topic, store.store_time_later(topic, queue_id, queue_offset))
@@ -266,7 +266,7 @@ class Collector(Families):
             yield family
 
     def _failover(self, status: dict[str, Any]) -> Iterator[Metric]:
-        """With an arbiter: whether it answers, and who could take over."""
+        """With an arbiter: whether it answers, and which replicas could take over."""
         away_s = status["awaySeconds"] or 0
         for name, text, value in (
             ("aerobee_failover_leads", "1: this broker is the master by the record", "leads"),

@@ -1,5 +1,5 @@
-"""The port for machines that watch. It is open from the start on; what answers there is imported
-when somebody asks: that is a tenth of a start, and 4 MB."""
+"""The port for monitoring. It is open from the start on; what answers there is imported at the
+first request: that is a tenth of a start, and 4 MB."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""HTTP for machines that watch: /metrics, /healthz and /readyz; /console/ is for another process.
+"""HTTP for monitoring: /metrics, /healthz and /readyz; /console/ is for another process.
 
-It runs in threads of its own, so that it can say that the event loop hangs when it does.
+It runs in threads of its own, so that it can report an event loop that hangs.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _PEER_S: Final = 10.0  # how long a scraper may take with its request
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Answers who connects to a port that is open."""
+    """Serves connections to a port that is already open."""
 
     daemon_threads = True
     timeout = 0  # `handle_request` is called when a connection is there
@@ -124,7 +124,7 @@ class _Families:
 
 
 def _asks_for(connection: socket.socket, path: str) -> bool:
-    """Whether the request is for something below `path`; what is looked at stays to be read."""
+    """Whether the request is for something below `path`; the bytes are peeked at, not consumed."""
     connection.settimeout(_PEER_S)
     wanted = path.encode()
     deadline = time.monotonic() + _PEER_S
@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # the name that http.server calls
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is no news."""
+        """A scrape every few seconds is not logged."""
 
 
 def _plain(status: int, text: str) -> tuple[int, str, bytes]:

@@ -64,7 +64,7 @@ class AppNameServer:
         except OSError as error:
             sock.close()
             raise StartError(
-                f"the table of key-values cannot be read: {error}; check who may read it"
+                f"the table of key-values cannot be read: {error}; check its permissions"
             ) from error
         dispatcher = Dispatcher(self.guard.guarded(requests.handlers(self)))
         limits = limits_of(settings)

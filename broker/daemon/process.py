@@ -129,7 +129,7 @@ def _asked_to_stop(number: int, stop: asyncio.Event, daemon: Daemon) -> None:
 
 
 async def _feed_watchdog(notifier: Notifier) -> None:
-    """Only a loop that turns feeds it."""
+    """Fed by the event loop, so a blocked loop is noticed."""
     while notifier.watchdog_seconds:
         notifier.alive()
         await asyncio.sleep(notifier.watchdog_seconds / 3)
@@ -163,7 +163,7 @@ async def _with_more_time(
 def _reload(
     settings: Settings, load: Callable[[], Settings], notifier: Notifier, daemon: Daemon
 ) -> None:
-    """SIGHUP: take over what can change in a running broker, and say what cannot."""
+    """SIGHUP: apply what can change in a running broker, and log what cannot."""
     notifier.reloading(time.monotonic_ns())
     try:
         changed, kept = reload_settings(settings, load())

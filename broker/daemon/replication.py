@@ -27,7 +27,7 @@ Spawn = Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 def copies_of(broker: Broker, spawn: Spawn) -> Copies:
-    """Who counts how much slaves have; in SYNC_MASTER, sends wait for them."""
+    """The counter of slaves' copies; in SYNC_MASTER, sends wait for them."""
     settings, store = broker.settings, broker.store
     waits = settings.broker_role == "SYNC_MASTER"
     copies = Copies(
@@ -181,7 +181,7 @@ class Following:
 
     def _followed(self) -> MasterAddress | None:
         """The master whose log is ours: only its tables belong to what we have. A name server may
-        tell of one that we refuse, as it was a master before."""
+        name one that we refuse, as it was a master before."""
         return self._link.master if self._link.is_following else None
 
     def on_master(self, main: str, ha: str) -> None:

@@ -42,7 +42,7 @@ class Roles:
             self._role_file.load()
         except OSError as error:
             raise StoreError(
-                f"the role of this broker cannot be read: {error}; check who may read there"
+                f"the role of this broker cannot be read: {error}; check the permissions there"
             ) from error
         self.epoch_file.load()
         saved = self._role_file.saved
@@ -111,8 +111,8 @@ class Roles:
         return epoch
 
     def demote(self, epoch: int) -> bool:
-        """Remember that another one is the master since; False: by our settings we are it, and a
-        person has to change them."""
+        """Remember that another one is the master since; False: by our settings we are it, and an
+        operator has to change them."""
         if self._configured != SLAVE:
             return False
         self._role_file.save(Role(self._configured, SLAVE, epoch))

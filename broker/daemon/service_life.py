@@ -92,7 +92,7 @@ class ServiceLife:
             broker.store.close()
             raise StoreError(
                 f"the configuration in {broker.store.settings.layout.config} cannot be used: "
-                f"{error}; check who may read and write there, and the disk"
+                f"{error}; check the permissions there, and the disk"
             ) from error
         except Exception:  # a mistake of ours too: the next start needs the folder
             broker.store.close()

@@ -41,7 +41,7 @@ class ServiceMetrics(Families):
         yield from self._consumers()
         dead = self._counter(
             "rocketmq_send_to_dlq_messages_total",
-            "Messages that went to the dead letters",
+            "Messages moved to dead letters",
             ("consumer_group", "topic", "is_system"),
         )
         for topic, group, counter in self._broker.stats.dead_counters():
@@ -98,7 +98,7 @@ class ServiceMetrics(Families):
         timers = self._broker.timers
         rows = (
             ("rocketmq_timer_enqueue_lag", "Timers that are not noted yet", timers.offset_behind),
-            ("rocketmq_timer_dequeue_lag", "Timers of the second that runs", timers.due_messages),
+            ("rocketmq_timer_dequeue_lag", "Timers of the current second", timers.due_messages),
             (
                 "rocketmq_timer_dequeue_latency",
                 "By how much deliveries are late, in milliseconds",

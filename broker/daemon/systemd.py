@@ -1,11 +1,11 @@
-"""Telling systemd how we are: READY, STATUS, WATCHDOG, and more time for a long start or stop."""
+"""Notices to systemd: READY, STATUS, WATCHDOG, and more time for a long start or stop."""
 
 import contextlib
 import os
 import socket
 from typing import Final
 
-_PATIENCE_S: Final = 1.0  # with systemd, when it must hear
+_PATIENCE_S: Final = 1.0  # for notices that systemd must receive
 
 
 class Notifier:
@@ -50,7 +50,7 @@ class Notifier:
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _send(self, text: str, patience_s: float = 0.0) -> None:
-        """What comes again and again is not worth waiting for one who is busy, or gone for now."""
+        """Notices that are repeated anyway do not wait for a busy or absent receiver."""
         if not self._address:
             return
         with (

@@ -31,10 +31,10 @@ from aerobee.protocol.wire.replica_codes import GET_ACCESS
 log = structlog.get_logger("aerobee.ha")
 
 _OPEN_HERE: Final = (
-    "aclEnable=true at its master and not here: as the master it would let everybody in"
+    "aclEnable=true at its master and not here: as the master it would admit everyone"
 )
 _OPEN_THERE: Final = (
-    "aclEnable=true here and not at its master: as the master it would lock clients out that do "
+    "aclEnable=true here and not at its master: as the master it would refuse clients that do "
     "not sign"
 )
 _NO_CREDENTIALS: Final = (

@@ -31,7 +31,7 @@ async def admitted(
     tls_only: bool,
 ) -> socket.socket:
     """The socket to stream to. NotAdmitted when the slave has not signed in (`signed_in` waits for
-    that, None: it need not), or does not speak TLS where it must."""
+    that, None: it need not), or does not use TLS where it must."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(SIGN_IN_S):
@@ -41,7 +41,7 @@ async def admitted(
                 return sock
             if await _first_byte(loop, sock) != HANDSHAKE_BYTE:
                 if tls_only:
-                    raise NotAdmitted("it speaks without TLS, and tls.server.mode is enforcing")
+                    raise NotAdmitted("it does not use TLS, and tls.server.mode is enforcing")
                 return sock
             return await _relayed(_accepted(sock, context))
     except TimeoutError:

@@ -1,6 +1,6 @@
 """Keeps a slave's configuration in sync with its master's: topics, groups, users, progress.
 
-Each part has a request that answers with the file's text. Our own masters are asked each second,
+Each part has a request that answers with the file's text. Our own masters are polled each second,
 and send a table only if it has changed; a Java master sends all of it each time.
 """
 

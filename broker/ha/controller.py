@@ -41,7 +41,7 @@ AGAIN_S: Final = 0.25  # pause after a refusal
 
 @dataclass(frozen=True, slots=True)
 class SetMember:
-    """The broker that the controller is asked about."""
+    """The broker that requests to the controller name."""
 
     cluster: str
     name: str

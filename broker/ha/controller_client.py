@@ -76,7 +76,7 @@ class ControllerClient:
                 answer = await _asked(link, controller.GET_METADATA_INFO, {}, b"", self._timeout_s)
                 leader = answer.ext.get("controllerLeaderAddress", "")
                 if not leader:
-                    raise LinkError(f"the controller at {address} knows of none that leads")
+                    raise LinkError(f"the controller at {address} knows no leader")
                 found = self._link_to(leader)
                 await found.connect(self._timeout_s)
                 self.local = found.local

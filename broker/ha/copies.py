@@ -67,7 +67,7 @@ class Copies:
 
     def by_broker(self) -> dict[Who, int]:
         """How much of the log each has that is connected, by its newest connection: an older one
-        may speak of a folder that is gone."""
+        may report a folder that is gone."""
         return dict(self._links.values())
 
     @property

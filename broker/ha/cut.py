@@ -1,7 +1,7 @@
 """What else is rolled back when a replica's log is cut: progress that depends on the part that
 is lost.
 
-Delays and timers delivered into that part were not delivered, from the view of the new master.
+Delays and timers delivered into that part were not delivered, from the new master's point of view.
 So their progress goes back before them. This is done before the cut: if power is lost in
 between, the next start finds their copies in the log and skips them, as after any crash. Offsets of
 consumers are limited by every start that finds a shorter log.

@@ -60,7 +60,7 @@ class Sends:
         self.answers = send_answers(settings.region_id, settings.trace_on)
         cluster = {properties.CLUSTER: settings.broker_cluster_name}
         self.added = properties.encode(self.answers.fixed | cluster)
-        self.plain.clear()  # who may send, and when, may have changed too
+        self.plain.clear()  # permissions and limits may have changed too
 
     def _topic_changed(self, name: str) -> None:
         self.plain.pop(name, None)

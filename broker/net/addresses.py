@@ -126,7 +126,7 @@ class Addresses:
         return self._resolved.get(host)
 
     def _look_up(self, name: str) -> None:
-        """Ask for a name's address in a thread: one who does not answer must not stop us all."""
+        """Resolve a host name in a thread: a slow resolver must not block the loop."""
         now = self._clock.monotonic()
         asked_at = self._asked_at.get(name)
         if asked_at is not None and now - asked_at < _ASK_AGAIN_S:

@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self.refusal_logged_at = float("-inf")  # kept by `dispatch`, which logs so many a second
         self.suppressed_refusals = 0
         self.bad_signatures = 0  # kept by `auth`
-        self.user = ""  # kept by `auth`: who has signed its last request, if that was looked at
+        self.user = ""  # set by `auth`: the user who signed the last request, if it was checked
         self.certified: frozenset[str] = frozenset()  # names of the certificate that it has shown
         self.waiting = 0  # requests whose answers wait for the disk
         self.fetching = 0  # bytes of answers that are being read from it
@@ -200,8 +200,8 @@ class Connection(asyncio.Protocol):
         self.turns.now_or_later(self._finish)
 
     def _finish(self) -> None:
-        """What the client has sent counts, though it did not wait for the answers: it may have
-        told how far it has come. Then all that was registered by this connection goes."""
+        """What the client has sent counts, though it did not wait for the answers: it may be
+        a commit of its progress. Then all registrations of this connection are removed."""
         feed = self._feed
         if feed is not None and self._has_more and not self._stopping:
             if feed.kept_back:

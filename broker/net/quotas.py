@@ -263,7 +263,7 @@ class Quotas:
     """The limits of a broker."""
 
     def __init__(self, address: Most, user: Most, clock: Clock, in_flight: InFlight) -> None:
-        # How many connections an address has is looked at when one opens: `Server`.
+        # `Server` checks the number of connections of an address when one opens.
         self._addresses = Shares("Address", address, clock, in_flight)
         self._users = Shares("User", user, clock, in_flight)
 

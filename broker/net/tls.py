@@ -43,7 +43,7 @@ class TlsFiles:
     certificate: str
     key: str
     key_password: str = ""
-    trusted: str = ""  # who may have signed clients' certificates
+    trusted: str = ""  # the CA of clients' certificates
     client_auth: str = "none"  # optional, require
 
     @property
@@ -61,7 +61,7 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     for path in files.paths:
         if not os.access(path, os.R_OK):
-            raise TlsError(f"{path} cannot be read; check its place and who may read it")
+            raise TlsError(f"{path} cannot be read; check its path and permissions")
     try:
         # Without any password OpenSSL would ask for one on the terminal.
         context.load_cert_chain(files.certificate, files.key, password=files.key_password)
@@ -74,7 +74,7 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
         if not files.trusted:
             raise TlsError(
                 f"tls.server.need.client.auth={files.client_auth} needs tls.server.trustCertPath: "
-                "who has signed the certificates of clients?"
+                "the CA that has signed the clients' certificates"
             )
         is_needed = files.client_auth == "require"
         context.verify_mode = ssl.CERT_REQUIRED if is_needed else ssl.CERT_OPTIONAL

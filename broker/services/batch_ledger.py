@@ -72,7 +72,7 @@ class BatchLedger:
         self._store = store
         self._clock = clock
         self._count_put = count_put  # topic, messages, bytes: for the broker's figures
-        self._put_plain = put_plain  # rows as they are, cheaply; None: they have to be looked at
+        self._put_plain = put_plain  # rows as they are, cheaply; None: each must be checked
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def forget(self, query: str) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HOLDS_MAX: Final = 100_000
 TICK_S: Final = 0.02  # deadlines are rounded up to this
-SWEEP_S: Final = 1.0  # how often they are looked at, at least: a test's clock may jump
+SWEEP_S: Final = 1.0  # between two checks, at most: a test's clock may jump
 
 
 class Hold(Protocol):

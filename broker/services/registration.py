@@ -55,7 +55,7 @@ class Registrar:
 
         A slave: `on_master` is called with the addresses of its master, for requests and for
         replication; while it `lacks_master` it asks more often; `on_epoch` is called with the
-        greatest epoch that a name server knows of. A master: `superseded` is called with the epoch
+        greatest epoch that a name server knows. A master: `superseded` is called with the epoch
         of a later master that a name server knows, and the reason it gives."""
         self._superseded = superseded
         self._on_epoch = on_epoch

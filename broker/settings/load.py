@@ -137,8 +137,8 @@ def _content(name: str, path: str) -> str:
         return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"the file {path} of the variable {name} cannot be read: {error}; check its place and "
-            "who may read it"
+            f"the file {path} of the variable {name} cannot be read: {error}; check its path "
+            "and permissions"
         ) from None
 
 

@@ -46,7 +46,7 @@ class Opening:
             self._recover(progress)
         except OSError as error:
             self.let_go()
-            remedy = remedy_for(error, "check who may read and write there, and the disk")
+            remedy = remedy_for(error, "check the permissions there, and the disk")
             raise StoreError(
                 f"the store in {self._layout.root} cannot be opened: {error}; {remedy}"
             ) from error

@@ -135,7 +135,7 @@ async def ping(asked: Asked, mq: Client, count: int, direct: bool) -> None:
         brokers = [] if direct else await mq.admin.brokers()
         addresses += [(f"broker {row.name}", row.address) for row in brokers]
     except NoPermission as error:  # a refusal is a sign of life
-        click.echo(f"only the name servers are asked: {error}", err=True)
+        click.echo(f"only the name servers are queried: {error}", err=True)
     rows: list[dict[str, Any]] = []
     failed = False
     for role, address in addresses:

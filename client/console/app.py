@@ -209,7 +209,7 @@ class Console:
 
 
 async def page_of(reader: Answering, name: str, params: Params, view: View) -> bytes | Download:
-    """What the page shows, made once for those who ask at about the same time."""
+    """What the page shows, computed once for requests at about the same time."""
 
     async def ask() -> bytes | Download:
         found = await reader(view, params)

@@ -182,7 +182,7 @@ class Consumer:
             self._workers.difference_update(handling.workers)
 
     def processing(self, message: Message) -> AbstractContextManager[object]:
-        """`with inbox.processing(message)`: a span of its handling, for those who do not `run` a
+        """`with inbox.processing(message)`: a span of its handling, for code that does not `run` a
         handler. Does nothing unless the client was made with `telemetry`."""
         telemetry = self._telemetry
         if telemetry is None:

@@ -24,7 +24,7 @@ Verdict = Literal["ok", "warning", "trouble"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     verdict: Verdict
     what: str

@@ -67,7 +67,7 @@ class History:
 
     def _with_rejected(self, table: Table, held: Held, names: list[tuple[str, str]]) -> Held:
         """Rows that do not fit a typed table's schema are messages too. Rows may go from the one
-        table to the other, so both are looked at until they agree."""
+        table to the other, so both are read until they agree."""
         for attempt in range(_LOOKS):
             beside = open_table(rejected_place(self.where))
             again = open_table(self.where)

@@ -178,7 +178,7 @@ def _ask_each(
 def by_time(cluster: Cluster, addresses: Addresses, times: Mapping[QueueKey, int]) -> Offsets:
     """The first offset whose message was stored at the time or later; the end when there is none.
 
-    A broker before 5 answers with the nearest message, so that message's time is looked at.
+    A broker before 5 answers with the nearest message, so that message's time is checked.
     """
     wanted = {key: addresses[key] for key in times}
     found = _ask_each(

@@ -338,7 +338,7 @@ class Consumer(Twin[consumer.Consumer]):
         self._loop.run(self._made.run(handle, concurrency=concurrency, time_limit=time_limit))
 
     def processing(self, message: Message) -> AbstractContextManager[object]:
-        """A span of its handling, for those who do not `run` a handler."""
+        """A span of its handling, for code that does not `run` a handler."""
         return self._made.processing(message._message)
 
     @property

@@ -132,7 +132,7 @@ async def test_a_slave_tells_that_only_one_of_both_has_access_control(
         way = {"ha_master_address": f"127.0.0.1:{master.broker.addresses.ha_port}"}
         async with running_slave(tmp_path, master, **of_slave, **way) as slave:
             await until(lambda: access(slave)["differs"])
-            told = "lock clients out" if is_on else "let everybody in"
+            told = "refuse clients" if is_on else "admit everyone"
             assert told in access(slave)["differs"]
             assert not access(slave)["isCopied"]
 

@@ -36,8 +36,8 @@ _NO_OFFSET: Final = 2**63 - 1
 def reset_offset(broker: Broker, request: Request) -> Command | None:
     """Move a group to a time, or one of its queues to an offset.
 
-    The broker keeps the new offset and tells it with the group's next pull; older clients are told
-    at once besides. Without useServerSideResetOffset only clients online can be moved.
+    The broker stores the new offset and returns it with the group's next pull; older clients also
+    get it pushed at once. Without useServerSideResetOffset only clients online can be moved.
     """
     header = decode_ext(request.command.ext, ResetOffset)
     topic = known_topic(broker, header.topic)

@@ -160,7 +160,7 @@ def delete_topic(broker: Broker, request: Request) -> Command | None:
             f"The topic[{name}] is conflict with system topic.",
         )
     if broker.topics.get(name) is None and resource_names.topic_problem(name):
-        return success(request)  # there cannot be one; the store is not asked about such names
+        return success(request)  # no such topic can exist: skip the store
     config = broker.topics.delete(name)
     broker.offsets.delete_topic(name)
     broker.stats.delete_topic(name)

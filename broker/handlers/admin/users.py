@@ -79,7 +79,7 @@ def delete_acl_config(broker: Broker, request: Request) -> None:
 
 
 def update_white_addresses(broker: Broker, request: Request) -> None:
-    """The list is replaced; the path of a file that the request may name is not looked at."""
+    """The list is replaced; the path of a file that the request may name is ignored."""
     addresses = _field(request, "globalWhiteAddrs")
 
     def edit(_accounts: Accounts, white: list[str]) -> None:

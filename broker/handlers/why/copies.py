@@ -22,7 +22,7 @@ from aerobee.protocol.names import (
 from aerobee.protocol.wire.message_facts import DONE, WAITING, Copy
 
 COPIES_MAX: Final = 64  # in one topic: a half message is stored again with each check
-TAIL_MAX: Final = 4096  # records that are not dispatched yet and are looked at
+TAIL_MAX: Final = 4096  # records not dispatched yet that are searched
 _TIME_MAX: Final = 2**63 - 1
 # Not a producer's own properties: the caller may not be allowed to read the message.
 _SHOWN: Final = (

@@ -56,7 +56,7 @@ def _facts(
     broker: Broker, header: _ExplainRequest, found: QueryResult, own_host: bytes
 ) -> message_facts.Broker:
     messages = decoded(found.views)
-    if header.topic:  # a user of one topic learns nothing of others
+    if header.topic:  # a user of one topic must not see others
         messages = [each for each in messages if original_topic(each) == header.topic]
     topic = original_topic(messages[0]) if messages else header.topic or ""
     facts = message_facts.Broker(

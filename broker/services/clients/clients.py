@@ -2,7 +2,7 @@
 
 A group's subscription of a topic is the newest (by the clients' own number) of its live members.
 When members want different messages of a topic, some are lost to the group whatever a broker does:
-that is said loudly, once, and kept for those who ask.
+that is logged once as a warning, and kept for queries.
 """
 
 import asyncio

@@ -86,7 +86,7 @@ class ScheduleKeeper:
         return Standing.BUSY if failed is None else Standing.STUCK
 
     def _made(self, level: int, start: int, stop: int) -> tuple[list[tuple[int, Message]], int]:
-        """What is put for each message, and the queue offset after the last that was looked at."""
+        """What is put for each message, and the queue offset after the last one checked."""
         now_ms, size = self._clock.now_ms(), 0
         made: list[tuple[int, Message]] = []
         for queue_offset in range(start, stop):

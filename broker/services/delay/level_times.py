@@ -22,7 +22,7 @@ from aerobee.protocol.files.queue_entry_columns import ENTRY_TYPE
 if TYPE_CHECKING:
     from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 
-READ_MAX: Final = 100_000  # entries looked at in one go
+READ_MAX: Final = 100_000  # entries checked in one go
 
 
 class _OldClock(NamedTuple):
@@ -40,7 +40,7 @@ class LevelTimes:
     def __init__(self, clock: Clock, delay_ms: int | None) -> None:
         self._clock = clock
         self._delay_ms = delay_ms  # None: the setting does not name the level any more
-        self._seen = 0  # entries before this queue offset have been looked at
+        self._seen = 0  # entries before this queue offset have been checked
         self._last_ms = 0  # the deliver time of the newest of them
         self._drops: list[tuple[int, int]] = []  # where a deliver time is before its predecessor's
         self._old_clocks: list[_OldClock] = []  # in the order of their entries

@@ -212,7 +212,7 @@ class Routes:
             raise NewerMaster(new.name, "the broker of this process", new.epoch, local.epoch())
 
     def _note_epoch(self, new: Registration) -> None:
-        """A master is accepted; the one in this process hears of it if it was followed by that."""
+        """A master is accepted. If this supersedes the broker in this process, it is notified."""
         if new.epoch > self._epoch_seen(new.name)[0]:
             self._epochs[new.name] = new.epoch, new.address
             if len(self._epochs) > EPOCHS_MAX:

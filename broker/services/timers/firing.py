@@ -4,7 +4,7 @@ They wait in rmq_sys_wheel_timer, queue 0. Each is noted as a unit of the timer 
 its second in the timer wheel: upstream's files, always in its form, so that a store folder can go
 to a Java broker and come from one at any moment. When a second comes, its chain is read and its
 messages are put to their topics in the order of their times. Memory does not grow with the timers:
-only the second that runs is held.
+only the current second is held.
 
 Far timers roll: before their records expire they are put again, with TIMER_ROLL_TIMES.
 """
@@ -164,7 +164,7 @@ class Timers:
 
     @property
     def _second(self) -> int:
-        """The second that runs, or the next one to look for."""
+        """The current second, or the next one to look for."""
         return self._read_second if self._slot is None else self._slot.second
 
     def _roll_window_ms(self) -> int:

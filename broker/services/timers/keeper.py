@@ -72,7 +72,7 @@ class TimerKeeper:
         self._passed = passed  # other ranges that are done
         self._journal = Journal(journal_path, store.disk)
         self._clock = clock
-        self._end = -1  # the offset that it was last asked about
+        self._end = -1  # the offset of the last call
         self._scan_at = 0
         self._firing = False  # some were skipped because their second is running
         self._todo: deque[int] = deque()  # positions of units

@@ -106,7 +106,7 @@ class TransactionChecks:
         if producer is None:
             if group not in self._unreachable:
                 self._unreachable.add(group)
-                log.warning("nobody can be asked about a transaction", producer_group=group)
+                log.warning("no producer is online to check a transaction", producer_group=group)
             self._bring_up(root, half, checks)
             return
         self._unreachable.discard(group)

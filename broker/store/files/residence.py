@@ -18,8 +18,8 @@ Span = tuple[MappedFile, int, int]  # file, position, length
 
 
 class Residence:
-    """Whether records can be sent without waiting for the disk; the system is asked once per block
-    of the log, not once per pull.
+    """Whether records can be sent without waiting for the disk; the kernel is queried once per
+    block of the log, not once per pull.
 
     A block found in memory is assumed to stay there for some milliseconds: consumers read it piece
     by piece within that time. The system may drop a page right after any answer, so a blocking read

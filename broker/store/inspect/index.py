@@ -134,7 +134,9 @@ def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Prob
     those of the last entries, or have cut the file and not its header."""
     header = header_of(file)
     if not slots:
-        yield Problem(file.path, 0, "its number of slots cannot be told: the header or first entry")
+        yield Problem(
+            file.path, 0, "its number of slots cannot be determined: the header or first entry"
+        )
         return
     entries = entries_of(file, slots)
     start = index_file_size(slots, 1)

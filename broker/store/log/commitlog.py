@@ -251,7 +251,7 @@ class CommitLog:
             offset = file.start + file.wrote
             if not queue.is_timed:
                 now_ms = self.last_store_timestamp
-            # Without a checksum, zeros in a text cannot be told from a torn write.
+            # Without a checksum, zeros in a text cannot be distinguished from a torn write.
             append_crc = self.append_crc or NUL in text
             record = encode_record(message, queue_offset, offset, now_ms, append_crc=append_crc)
         except (struct.error, UnicodeError, TypeError) as error:
@@ -302,7 +302,7 @@ class CommitLog:
             raise LogFull(
                 f"no new commitlog file of {self.files.file_size} bytes could be made in "
                 f"{self.files.folder}: {error.strerror or error}; free space on that disk, or "
-                f"check who may write there"
+                f"check the permissions there"
             ) from error
         file = MappedFile(made, start, self.files.counters)
         file.allocated = file.size

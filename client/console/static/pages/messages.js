@@ -30,7 +30,7 @@ export function messagesPage(root, context) {
   };
 }
 
-// The header's search names no topic: all of them are asked.
+// The header's search names no topic: all of them are searched.
 async function everywhere(content, context, topics) {
   const { mode, id, key } = context.params;
   const found = results();
@@ -133,7 +133,7 @@ export function messagesPart(content, context, topic) {
       cursor = answer.cursor;
       found.update(rows);
       more.hidden = !cursor;
-      const looked = answer.passed ? `, ${count(answer.passed)} looked at` : "";
+      const looked = answer.passed ? `, ${count(answer.passed)} searched` : "";
       put(said, note(`${count(rows.length)} shown${looked}${answer.stopped ? ": the time for one search was over, go on with the next page" : ""}.`, answer.stopped ? "warn" : ""));
     } catch (error) {
       if (error.name === "AbortError" || search !== asked) return;
