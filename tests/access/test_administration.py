@@ -267,7 +267,9 @@ async def test_a_broker_that_refuses_a_stranger_is_alive_all_the_same(app: AppBr
             assert [row["answer"] for row in json.loads(said)] == ["yes"]
 
 
-async def test_what_is_denied_is_told_as_such_to_the_sdk_and_by_the_doctor(app: AppBroker) -> None:
+async def test_what_is_denied_is_reported_as_such_to_the_sdk_and_by_the_doctor(
+    app: AppBroker,
+) -> None:
     url = url_of(app, "nothing")
     async with connect(url) as mq:
         for asked in (mq.admin.brokers(), mq.admin.members("g"), mq.admin.lag("g", "t")):
@@ -306,7 +308,7 @@ async def test_the_sdk_sends_what_was_denied_once_and_goes_on(app: AppBroker) ->
         await mq.send("t", b"the same broker takes this")
 
 
-async def test_a_consumer_with_rights_reads_and_one_without_is_told(app: AppBroker) -> None:
+async def test_a_consumer_with_rights_reads_and_one_without_gets_an_error(app: AppBroker) -> None:
     await make_topics(app, "t")
     async with (
         connect(url_of(app, "sub")) as mq,

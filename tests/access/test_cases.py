@@ -256,7 +256,7 @@ async def test_38_a_name_server_alone_has_the_same_rules(tmp_path: Path) -> None
     }
 
 
-async def test_without_access_control_nobody_is_asked(tmp_path: Path) -> None:
+async def test_without_access_control_no_credentials_are_needed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as app:
         await make_topics(app, "t")  # by a user that is not there
         async with Asker.connected(app.broker_port) as asker:

@@ -81,7 +81,9 @@ async def test_a_copy_is_refused_and_the_next_request_is_not(
         assert "signed for code 30 and not for 31" in (changed.remark or "")
 
 
-async def test_our_client_is_served_and_others_are_told_what_is_missing(tmp_path: Path) -> None:
+async def test_our_client_is_served_and_others_get_an_error_that_names_what_is_missing(
+    tmp_path: Path,
+) -> None:
     async with guarded_broker(tmp_path, requests_must_be_fresh=True) as app:
         url = f"mq://root:a-secret-of-root@127.0.0.1:{app.broker_port}"
         async with connect(url) as mq:
@@ -111,7 +113,7 @@ async def test_one_account_may_be_asked_for_it_alone(tmp_path: Path) -> None:
         assert (await asker.ask("careful", 310, send_fields("t"), b"x")).code == 16
 
 
-async def test_wrong_clocks_are_told_with_their_difference(tmp_path: Path) -> None:
+async def test_wrong_clocks_are_reported_with_their_difference(tmp_path: Path) -> None:
     async with guarded_broker(tmp_path, requests_must_be_fresh=True) as app:
         wrong = time.time_ns() + 90 * 10**9
         with mock.patch.object(signing, "time", SimpleNamespace(time_ns=lambda: wrong)):

@@ -22,7 +22,7 @@ from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
 BUSY = ResponseCode.SYSTEM_BUSY
 
 
-async def test_a_connection_too_many_is_told_why_and_closed(tmp_path: Path) -> None:
+async def test_a_connection_too_many_gets_the_reason_and_is_closed(tmp_path: Path) -> None:
     async with (
         running_broker(tmp_path, max_connections_per_address=1) as app,
         Asker.connected(app.broker_port) as first,
@@ -37,7 +37,7 @@ async def test_a_connection_too_many_is_told_why_and_closed(tmp_path: Path) -> N
         assert (await first.ask("", 28)).code == 0
 
 
-async def test_a_user_s_connection_too_many_is_told_why_and_closed(tmp_path: Path) -> None:
+async def test_a_user_s_connection_too_many_gets_the_reason_and_is_closed(tmp_path: Path) -> None:
     async with (
         guarded_broker(tmp_path, max_connections_per_user=1) as app,
         AsyncExitStack() as all_,

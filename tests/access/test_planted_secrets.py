@@ -207,7 +207,7 @@ async def test_the_command_shows_none_whatever_goes_wrong(tmp_path: Path) -> Non
     assert_no_secret(texts)
 
 
-def test_settings_that_cannot_be_used_are_told_without_their_values(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_used_are_reported_without_their_values(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     for line in (
         f"initAuthenticationUser={MARK}-no-json",

@@ -57,7 +57,7 @@ def test_a_name_that_does_not_resolve_leaves_the_inner_address_in_message_ids() 
     assert ours.store_host(("198.51.100.1", 1), OURS) == encode_host(*OURS)
 
 
-async def test_a_name_is_not_looked_up_anew_for_each_message_nor_waited_for_long(
+async def test_a_name_is_not_looked_up_again_for_each_message_nor_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
@@ -95,7 +95,7 @@ def test_internal_networks_replace_those_of_the_interfaces() -> None:
         ({"bindAddress": "0.0.0.0", "brokerIP1": "192.0.2.7"} | ADVERTISED, "192.0.2.7:10911"),
     ],
 )
-def test_name_servers_are_told_the_address_that_clients_reach(
+def test_name_servers_get_the_address_that_clients_reach(
     settings: dict[str, str], expected: str
 ) -> None:
     assert addresses(settings).for_name_server(("10.88.0.5", 55555)) == expected

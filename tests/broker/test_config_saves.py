@@ -262,7 +262,7 @@ async def test_a_send_whose_new_topic_cannot_be_saved_is_refused_and_not_stored(
 
 
 @pytest.mark.parametrize("kind", ["topic", "group", "key-value"])
-async def test_an_operator_is_told_that_a_change_is_not_saved_and_it_is_saved_later(
+async def test_a_change_that_is_not_saved_is_reported_and_saved_later(
     kind: str,
     tmp_path: Path,
     disk: GatedDisk,

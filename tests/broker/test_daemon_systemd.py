@@ -31,7 +31,7 @@ class Systemd:
                 return message
 
 
-def test_systemd_hears_ready_alive_reloading_and_stopping(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_ready_alive_reloading_and_stopping(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path / "notify")
     env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
     with systemd.socket, Daemon(tmp_path, env=env) as daemon:
@@ -129,7 +129,7 @@ def test_a_reload_during_a_start_or_a_stop_does_not_tell_systemd_that_we_are_rea
     assert told == ["READY", "RELOADING", "READY", "STOPPING"]
 
 
-def test_a_systemd_that_is_busy_for_a_while_is_told_again_and_not_waited_for(
+def test_a_busy_systemd_is_notified_again_and_not_waited_for(
     tmp_path: Path,
 ) -> None:
     systemd = Systemd(tmp_path / "notify")

@@ -168,7 +168,7 @@ async def test_the_holds_of_a_client_that_goes_are_dropped(app: AppBroker) -> No
     await writer.close()
 
 
-async def test_a_pull_that_waits_at_a_topic_is_told_when_it_is_deleted(app: AppBroker) -> None:
+async def test_a_held_pull_is_answered_when_its_topic_is_deleted(app: AppBroker) -> None:
     reader, operator = await Client.connect(app), await Client.connect(app)
     await fill(operator, 1)
     waiting = asyncio.create_task(reader.request(11, pull_ext("Orders", offset=1) | WAIT_LONG))

@@ -139,7 +139,7 @@ def test_every_metric_is_on_its_page(scraped: tuple[Daemon, str]) -> None:
     assert named - ours == with_etcd and len(with_etcd) == 5  # tests/ha/test_failover_told.py
 
 
-def test_health_and_readiness_are_told_over_http(scraped: tuple[Daemon, str]) -> None:
+def test_health_and_readiness_are_reported_over_http(scraped: tuple[Daemon, str]) -> None:
     daemon = scraped[0]
     assert get(daemon, "healthz") == "ok\n"
     assert get(daemon, "readyz") == "ready\n"

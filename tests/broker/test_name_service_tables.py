@@ -56,7 +56,7 @@ async def test_settings_are_shown_and_changed_within_their_bounds(
     assert "cannot change while the broker runs" in str(wrong.remark)
 
 
-async def test_a_request_that_lacks_a_field_is_told_which(ask: Ask) -> None:
+async def test_the_answer_to_a_request_that_lacks_a_field_names_it(ask: Ask) -> None:
     answer = await ask(RequestCode.PUT_KV_CONFIG, key="k", value="v")
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "namespace" in str(answer.remark)

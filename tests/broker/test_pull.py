@@ -90,7 +90,7 @@ def _own(client: Client) -> str:
 # --- statuses and next offsets
 
 
-async def test_an_empty_queue_is_told_from_a_wrong_offset(client: Client) -> None:
+async def test_an_empty_queue_is_distinguished_from_a_wrong_offset(client: Client) -> None:
     await client.request(310, send_ext("Orders", 0))
     at_start = await client.request(11, pull_ext("Orders", 1, 0))
     assert at_start.code == ResponseCode.PULL_NOT_FOUND
@@ -364,7 +364,7 @@ async def test_a_pull_commits_the_offset_that_it_carries(app: AppBroker, client:
     assert query("cg", "Orders", 0) == 7
 
 
-async def test_a_reset_is_told_to_the_next_pull_once(app: AppBroker, client: Client) -> None:
+async def test_a_reset_is_returned_with_the_next_pull_once(app: AppBroker, client: Client) -> None:
     await fill(client, 10)
     app.broker.offsets.reset("cg", "Orders", 0, 4)
     moved = await client.request(11, pull_ext("Orders", offset=9))

@@ -63,7 +63,7 @@ async def test_auto_creation_has_a_cap(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_a_topic_made_smaller_or_deleted_is_checked_anew(
+async def test_a_topic_made_smaller_or_deleted_is_checked_again(
     app: AppBroker, json_client: Client
 ) -> None:
     assert (await json_client.request(310, send_ext("Orders", 3))).code == 0

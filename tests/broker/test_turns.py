@@ -235,7 +235,7 @@ async def test_entries_that_are_not_in_memory_are_read_by_a_thread(
     await other.close()
 
 
-async def test_a_disk_that_fails_under_a_queues_entries_is_told(
+async def test_a_disk_that_fails_under_a_queues_entries_is_reported(
     app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(20):

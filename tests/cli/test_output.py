@@ -222,7 +222,7 @@ async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(
         (("timer", "recall", "orders", "AAAA"), 2, "AAAA", "_"),
     ],
 )
-async def test_errors_speak_of_the_commands_own_options(
+async def test_errors_name_the_commands_own_options(
     aerobee_broker: EmbeddedBroker, words: Sequence[str], code: int, said: str, unsaid: str
 ) -> None:
     async with aerobee_broker.connect() as mq:

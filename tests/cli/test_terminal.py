@@ -162,7 +162,7 @@ async def test_control_characters_do_not_reach_the_terminal(aerobee_broker: Embe
         (["topic", "list", "--timeout", "nan"], "timeout"),
     ],
 )
-async def test_wrong_usage_is_told_as_such(
+async def test_wrong_usage_is_reported_as_such(
     aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], text: str
 ) -> None:
     monkeypatch.setenv("AEROBEE_URL", aerobee_broker.url)
@@ -212,7 +212,7 @@ async def test_bench_does_not_touch_a_topic_that_is_there(aerobee_broker: Embedd
         ("topic list > /dev/full", b"No space left"),
     ],
 )
-async def test_input_and_output_that_cannot_be_used_are_told(
+async def test_input_and_output_that_cannot_be_used_are_reported(
     aerobee_broker: EmbeddedBroker, line: str, text: bytes
 ) -> None:
     async with aerobee_broker.connect() as mq:
@@ -228,7 +228,7 @@ async def test_input_and_output_that_cannot_be_used_are_told(
     assert text in err and err.startswith(b"aerobee: ") and err.count(b"\n") == 1
 
 
-async def test_deleting_what_is_not_there_is_told(aerobee_broker: EmbeddedBroker) -> None:
+async def test_deleting_what_is_not_there_is_reported(aerobee_broker: EmbeddedBroker) -> None:
     for words in (("topic", "delete", "nowhere", "--yes"), ("group", "delete", "nobody", "--yes")):
         _, err = await aerobee(*words, url=aerobee_broker.url, code=3)
         assert words[2] in err

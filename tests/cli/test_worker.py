@@ -134,14 +134,14 @@ async def has_two(mq: Client) -> bool:
         ("shoe:app", 2, "no module 'shoe'"),
     ],
 )
-async def test_mistakes_are_told(folder: Path, target: str, code: int, text: str) -> None:
+async def test_mistakes_are_reported(folder: Path, target: str, code: int, text: str) -> None:
     async with worker(folder, target, url="mq://127.0.0.1:1") as (process, said):
         async with asyncio.timeout(20):
             assert await process.wait() == code
     assert text in said.decode()
 
 
-async def test_a_broker_that_is_not_there_is_told(folder: Path) -> None:
+async def test_a_broker_that_is_not_there_is_reported(folder: Path) -> None:
     async with worker(folder, "shop:app", url="mq://127.0.0.1:1") as (process, said):
         async with asyncio.timeout(20):
             assert await process.wait() == 4

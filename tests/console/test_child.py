@@ -104,7 +104,7 @@ def test_a_clean_stop_of_the_broker_stops_it_too(daemon: Daemon) -> None:
     wait_for(lambda: not is_alive(child), timeout=60, what="the console has ended")
 
 
-def test_one_that_was_killed_is_started_anew(daemon: Daemon) -> None:
+def test_one_that_was_killed_is_started_again(daemon: Daemon) -> None:
     browser_of(daemon).begin()
     child = children(daemon)[0]
     os.kill(child, signal.SIGKILL)

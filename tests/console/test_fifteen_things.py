@@ -263,7 +263,7 @@ def test_08_a_java_member_handles_the_message_once_more(
         assert handled() == 2
 
 
-def test_09_whether_a_group_got_a_message_is_told(page: Page, seen: Seen) -> None:
+def test_09_whether_a_group_got_a_message_is_reported(page: Page, seen: Seen) -> None:
     page.goto(f"{seen.reader}message?topic=orders&id={seen.world.ids[-1]}")
     groups = rows(page, "What became of it in each group")
     expect(groups.filter(has_text="billing")).to_contain_text(re.compile("passed|consumed"))
@@ -373,7 +373,7 @@ def test_14_a_group_is_paused_and_goes_on(page: Page, seen: Seen) -> None:
     assert seen.run(enabled())
 
 
-def test_15_what_is_kept_and_until_when_is_told(page: Page, seen: Seen) -> None:
+def test_15_what_is_kept_and_until_when_is_reported(page: Page, seen: Seen) -> None:
     page.goto(f"{seen.reader}store")
     expect(page.get_by_text("Messages since", exact=True)).to_be_visible()
     expect(page.get_by_text("Space ends", exact=True)).to_be_visible()

@@ -150,7 +150,7 @@ async def test_a_filter_leaves_out_what_it_does_not_select() -> None:
         assert len(by_tag["messages"]) == 30
 
 
-async def test_the_life_of_a_message_that_was_delayed_and_retried_is_told() -> None:
+async def test_the_life_of_a_message_that_was_delayed_and_retried_is_reported() -> None:
     async with EmbeddedBroker() as broker, viewing(broker.url) as view:
         sent = await view.mq.send("t", b"x", delay=30)
         async with view.mq.consumer("t", group="g") as inbox:

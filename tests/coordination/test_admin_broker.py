@@ -63,7 +63,7 @@ async def test_a_master_without_replicas_says_so(serving: Serving, peer: Peer) -
     assert (status["haConnectionInfo"], status["inSyncSlaveNums"]) == ([], 0)
 
 
-async def test_how_long_sends_took_is_told_by_shares(serving: Serving, peer: Peer) -> None:
+async def test_how_long_sends_took_is_reported_by_shares(serving: Serving, peer: Peer) -> None:
     sends = serving.broker.latencies[310] = Histogram()
     assert (await info(peer))["putLatency99"] == "0.00"
     sends.add_many(0.0005, 98)

@@ -77,7 +77,7 @@ async def test_progress_leaves_out_what_a_group_online_subscribes_no_more(peer: 
     assert len(body_of(asked)["offsetTable"]) == 2
 
 
-async def test_the_progress_of_all_groups_is_told(serving: Serving, peer: Peer) -> None:
+async def test_the_progress_of_all_groups_is_reported(serving: Serving, peer: Peer) -> None:
     stats = body_of(await peer.ask(317, {"isOrder": "false"}))
     assert stats["totalDiff"] == 1
     assert stats["brokerAddr"].startswith("127.0.0.1:")
@@ -117,7 +117,7 @@ async def test_who_reads_a_topic_and_what_a_group_reads(peer: Peer) -> None:
     assert "subscriptionData" not in body_of(await peer.ask(345, {"group": "g", "topic": "T"}))
 
 
-async def test_the_time_span_of_each_queue_is_told(serving: Serving, peer: Peer) -> None:
+async def test_the_time_span_of_each_queue_is_reported(serving: Serving, peer: Peer) -> None:
     await serving.clock.advance(30)
     spans = body_of(await peer.ask(303, {"topic": "T", "group": "g"}))["consumeTimeSpanSet"]
     first = next(span for span in spans if span["messageQueue"]["queueId"] == 0)

@@ -314,7 +314,7 @@ async def test_a_heartbeat_with_too_many_groups_is_refused_whole(
     assert serving.broker.clients.producer_groups() == {}
 
 
-async def test_a_large_group_that_starts_together_is_told_once_for_many_changes(
+async def test_a_large_group_that_starts_together_is_notified_once_for_many_changes(
     serving: Serving,
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -216,7 +216,7 @@ async def test_one_queue_is_reset_to_an_offset_within_its_bounds(
     ("language", "version", "pushed"),
     [("JAVA", 409, True), ("CPP", 63, True), ("JAVA", 513, False)],
 )
-async def test_older_clients_are_told_of_a_reset_at_once(
+async def test_older_clients_get_a_reset_at_once(
     serving: Serving, language: str, version: int, pushed: bool
 ) -> None:
     await prepared(serving)

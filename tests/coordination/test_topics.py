@@ -105,7 +105,9 @@ def test_a_name_that_could_leave_its_folder_creates_nothing(folder: Folder, name
     assert topics.get(name) is None
 
 
-def test_every_change_gives_the_table_another_version_and_is_told(folder: Folder) -> None:
+def test_every_change_gives_the_table_another_version_and_notifies_listeners(
+    folder: Folder,
+) -> None:
     topics = open_topics(folder("topics.json"))
     told: list[str] = []
     topics.on_change.append(told.append)

@@ -10,7 +10,7 @@ from aerobee.broker.base.reports import Reports
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_call_to_the_disk_that_fails_costs_no_promise_and_is_told_once() -> None:
+def test_a_failed_disk_call_breaks_no_promise_and_is_reported_once() -> None:
     sites = find_sites()
     assert len(sites) > 80, "the script does not reach what it did"
     assert {"timer_log", "json_file", "flush_log"} <= {each.caller.split(".")[0] for each in sites}
@@ -22,7 +22,7 @@ def test_a_call_to_the_disk_that_fails_costs_no_promise_and_is_told_once() -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(100)
-def test_an_error_that_is_told_to_nobody_or_in_every_round_is_found() -> None:
+def test_an_error_that_is_not_reported_or_reported_in_every_round_is_found() -> None:
     """The check itself: what it is for, planted."""
     case = Case(Site("write", "timer_log.TimerLog._write_at", "timerlog"), 5, 1 << 30)
     with pytest.MonkeyPatch.context() as patch:

@@ -54,7 +54,7 @@ def test_the_rooms_stand_in_the_order_of_the_contracts() -> None:
         assert told == [room for room in order if room in told]
 
 
-def test_every_thread_of_the_broker_is_told() -> None:
+def test_every_thread_of_the_broker_is_reported() -> None:
     started = set()
     for file in (ROOT / "broker").rglob("*.py"):
         started |= set(re.findall(r'"(aerobee-[a-z-]+)"', file.read_text()))

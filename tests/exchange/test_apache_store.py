@@ -244,7 +244,7 @@ def take_entries_from(folder: Path, physical_offset: int) -> int:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_queue_entries_that_a_cut_took_are_made_anew_by_apache(
+def test_queue_entries_that_a_cut_took_are_recreated_by_apache(
     tmp_path: Path, version: str
 ) -> None:
     """Apache goes by our checkpoint: it must not begin behind the first record without an entry.

@@ -214,7 +214,7 @@ async def test_an_id_of_another_is_not_ours(settings: Settings, life_of: Lives) 
     client.close()
 
 
-async def test_no_controller_is_told(settings: Settings, life_of: Lives) -> None:
+async def test_the_lack_of_a_controller_is_reported(settings: Settings, life_of: Lives) -> None:
     settings.controller_addr = f"127.0.0.1:{free_port()};127.0.0.1:{free_port()}"
     with pytest.raises(ArbiterError, match=r"cannot be reached.*cannot be reached"):
         await life_of(1).read()

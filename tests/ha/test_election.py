@@ -83,7 +83,7 @@ def test_a_member_that_is_silent_is_waited_for_and_then_not() -> None:
     assert isinstance(voter.decide(view(record(), three), three, 10.0 + PATIENCE_S), Elect)
 
 
-def test_patience_begins_anew_with_another_revision() -> None:
+def test_patience_begins_again_with_another_revision() -> None:
     three = replace(THREE, stands=5)
     voter = Voter(3, "x")
     voter.decide(view(record(), three), three, 10.0)
@@ -127,7 +127,7 @@ def test_a_person_may_replace_a_master_that_is_there() -> None:
     assert isinstance(step, Elect) and step.record.epoch == 6
 
 
-def test_who_has_left_the_set_since_a_person_asked_follows_on() -> None:
+def test_a_replica_that_left_the_set_since_an_operator_asked_keeps_following() -> None:
     two = replace(TWO, stands=5)
     left = view(record(members=(1, 3)), MASTER, two)
     assert Voter(2, "x").decide(left, two, 0.0, asked=True) == FollowMaster(MASTER, 5)
@@ -162,7 +162,7 @@ def after_a_while(own: Alive, *others: Alive) -> Step:
     return voter.decide(seen, own, 5.0 + BEGIN_S)
 
 
-def test_a_record_that_was_deleted_is_made_anew_by_the_one_that_leads() -> None:
+def test_a_record_that_was_deleted_is_recreated_by_the_one_that_leads() -> None:
     ahead = replace(TWO, log_end=MASTER.log_end + 100)  # as it announced once
     step = after_a_while(ahead, MASTER)
     assert isinstance(step, Wait) and "broker 1 leads" in step.reason

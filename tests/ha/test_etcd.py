@@ -94,7 +94,7 @@ async def test_an_announcement_is_taken_back_at_once(
     assert not (await other.read()).alive
 
 
-async def test_changes_are_told(arbiter: EtcdArbiter, other: EtcdArbiter) -> None:
+async def test_changes_are_reported(arbiter: EtcdArbiter, other: EtcdArbiter) -> None:
     heard = asyncio.Event()
 
     async def listen() -> None:

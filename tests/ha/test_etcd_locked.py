@@ -144,7 +144,7 @@ async def test_another_host_than_its_certificate_names_is_not_believed(etcd: Loc
             await own.read()
 
 
-async def test_tls_is_spoken_where_etcd_speaks_it(etcd: Locked, tmp_path: Path) -> None:
+async def test_tls_is_used_where_etcd_uses_it(etcd: Locked, tmp_path: Path) -> None:
     plain = etcd.server.url.replace("https", "http")
     async with arbiter(etcd, etcd_endpoints=plain, etcd_user="") as own:
         with pytest.raises(ArbiterError, match="https"):

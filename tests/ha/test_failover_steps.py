@@ -89,7 +89,7 @@ def test_who_left_the_set_while_it_was_cut_off_is_not_promoted_afterwards(
     assert node.leads == 2
 
 
-def test_what_a_person_asked_for_long_ago_is_not_done(follower: World) -> None:
+def test_a_promotion_requested_long_ago_is_not_carried_out(follower: World) -> None:
     node = follower.node
     node.failover.promote(accept_loss=True)
     node.handle.is_cut_off = True

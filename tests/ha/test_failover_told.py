@@ -105,12 +105,14 @@ async def test_metrics_tell_of_the_set_and_of_etcd(tmp_path: Path) -> None:
         (URL | {"brokerId": 1, "etcdPrefix": "x"}, "/NAME"),
     ],
 )
-def test_settings_of_failover_that_do_not_fit_are_told(given: dict[str, Any], told: str) -> None:
+def test_settings_of_failover_that_do_not_fit_are_reported(
+    given: dict[str, Any], told: str
+) -> None:
     with pytest.raises(SettingsError, match=told):
         load_settings(None, given, {})
 
 
-def test_the_loss_window_of_answers_before_the_copy_is_told_at_the_start() -> None:
+def test_the_loss_window_of_answers_before_the_copy_is_logged_at_the_start() -> None:
     given = URL | {"brokerId": 1, "failoverAck": "MASTER"}
     warnings = load_settings(None, given, {}).warnings
     assert any("a failover loses" in warning for warning in warnings)

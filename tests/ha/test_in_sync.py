@@ -219,7 +219,7 @@ def test_not_all_follow_when_one_is_gone_or_late(pair: Master) -> None:
     assert not pair.set.all_follow()
 
 
-def test_replicas_are_not_told_of_what_our_own_disk_may_lose(pair: Master) -> None:
+def test_what_our_own_disk_may_lose_is_not_sent_to_replicas(pair: Master) -> None:
     pair.safe_end = 1000
     pair.set.acked("link", 2, pair.put())
     assert pair.set.confirmed() == 1000
@@ -236,7 +236,7 @@ def test_fewer_members_than_are_needed_acknowledge_nothing() -> None:
     assert master.answers == {first: PutStatus.PUT_OK}
 
 
-def test_who_waits_when_the_set_shrinks_below_what_is_needed_is_told_that_it_is_late() -> None:
+def test_a_put_that_waits_while_the_set_becomes_too_small_times_out() -> None:
     master = Master(2, least=2)
     master.set.acked("link", 2, 1000)
     end = master.put()

@@ -245,7 +245,7 @@ async def test_an_offset_committed_while_the_master_was_away_is_kept(tmp_path: P
         await until(lambda: offsets.query("billing", "orders", 0) == 9)
 
 
-async def test_progress_waits_until_the_slave_has_the_log_that_it_speaks_of(
+async def test_progress_waits_until_the_slave_has_the_log_that_it_refers_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a promotion in between takes for done what was never copied."""

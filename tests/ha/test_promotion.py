@@ -259,7 +259,7 @@ async def test_a_delay_delivered_into_the_cut_part_is_delivered_by_the_new_maste
             assert old.broker.store.max_offset("later", 0) == 2, "not delivered again"
 
 
-async def test_a_delay_whose_delivery_a_slave_has_but_was_not_told_of_is_not_delivered_again(
+async def test_a_delay_delivered_by_the_master_and_not_yet_noted_here_is_not_delivered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(_: ConfigSync) -> None: ...

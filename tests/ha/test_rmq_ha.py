@@ -161,7 +161,7 @@ def give_up_after_five_acks(patch: Patch) -> None:
     patch.setattr(Copies, "acked", acked)
 
 
-async def test_rmq_7264_a_topic_that_was_deleted_and_made_anew_is_so_at_a_slave(
+async def test_rmq_7264_a_topic_that_was_deleted_and_recreated_is_so_at_a_slave(
     tmp_path: Path,
 ) -> None:
     """The slave may not have been told between the two: its queue begins anew with the records."""

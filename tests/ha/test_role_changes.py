@@ -63,7 +63,7 @@ async def test_an_elected_broker_whose_start_fails_tries_again_and_refuses_while
             assert app.life is life, "it has not started again"
 
 
-async def test_a_replica_that_is_told_of_another_master_takes_nothing_more_of_the_first(
+async def test_a_replica_with_a_new_master_takes_nothing_more_from_the_first(
     tmp_path: Path,
 ) -> None:
     async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:

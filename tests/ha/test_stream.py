@@ -224,7 +224,7 @@ async def test_the_newest_link_of_a_broker_says_what_it_has() -> None:
     assert asked.copies.by_broker() == {1: 0}
 
 
-async def test_without_a_slave_near_enough_a_put_is_told_so_at_once() -> None:
+async def test_without_a_slave_near_enough_a_put_is_answered_so_at_once() -> None:
     asked = Asked(behind_max=1000)
     asked.put(10)
     asked.copies.acked("link", 1, 10)

@@ -58,7 +58,7 @@ async def test_a_send_is_acknowledged_when_the_slave_has_it(tmp_path: Path) -> N
         await client.close()
 
 
-async def test_without_a_slave_a_send_is_stored_and_told_so(tmp_path: Path) -> None:
+async def test_without_a_slave_a_send_is_stored_and_answered_so(tmp_path: Path) -> None:
     async with running_master(tmp_path, **SYNC) as master:
         client = await Client.connect(master)
         answer = await client.request(RequestCode.SEND_MESSAGE_V2, send_ext("orders"), b"x")

@@ -120,7 +120,7 @@ def test_an_answer_that_comes_too_late_is_dropped_and_the_next_one_is_not() -> N
     assert not waiter.done() and next_waiter.result(0).opaque == request.opaque != late.opaque
 
 
-def test_only_what_is_overdue_expires_and_the_next_deadline_is_told() -> None:
+def test_only_what_is_overdue_expires_and_the_next_deadline_is_reported() -> None:
     conversation = Talk()
     assert conversation.next_deadline == math.inf and conversation.expire(1e9) == []
     _, pull = asked(conversation, 11, now=0.0, seconds=30.0)

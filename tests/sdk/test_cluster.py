@@ -109,7 +109,7 @@ def silence(mq: Client, address: str) -> None:
     transport_to(mq, address).pause_reading()
 
 
-async def test_a_connection_that_answers_no_heartbeat_is_made_anew(
+async def test_a_connection_that_answers_no_heartbeat_is_recreated(
     aerobee_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "HEARTBEAT_SECONDS", 0.2)
@@ -123,7 +123,7 @@ async def test_a_connection_that_answers_no_heartbeat_is_made_anew(
             assert (await inbox.get()).body == b"two"
 
 
-async def test_a_silent_connection_to_a_name_server_is_made_anew(
+async def test_a_silent_connection_to_a_name_server_is_recreated(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect(timeout=0.3) as mq:

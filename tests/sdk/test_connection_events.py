@@ -60,7 +60,7 @@ async def test_a_cluster_that_is_not_there_yet_is_waited_for(broker: AerobeeBrok
         assert (await mq.send("orders", b"x", timeout=10)).ok
 
 
-async def test_a_rebalance_is_told(aerobee_broker: EmbeddedBroker) -> None:
+async def test_a_rebalance_is_reported(aerobee_broker: EmbeddedBroker) -> None:
     told = []
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=4)

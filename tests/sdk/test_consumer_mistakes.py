@@ -99,7 +99,7 @@ async def test_a_group_that_the_broker_refuses_is_an_error() -> None:
             assert (await inbox.get()).body == b"x"
 
 
-async def test_a_topic_that_is_not_there_is_told_once(
+async def test_a_topic_that_is_not_there_is_reported_once(
     aerobee_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aerobee")

@@ -217,7 +217,7 @@ def test_copies_are_found_among_records_of_every_kind_and_behind_damage(world: W
     assert origins.origins_since(world.store, 0) >= expected - {150}
 
 
-def test_a_unit_that_a_power_failure_tore_is_written_anew(world: World) -> None:
+def test_a_unit_that_a_power_failure_tore_is_rewritten(world: World) -> None:
     """Units are not of whole sectors; each ends with its record's size and its time."""
     for number in range(25):
         at_ms = START_MS + 10_000 + number

@@ -154,7 +154,7 @@ def test_a_journal_that_was_not_written_whole_is_left_alone(tmp_path: Path) -> N
         assert journal.read() == []
 
 
-def test_a_timer_log_that_is_lost_is_read_anew_with_the_copies(tmp_path: Path) -> None:
+def test_a_timer_log_that_is_lost_is_read_again_with_the_copies(tmp_path: Path) -> None:
     world = small_world(tmp_path)
     due_ms = START_MS + 2 * HOUR_MS
     deliver_at(world, due_ms, b"carried")
@@ -173,7 +173,7 @@ def test_a_timer_log_that_is_lost_is_read_anew_with_the_copies(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_a_timer_that_was_carried_and_has_rolled_is_read_anew_once(
+def test_a_timer_that_was_carried_and_has_rolled_is_read_again_once(
     tmp_path: Path, is_removed: bool
 ) -> None:
     """Its first record may be there yet, beside the copy and the records that it rolled to."""

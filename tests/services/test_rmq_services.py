@@ -144,7 +144,7 @@ def count_what_is_delivered_alone(patch: Patch) -> None:
     patch.setattr(TimerDelivery, "_put_batch", put_batch)
 
 
-def test_rmq_8311_rounds_in_which_nobody_is_asked_are_no_checks(world: World) -> None:
+def test_rmq_8311_rounds_in_which_no_producer_is_asked_are_no_checks(world: World) -> None:
     """Rounds within the time in which nobody is to be asked are not counted as checks."""
     producer = Producer()
     connect(world, p=producer)

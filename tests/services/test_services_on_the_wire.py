@@ -302,7 +302,7 @@ async def test_a_queue_that_is_not_here_is_not_locked_and_not_kept(
     assert refused.code == ResponseCode.INVALID_PARAMETER
 
 
-async def test_a_client_is_told_where_its_sql_is_wrong(client: WireClient) -> None:
+async def test_an_sql_error_names_its_position(client: WireClient) -> None:
     async def check(expression: str, kind: str = "SQL92") -> Command:
         data = {"topic": "T", "subString": expression, "expressionType": kind}
         body = {"clientId": "c", "group": "g", "subscriptionData": data}

@@ -210,7 +210,7 @@ def test_a_damaged_record_keeps_no_other_timer_from_its_time(world: World, at: i
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_timers_behind_a_damaged_unit_of_the_timer_log_are_read_anew(
+def test_timers_behind_a_damaged_unit_of_the_timer_log_are_read_again(
     world: World, clean: bool
 ) -> None:
     deliver_at(world, START_MS + 500, b"fired")

@@ -101,7 +101,7 @@ def test_a_message_that_was_not_read_before_the_kill_is_read_after(world: World)
     assert run_until(world, START_MS + 3_000) == {b"unread": START_MS + 2_000}
 
 
-def test_a_lost_timer_log_is_read_anew_from_the_topic(world: World) -> None:
+def test_a_lost_timer_log_is_read_again_from_the_topic(world: World) -> None:
     deliver_at(world, START_MS + 1_000, b"fired")
     deliver_at(world, START_MS + 50_000, b"pending")
     run_until(world, START_MS + 2_000)

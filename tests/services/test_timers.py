@@ -139,7 +139,7 @@ def unchain(root: Path, count: int) -> None:
             file.write(bytes(8))
 
 
-def test_chains_of_another_precision_are_written_anew_once(world: World) -> None:
+def test_chains_of_another_precision_are_rewritten_once(world: World) -> None:
     for number in range(50):
         deliver_at(world, START_MS + 60_000 + 40 * number, b"%d" % number)
     world.run_timers()

@@ -245,7 +245,7 @@ def test_a_half_message_can_be_ended_while_it_is_in_the_transient_store_pool(
 
 
 @pytest.mark.parametrize("why", [{"PGROUP": "gone"}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "86400"}])
-def test_one_that_nobody_can_be_asked_about_holds_up_neither_progress_nor_memory(
+def test_one_that_no_producer_can_decide_holds_up_neither_progress_nor_memory(
     world: World, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]
 ) -> None:
     monkeypatch.setattr(checks, "BEHIND_MAX", 50)
@@ -307,7 +307,7 @@ def test_one_whose_message_cannot_be_stored_again_stays_open_over_a_restart(
     assert world.transactions.prepare() and world.transactions.open_count == 1
 
 
-def test_very_many_that_nobody_can_be_asked_about_are_not_copied_round_by_round(
+def test_very_many_that_no_producer_can_decide_are_not_copied_round_by_round(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "BEHIND_MAX", 50)

@@ -169,7 +169,7 @@ def test_the_newest_file_damaged_at_its_start_is_an_error_when_queues_know_of_it
     assert sealed == list(range(len(sealed))) and 2500 < len(sealed) < 3000
 
 
-def test_damage_of_a_record_that_a_queue_knows_is_told_by_its_place_in_the_log(
+def test_damage_of_a_record_that_a_queue_knows_is_reported_by_its_place_in_the_log(
     store: Path,
 ) -> None:
     file = sorted((store / "commitlog").iterdir())[2]

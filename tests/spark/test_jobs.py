@@ -225,7 +225,7 @@ def test_audit_finds_nothing_in_a_sound_store_and_every_planted_damage(
     assert any("index entry 1: no record at" in f["problem"] for f in found["index"])
 
 
-def test_audit_takes_deleted_topics_and_topics_made_anew_for_what_they_are(
+def test_audit_takes_deleted_topics_and_topics_recreated_for_what_they_are(
     run: Run, own_broker: Callable[..., AerobeeBroker], tmp_path: Path
 ) -> None:
     broker = own_broker(mappedFileSizeCommitLog="131072")

@@ -257,7 +257,7 @@ def test_messages_trimmed_under_the_reader_fail_it_or_are_left_out(
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_was_made_anew_is_told_and_then_read_from_its_beginning(
+def test_a_topic_that_was_recreated_is_reported_and_then_read_from_its_beginning(
     stream: Stream, broker: AerobeeBroker, tmp_path: Path, fail: bool
 ) -> None:
     """Its offsets begin again, below those that the stream has read up to."""

@@ -277,7 +277,7 @@ def test_a_table_with_columns_of_its_own_says_when_read_why_it_cannot_be(
 
 
 @pytest.mark.parametrize("columns", ["offset", "broker,offset,topic,partition", "offset,tags"])
-def test_places_of_messages_are_told_without_reading_one(
+def test_places_of_messages_are_reported_without_reading_one(
     broker: AerobeeBroker, orders: str, columns: str
 ) -> None:
     readings = Readings(broker.namesrv)

@@ -212,7 +212,7 @@ def test_the_schedule_topics_code_is_the_deliver_time(
             dispatch(store)
 
 
-def test_arrivals_are_told_in_batches_after_the_queue_has_them(open_store: OpenStore) -> None:
+def test_arrivals_are_reported_in_batches_after_the_queue_has_them(open_store: OpenStore) -> None:
     store = open_store()
     told: list[list[Arrival]] = []
 

@@ -98,7 +98,7 @@ def test_a_message_is_found_by_its_unique_key_and_each_of_its_keys(open_store: O
     assert bodies(store, "T", "U1", unique=True) == [b"1"]
 
 
-def test_two_keys_with_one_hash_are_told_apart(open_store: OpenStore) -> None:
+def test_two_keys_with_one_hash_are_distinguished(open_store: OpenStore) -> None:
     store = open_store()
     assert java_hash("T#Aa") == java_hash("T#BB")
     store.put(
@@ -298,7 +298,7 @@ def test_the_index_survives_a_kill(open_store: OpenStore) -> None:
         assert bodies(store, "T", f"u{n}") == [b"%d" % n]
 
 
-def test_a_record_whose_keys_are_in_two_files_keeps_both_when_the_second_is_built_anew(
+def test_a_record_whose_keys_are_in_two_files_keeps_both_when_the_second_is_built_again(
     open_store: OpenStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     """RocketMQ's checkpoint says up to which time the index is on disk: whole files."""

@@ -149,7 +149,7 @@ def test_verify_goes_on_behind_a_damaged_record(folder: Path) -> None:
     assert found.problems[0].text == "record: the record does not match its checksum"
 
 
-def test_a_topic_deleted_and_made_anew_is_sound(tmp_path: Path, open_store: OpenStore) -> None:
+def test_a_topic_deleted_and_recreated_is_sound(tmp_path: Path, open_store: OpenStore) -> None:
     store = open_store()
     store.put([message(body=b"%d" % number) for number in range(10)])
     dispatch(store)

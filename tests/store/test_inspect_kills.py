@@ -92,7 +92,7 @@ def test_after_a_kill_the_slots_may_be_behind_the_entries(folder: Path, written:
     assert problems(folder) == []
 
 
-def test_after_a_killed_start_entries_written_anew_may_lack_their_slots(folder: Path) -> None:
+def test_after_a_killed_start_entries_rewritten_may_lack_their_slots(folder: Path) -> None:
     """It had dropped those that the checkpoint's offset does not cover, so that the file has
     fewer than the checkpoint counts."""
     page = folder / "checkpoint"

@@ -88,7 +88,7 @@ def test_the_files_are_the_same_as_without(
     assert found[0] == found[1]
 
 
-def test_what_was_kept_when_the_process_was_killed_is_made_anew(
+def test_what_was_kept_when_the_process_was_killed_is_recreated(
     open_store: OpenStore, store: MessageStore
 ) -> None:
     store.queue_flush.step(thorough=True)

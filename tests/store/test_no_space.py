@@ -98,7 +98,7 @@ ENTRIES_AFTER_TEN = 10 * 20, 40 * 20
     ("part", "dropped"),
     [("/consumequeue/", ENTRIES_AFTER_TEN), ("/index/", SLOTS)],
 )
-def test_entries_that_the_disk_dropped_are_made_anew_from_the_log(
+def test_entries_that_the_disk_dropped_are_recreated_from_the_log(
     open_store: OpenStore, part: str, dropped: tuple[int, int]
 ) -> None:
     disk = ForgetfulDisk()
@@ -127,7 +127,7 @@ def test_entries_that_the_disk_dropped_are_made_anew_from_the_log(
     assert bodies(open_store()) == numbers(41)
 
 
-def test_many_entries_are_made_anew_in_slices_while_readers_wait(open_store: OpenStore) -> None:
+def test_many_entries_are_recreated_in_slices_while_readers_wait(open_store: OpenStore) -> None:
     disk = ForgetfulDisk()
     store = open_store(disk=disk)
     put(store, 0, 3000)

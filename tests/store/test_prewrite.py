@@ -142,7 +142,7 @@ def test_it_stays_a_window_ahead_and_lets_fast_senders_pass(open_store: OpenStor
     assert writer.wake_at == mapped.end
 
 
-async def test_a_system_without_the_call_is_told_once_and_served(
+async def test_a_system_without_the_call_is_reported_once_and_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_file: RealFile, _start: int, _length: int) -> None:

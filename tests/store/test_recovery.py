@@ -144,7 +144,7 @@ def test_a_tail_over_two_files_is_dispatched(open_store: OpenStore) -> None:
     assert numbers(store) == list(range(600))
 
 
-def test_torn_queue_entries_behind_the_checkpoint_are_built_anew(
+def test_torn_queue_entries_behind_the_checkpoint_are_built_again(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
     image, starts = crashed_image(open_store, tmp_path, 40)
@@ -159,7 +159,7 @@ def test_torn_queue_entries_behind_the_checkpoint_are_built_anew(
 
 
 @pytest.mark.parametrize("unclean", [True, False])
-def test_lost_queues_are_built_anew_from_the_log(
+def test_lost_queues_are_built_again_from_the_log(
     open_store: OpenStore, tmp_path: Path, unclean: bool
 ) -> None:
     store = open_store()

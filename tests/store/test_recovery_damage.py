@@ -170,7 +170,7 @@ def test_rmq_9121_a_crc_of_zero_is_a_value_like_any_other(
     assert [m.body for m in read_all(store)] == [b"first"]
 
 
-def test_queues_built_anew_have_what_follows_a_damaged_record(
+def test_queues_built_again_have_what_follows_a_damaged_record(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
     """An operator removes consumequeue to have it built anew, and the log has a bad spot."""

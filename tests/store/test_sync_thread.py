@@ -76,7 +76,7 @@ async def test_jobs_of_many_files_are_completed_in_order(tmp_path: Path) -> None
         assert isinstance(file.file, RealFile) and file.file.use() is None  # and closed at once
 
 
-async def test_a_failed_sync_is_told_once_and_is_the_last(tmp_path: Path) -> None:
+async def test_a_failed_sync_is_reported_once_and_is_the_last(tmp_path: Path) -> None:
     log = Log()
     good, (bad, other) = real_file(tmp_path), unsyncable_file(SIZE)
     with log.thread() as thread:

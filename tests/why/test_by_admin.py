@@ -24,7 +24,7 @@ async def verdict(
 
 
 @pytest.mark.parametrize("topic", [None, "orders"])
-async def test_consumed_sent_offline_and_filtered_are_told_as_far_as_known(
+async def test_consumed_sent_offline_and_filtered_are_reported_as_far_as_known(
     aerobee_broker: EmbeddedBroker, topic: str | None
 ) -> None:
     async with aerobee_broker.connect() as mq:
@@ -57,7 +57,7 @@ async def test_consumed_sent_offline_and_filtered_are_told_as_far_as_known(
         assert missing == "not_found"
 
 
-async def test_retries_dead_letters_and_halves_are_told_as_far_as_known(
+async def test_retries_dead_letters_and_halves_are_reported_as_far_as_known(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async def never(message: Message) -> Verdict:

@@ -72,7 +72,7 @@ def expect(broker: Broker, mq: sync.Client) -> Expect:
     return wait
 
 
-def test_consumed_filtered_and_offline_are_told(
+def test_consumed_filtered_and_offline_are_reported(
     broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
 ) -> None:
     mq.admin.create_topic("tags", queues=1)
@@ -91,7 +91,7 @@ def test_consumed_filtered_and_offline_are_told(
     expect(late["id"], "nobody", "no_group")
 
 
-def test_sql_behind_and_sent_are_told(
+def test_sql_behind_and_sent_are_reported(
     broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
 ) -> None:
     mq.admin.create_topic("sql", queues=1)
@@ -116,7 +116,7 @@ def test_sql_behind_and_sent_are_told(
     java.stop(producer)
 
 
-def test_retries_and_dead_letters_are_told(
+def test_retries_and_dead_letters_are_reported(
     broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
 ) -> None:
     producer = java.producer(broker.namesrv, "p-bad")
@@ -132,7 +132,7 @@ def test_retries_and_dead_letters_are_told(
     java.stop(producer, "c-bad", "c-dead")
 
 
-def test_timers_and_recalls_are_told(
+def test_timers_and_recalls_are_reported(
     broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
 ) -> None:
     producer = java.producer(broker.namesrv, "p-late")
@@ -146,7 +146,7 @@ def test_timers_and_recalls_are_told(
     java.stop(producer)
 
 
-def test_transactions_and_broadcasting_are_told(
+def test_transactions_and_broadcasting_are_reported(
     broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
 ) -> None:
     java.send(java.producer(broker.namesrv, "p-deal"), "deal", 1)
@@ -164,7 +164,7 @@ def test_transactions_and_broadcasting_are_told(
     java.stop("p-deal", producer, "c-all")
 
 
-def test_a_group_that_is_paused_or_was_moved_is_told(
+def test_a_group_that_is_paused_or_was_moved_is_reported(
     broker: Broker, java: JavaClient, mq: sync.Client, expect: Expect
 ) -> None:
     mq.admin.create_topic("moved", queues=1)

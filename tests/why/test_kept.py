@@ -20,7 +20,7 @@ from aerobee.testing import EmbeddedBroker
 from why.told import told
 
 
-async def test_what_was_seen_before_sigkill_is_told_after_it(tmp_path: Path) -> None:
+async def test_what_was_seen_before_sigkill_is_reported_after_it(tmp_path: Path) -> None:
     with AerobeeBroker(tmp_path, flushConsumerOffsetInterval="200") as broker:
         url = f"mq://{broker.namesrv}"
         async with connect(url) as mq:
@@ -55,7 +55,7 @@ async def test_what_was_seen_before_sigkill_is_told_after_it(tmp_path: Path) -> 
             assert told(answer, "audit").verdict == "skipped_by_reset", answer.as_dict()
 
 
-async def test_who_may_read_a_topic_may_ask_about_its_messages_and_no_others(
+async def test_a_user_who_may_read_a_topic_may_query_its_messages_and_no_others(
     tmp_path: Path,
 ) -> None:
     async with guarded_broker(tmp_path) as app, Asker.connected(app.broker_port) as asker:
