@@ -9,7 +9,7 @@ import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 PURE: Final = "AEROBEE_PURE"
 _MODULE: Final = f"{__name__}._hot"
@@ -41,3 +41,9 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 hot, PATH = _load()  # PATH: which one runs, for logs and status
+
+
+def compiled() -> Any:
+    """`hot`, for code that runs only where it is there."""
+    assert hot is not None, "this installation has no compiled part"
+    return hot

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aerobee.broker.auth.verdicts import proven
-from aerobee.broker.compiled import hot
+from aerobee.broker.compiled import compiled
 from aerobee.broker.fast.compiled_batches import CompiledBatches
 from aerobee.broker.fast.compiled_runs import CompiledRuns
 from aerobee.broker.fast.hot_codecs import JSON_HEAD_SIZE, JSON_HEADS, PULL
@@ -42,13 +42,8 @@ _NAMES: Final = tuple(name.encode() for name in (*UNUSUAL_NAMES, CRC32))
 @lru_cache(maxsize=64)
 def rules(added: str) -> _hot.Rules:
     """What makes a send unusual; `added`: the properties that every message gets."""
-    make: type[_hot.Rules] = _compiled().Rules
+    make: type[_hot.Rules] = compiled().Rules
     return make(_UNIQUE, _NO_WAIT, _NAMES, UNUSUAL_SYS_FLAGS, added.encode())
-
-
-def _compiled() -> Any:
-    assert hot is not None, "this installation has no compiled part"
-    return hot
 
 
 class CutDecoder(FrameDecoder):
@@ -58,7 +53,7 @@ class CutDecoder(FrameDecoder):
 
     def __init__(self, frame_size_max: int) -> None:
         super().__init__(frame_size_max)
-        self._cut = _compiled().Frames
+        self._cut = compiled().Frames
 
     def feed(self, data: bytes) -> list[RawFrame]:
         if self.error is not None:
@@ -90,7 +85,7 @@ class CompiledPath(CompiledBatches):
         pulls: Pulls,
     ) -> None:
         super().__init__(connection, dispatcher, frame_size_max, sends, pulls)
-        self._hot = _compiled()
+        self._hot = compiled()
         self._runs = self._compiled_runs = CompiledRuns(connection, dispatcher, sends)
         self._cursor: type[_hot.Cursor] = self._hot.Cursor
         self._decoder = CutDecoder(frame_size_max)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from aerobee.broker.compiled import hot
+from aerobee.broker.compiled import compiled
 from aerobee.broker.fast.hot_codecs import UNUSUAL, PullFrame
 from aerobee.broker.handlers.pull.pull import Pulls
 from aerobee.broker.net.answers import FOUND_PIECES
@@ -32,16 +32,11 @@ Repeated = tuple[int, int, int, PullRequest]  # opaque, flag, code
 Found = tuple[PullFrame, int, int, int, int]
 
 
-def _compiled() -> Any:
-    assert hot is not None, "this installation has no compiled part"
-    return hot
-
-
 class RepeatedPulls:
     """The repeated pulls of one connection."""
 
     def __init__(self, frame_size_max: int) -> None:
-        self._repeats: _hot.Repeats = _compiled().Repeats(frame_size_max)
+        self._repeats: _hot.Repeats = compiled().Repeats(frame_size_max)
         self._learned = 0
         # For a read that is one pull: what `pull_of` needs; None: no match.
         self.find = self._repeats.match
@@ -52,7 +47,7 @@ class RepeatedPulls:
         """From now on answer plain pulls in C."""
         store, plain = pulls.broker.store, pulls.plain
         self._queues = store.queue_table.table
-        in_c: _hot.PlainPulls = _compiled().PlainPulls(
+        in_c: _hot.PlainPulls = compiled().PlainPulls(
             self._queues,
             store.commit_log.files,
             store.hot_bytes,
@@ -69,7 +64,7 @@ class RepeatedPulls:
         key = like.extFields.topic, queue_id
         if like.flag or like.code != PULL_MESSAGE or key not in self._queues:
             return None
-        ready: _hot.Ready = _compiled().Ready(self.pull_of((like, 0, queue_id, 0, 0))[3], key)
+        ready: _hot.Ready = compiled().Ready(self.pull_of((like, 0, queue_id, 0, 0))[3], key)
         return ready
 
     def pull_of(self, found: Found) -> Repeated:
