@@ -117,7 +117,7 @@ class SlaveLink:
 
     def _log_failure(self, reason: str) -> None:
         if reason != self._logged:
-            log.warning("the master is not followed", reason=reason, then="retried every second")
+            log.warning("not following the master", reason=reason, then="retried every second")
         self._logged = reason
 
     async def _follow(self, master: MasterAddress) -> None:

@@ -182,7 +182,7 @@ async def _following(client: Client, broker: Broker, what: str) -> AsyncIterator
         yield Finding("trouble", f"{what}: users", text, remedy)
     master = (status.get("haClientRuntimeInfo") or {}).get("masterAddr")
     if not master:
-        remedy = "its log says why: `the master is not followed`; see also `aerobee replicas`"
+        remedy = "its log says why: `not following the master`; see also `aerobee replicas`"
         yield Finding("trouble", name, f"slave {broker.number} follows no master", remedy)
         return
     yield Finding("ok", name, f"slave {broker.number} follows {master}")
