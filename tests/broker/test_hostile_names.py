@@ -15,8 +15,8 @@ from aerobee.broker.daemon.app import AppBroker
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.frame import encode_frame
 
-OF_EACH_KIND = 60
-CREATED_MAX = 50  # topics, and groups, that clients may make by themselves
+OF_EACH_KIND = 30
+CREATED_MAX = 25  # topics, and groups, that clients may make by themselves
 NAMES = (
     *(
         "topic",
