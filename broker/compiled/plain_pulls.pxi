@@ -73,11 +73,12 @@ cdef class PlainPulls:
         self, Ready ready, int64_t opaque, int64_t queue_offset, int64_t commit_offset
     ):
         """The answer; None: the Python path has to make it."""
-        cdef int64_t physical_offset, behind, high, count
+        cdef int64_t behind, high, count
         cdef Py_ssize_t place
         cdef const uint8_t* data
         cdef bytes entries
-        cdef tuple bounds, taken
+        cdef tuple bounds
+        cdef list files
         cdef Records records
         queue = self._queues.get(ready.key)
         if queue is None:
@@ -101,25 +102,56 @@ cdef class PlainPulls:
         if count < 1:
             return None
         data = <const uint8_t*>PyBytes_AS_STRING(entries) + place
-        physical_offset = <int64_t>load_int(data, 8)
-        file = self._file_at(physical_offset, &behind)
-        if file is None or behind > self._hot_bytes or not file.usable:
+        records, files = room_for(count), []
+        if not self._take(records, files, data, count, <int64_t>bounds[1], &behind):
             return None
-        readable = file.wrote if file.buffer is None else file.committed
-        found = records_of(data, count, file.view, file.start, readable, bounds[1])
-        if found is None:
-            return None
-        taken = <tuple>found
-        records = <Records>taken[2]
         if high < <int64_t>queue.assigned:
             high = self._visible_end(queue)
-        if not self._takes(ready.fields, file, taken[0], taken[1], taken[3], taken[4], behind):
+        if not self._takes(
+            ready.fields,
+            files,
+            records._pieces[0].start,
+            records._pieces[records._count - 1].end,
+            records,
+            records._size,
+            records._taken,
+            behind,
+        ):
             return None
         return records.answer(
             self._head_of(
-                high, queue.min_offset, queue_offset + <int64_t>taken[4], opaque, records._size
+                high, queue.min_offset, queue_offset + records._taken, opaque, records._size
             )
         )
+
+    cdef bint _take(
+        self,
+        Records records,
+        list files,
+        const uint8_t* data,
+        int64_t count,
+        int64_t max_bytes,
+        int64_t* behind,
+    ) except -1:
+        """Take the records of these entries, and the files that they are in; False: they are too far
+        from the log's end, in too many files, or not all there."""
+        cdef Py_ssize_t number = 0, taken
+        cdef int64_t distance
+        while number < count:
+            file = self._file_at(<int64_t>load_int(data + number * ENTRY_SIZE, 8), &distance)
+            if file is None or not file.usable or len(files) == FILES_MAX:
+                return False
+            if not number:
+                behind[0] = distance
+                if distance > self._hot_bytes:
+                    return False
+            readable = file.wrote if file.buffer is None else file.committed
+            taken = records.take(data, number, count, file.view, file.start, readable, max_bytes)
+            if taken == number:
+                return False
+            files.append(file)
+            number = taken
+        return True
 
     cdef int _keep(self, Ready ready, queue, int64_t queue_offset, bytes entries) except -1:
         """Keep entries for the next pulls; drops those of the queue that was added first."""

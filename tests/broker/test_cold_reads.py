@@ -25,6 +25,7 @@ async def test_what_is_not_in_memory_is_read_by_a_thread(
     real = app.broker.store.read_cold
     monkeypatch.setattr(PullReads, "recent_bytes", 0)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
+    monkeypatch.setattr(page_cache, "are_resident", lambda _: False)
 
     def counted_read(result: Any) -> Any:
         cold_reads.append(result)
@@ -55,6 +56,7 @@ async def test_an_sql_filter_touches_no_record_that_is_not_in_memory(
     assert bodies(expected) == sought
     monkeypatch.setattr(PullReads, "recent_bytes", 0)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
+    monkeypatch.setattr(page_cache, "are_resident", lambda _: False)
     tested_in_log = []
     real = app.broker.store.read_queue
 

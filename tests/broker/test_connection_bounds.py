@@ -102,6 +102,7 @@ async def test_no_more_is_read_from_the_disk_than_the_client_takes(
     await until(lambda: app.broker.store.max_offset("Large", 0) == 10)
     monkeypatch.setattr(PullReads, "recent_bytes", 0)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
+    monkeypatch.setattr(page_cache, "are_resident", lambda _: False)
     fetched: list[object] = []
     real = app.broker.store.read_cold
 

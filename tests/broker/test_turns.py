@@ -212,6 +212,7 @@ async def test_entries_that_are_not_in_memory_are_read_by_a_thread(
     await until(lambda: app.broker.store.max_offset("Orders", 0) >= 20)
     monkeypatch.setattr(pull, "RECENT_ENTRIES", 10)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
+    monkeypatch.setattr(page_cache, "are_resident", lambda _: False)
     read: list[str] = []
     real = Residence.bring_in
     let_go = threading.Event()
@@ -243,6 +244,7 @@ async def test_a_disk_that_fails_under_a_queues_entries_is_reported(
     await until(lambda: app.broker.store.max_offset("Orders", 0) >= 20)
     monkeypatch.setattr(pull, "RECENT_ENTRIES", 10)
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
+    monkeypatch.setattr(page_cache, "are_resident", lambda _: False)
 
     def broken(*_: object) -> None:
         raise OSError(5, "planted")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 
 import pytest
 
+from aerobee.broker.compiled import hot
 from aerobee.broker.store.files import page_cache
 from aerobee.broker.store.files import residence as residence_module
+from aerobee.broker.store.files.mapped_file import MappedFile, MappingCounters
+from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.files.residence import Residence
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.reading.plain_read import FASTEST, Take, answer, take
@@ -155,6 +160,35 @@ def test_a_block_that_is_in_memory_is_asked_for_once_in_a_while(
     assert not residence._is_in_wide(id(first), 1000, 15_001, time)
     time += 1
     assert not residence._is_in_wide(id(first), 1000, 10_000, time)
+
+
+@pytest.mark.skipif(hot is None, reason="this installation is pure Python")
+def test_records_are_in_memory_though_pages_beside_them_are_not(tmp_path: Path) -> None:
+    """The system drops single pages: a block with such a hole must not make all its pulls cold."""
+    assert hot is not None
+    path = tmp_path / "log"
+    path.write_bytes(bytes(1 << 20))
+    with path.open("r+b") as stream:
+        os.fsync(stream.fileno())
+        file = RealDisk().open(str(path))
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if page_cache.is_cached(stream.fileno(), 0, 1 << 20):
+            pytest.skip("this file system does not drop pages")
+        os.pread(stream.fileno(), 8192, 40960)
+    mapped = MappedFile(file, 0, MappingCounters())
+    mapped.wrote = 1 << 20
+    residence = Residence()
+
+    def holds(*offsets: int) -> bool:
+        entries = b"".join(ENTRY.pack(offset, 1000, 0) for offset in offsets)
+        begin, end, records, _, _ = hot.take_records(entries, mapped.view, 0, 1 << 20, 1 << 20)
+        return residence.holds_records([mapped], begin, end, records)
+
+    assert holds(41000, 47000)
+    assert not holds(41000, 47000, 49000)  # its last bytes are on a page that was not read
+    assert not holds(4096)
+    assert not residence.holds_range(mapped, 41000, 48000)
 
 
 @pytest.mark.parametrize("way", dict.fromkeys((take, FASTEST)))

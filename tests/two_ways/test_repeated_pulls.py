@@ -102,6 +102,14 @@ async def test_the_answers_are_those_of_the_path_in_python(
 
     monkeypatch.setattr(RepeatedPulls, "pull_of", counting)
     plain = count_bounds(monkeypatch)
+    files: list[int] = []  # that the records of a pull are in
+    takes = PlainPulls.takes
+
+    def counting_files(self: PlainPulls, connection: Any, fields: Any, *found: Any) -> bool:
+        files.append(len(found[0]))
+        return takes(self, connection, fields, *found)
+
+    monkeypatch.setattr(PlainPulls, "takes", counting_files)
     draw = random.Random(20)
     python = Fed(tmp_path / "one", HotPath)
     compiled = Fed(tmp_path / "two", CompiledPath)
@@ -123,6 +131,7 @@ async def test_the_answers_are_those_of_the_path_in_python(
     assert counted(compiled) == counted(python)
     assert matched > 1000
     assert len(plain) > 500
+    assert sum(count > 1 for count in files) > 100, "no pull was answered from two files of the log"
 
 
 def count_bounds(monkeypatch: pytest.MonkeyPatch) -> list[object]:

@@ -4,8 +4,11 @@ The Python path calls `limits`, reads, and then calls `takes` for the records fo
 path calls `bounds`, finds the records, calls `takes` and builds the answer itself.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.base.turns import MESSAGES_S
@@ -21,6 +24,9 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.headers import PULL_COMMIT_OFFSET, PullRequest
+
+if TYPE_CHECKING:
+    from aerobee.broker.store.files.residence import Records
 
 RECENT_ENTRIES: Final = 50_000  # of a queue: taken to be in memory, without a check
 MANY: Final = JOIN_MAX // 1024  # messages: with more, the answer is taken to be large
@@ -53,32 +59,34 @@ class PlainPulls:
         self,
         connection: Connection,
         fields: PullRequest,
-        file: MappedFile,
+        files: Sequence[MappedFile],
         begin: int,
         end: int,
+        records: Records,
         size: int,
         count: int,
         behind: int,
         first: bool = True,
         may_wait: bool = True,
     ) -> bool:
-        """Whether a pull gets these records, which begin `behind` bytes before the log's end; if it
-        does, they are counted. False: they have to be read from disk. Raises Deferred only if it
-        `may_wait`."""
+        """Whether a pull gets these records, from `begin` in the first of `files` to `end` in the
+        last, `behind` bytes before the log's end; if it does, they are counted. False: they have to
+        be read from disk. Raises Deferred only if it `may_wait`."""
         broker, reads, residence = self._broker, self._reads, self._residence
         if self._reports.device_failed or not (
             (
                 behind < reads.recent_bytes
                 and (monotonic() < residence.recent_until or reads.holds_recent())
             )
-            or residence.holds_range(file, begin, end)
+            or residence.holds_records(files, begin, end, records)
         ):
             return False
         if size > JOIN_MAX:
             if may_wait and broker.turns.is_over(MESSAGES_S):
                 raise Deferred
-            file.hold()
-            connection.outbox.release_when_sent(file.release)
+            for file in files:
+                file.hold()
+                connection.outbox.release_when_sent(file.release)
         group, topic, queue_id = fields.consumer_group, fields.topic, fields.queue_id
         offset = fields.queue_offset
         if first and fields.sys_flag & PULL_COMMIT_OFFSET:

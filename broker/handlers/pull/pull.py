@@ -209,7 +209,17 @@ class Pulls:
             return ()
         file, position, end, records, size, count, behind = found
         if not plain.takes(
-            pull.connection, fields, file, position, end, size, count, behind, first, pull.may_wait
+            pull.connection,
+            fields,
+            (file,),
+            position,
+            end,
+            records,
+            size,
+            count,
+            behind,
+            first,
+            pull.may_wait,
         ):
             return ()
         next_broker = 0

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
 
 _CACHESTAT: Final = 451  # Linux 6.5; the number is the same on every architecture
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -65,6 +68,11 @@ def is_resident(view: memoryview, position: int, length: int) -> bool:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return states.raw.count(b"\1") == pages
+
+
+def are_resident(records: _hot.Records) -> bool:
+    """The same for all pieces of an answer; False where the system cannot tell."""
+    return _has_cachestat and records.is_resident()
 
 
 def _by_reading(descriptor: int, position: int, length: int) -> bool:

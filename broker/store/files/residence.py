@@ -1,17 +1,26 @@
 """Whether what a pull reads is in memory, cached for some milliseconds."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from aerobee.broker.store.files import page_cache
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.files.mapped_file_queue import MappedFileQueue
+
+if TYPE_CHECKING:
+    from aerobee.broker.compiled import _hot
+
+    Records = list[memoryview] | _hot.Records
 
 _BLOCK: Final = 1 << 20
 _FRESH_S: Final = 0.02  # how long an answer for a block is valid
 _KNOWN_S: Final = 0.5
 _BLOCKS_MAX: Final = 4096  # answers cached at most
 _SPARSE: Final = 32  # records this far apart are checked one by one
+_FEW: Final = 16  # pieces: checking each is faster than their blocks
 _WIDE: Final = 16 * _BLOCK  # from here on checking each block takes longer than the pull
 
 Span = tuple[MappedFile, int, int]  # file, position, length
@@ -27,13 +36,14 @@ class Residence:
     used.
     """
 
-    __slots__ = ("_recent_asked", "_until", "_whole_files", "_wide", "recent_until")
+    __slots__ = ("_holed", "_recent_asked", "_until", "_whole_files", "_wide", "recent_until")
 
     def __init__(self, *, whole_files: bool = False) -> None:
         """With `whole_files` blocks end with their file, not with its readable part: a queue's file
         does not know how far it is written."""
         self._whole_files = whole_files
         self._until: dict[tuple[int, int], float] = {}  # by file and start of the block
+        self._holed: dict[tuple[int, int], float] = {}  # not whole: until when
         self.recent_until = 0.0  # until then all of the log's end counts as in memory
         self._recent_asked = 0.0
         self._wide = (0, 0, 0, 0.0)  # a wide range found in memory: file, start, end, until when
@@ -69,6 +79,32 @@ class Residence:
             holds = min(until.get((key, block), 0.0) for block in blocks)
             self._note_wide(key, position, end, now, holds)
         return True
+
+    def holds_records(
+        self, files: Sequence[MappedFile], begin: int, end: int, records: Records
+    ) -> bool:
+        """Whether a pull's records are in memory: by their blocks, or, where these are many or have
+        pages that were dropped, by the pages of the records alone."""
+        file = files[0]
+        if isinstance(records, list):  # the path in Python, with records of one file
+            return self.holds_range(file, begin, end)
+        by_blocks = len(files) == 1 and (end - begin <= _WIDE or len(records) > _FEW)
+        if by_blocks and self._are_whole(file, begin, end):
+            return True
+        return page_cache.are_resident(records)
+
+    def _are_whole(self, file: MappedFile, begin: int, end: int) -> bool:
+        """Whether the blocks of the range are in memory; that they are not is kept for some
+        milliseconds, too."""
+        key = id(file), begin - begin % _BLOCK
+        if self._holed and self._holed.get(key, 0.0) >= monotonic():
+            return False
+        if self.holds_range(file, begin, end):
+            return True
+        if len(self._holed) >= _BLOCKS_MAX:
+            self._holed.clear()
+        self._holed[key] = monotonic() + _FRESH_S
+        return False
 
     def _is_in_wide(self, key: int, position: int, end: int, now: float) -> bool:
         file, low, high, until = self._wide

@@ -19,8 +19,7 @@ from aerobee.protocol.files.queue_entry_columns import ENTRY_TYPE
 
 if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
-
-    Records = list[memoryview] | _hot.Records
+    from aerobee.broker.store.files.residence import Records
 
 # The file and the range of it that has all records; the records, their bytes and their number; how
 # far before the log's end they begin. A plain tuple: one is made for each pull.
