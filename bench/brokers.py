@@ -5,7 +5,10 @@ Each runs on free ports of 127.0.0.1 with its files in a given folder.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from peers.apache import SERVER_VERSIONS, build
@@ -34,6 +37,15 @@ EQUAL_SETTINGS = {
 }
 
 
+@cache
+def _keep_bytecode() -> None:
+    """As an installation does. Else the first start of a fresh clone measures Python's compiler:
+    0.35 seconds and 4 MB more."""
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
+    imports = [sys.executable, "-c", "import aerobee.broker.daemon.main"]
+    subprocess.run(imports, env=environment, check=True)
+
+
 class BrokerProcess(ServerProcess):
     """A broker of one kind, driven over RocketMQ's wire."""
 
@@ -51,6 +63,7 @@ class BrokerProcess(ServerProcess):
         return first_send(self.port)
 
     def _aerobee(self) -> list[str]:
+        _keep_bytecode()
         settings = self.settings | {
             "storePathRootDir": str(self.store),
             "listenPort": str(self.port),
