@@ -52,6 +52,7 @@ class InSync:
         self._undecided: frozenset[int] = frozenset()  # of proposals whose outcome is unknown
         self._joining: dict[int, tuple[int, float]] = {}  # (offset it must reach, deadline)
         self._too_far: set[int] = set()  # members that reconnected with less than they had
+        self._stuck: set[int] = set()  # were late, and have acknowledged nothing new since
         self._links: dict[object, tuple[Who, int]] = {}
         self._in_step_at: dict[int, float] = {}
         self.waited_for = members - {own_id}  # members whose copies a put needs, beside our own
@@ -66,9 +67,12 @@ class InSync:
 
     def acked(self, link: object, who: Who, end: int) -> None:
         is_first = link not in self._links
+        _, before = self._links.get(link, (who, -1))
         self._links[link] = who, end
         if not isinstance(who, int):
             return  # a Java slave without an id is never a member
+        if end > before:
+            self._stuck.discard(who)
         if is_first and who in self.waited_for and end < self._confirm:
             self._too_far.add(who)
         self._advance()
@@ -144,9 +148,11 @@ class InSync:
         Only electable replicas join: else the set might have no possible successor."""
         in_step, has = self.observe(), self.by_broker()
         near = {one for one in electable if one in has and self.is_in_sync(has[one])}
+        near -= self._stuck  # its link may be dead: puts would wait for it again and again
         now = self._clock.monotonic()
         self._update_joining((in_step & {*electable}) | near, has, now)
         leaving = {member for member in self.recorded if self._leaves(member, now)}
+        self._stuck |= leaving
         joined = {one for one, (until, _) in self._joining.items() if has.get(one, 0) >= until}
         wanted = (self.recorded - leaving) | joined | {self._own_id}
         return wanted if wanted != self.recorded or self._undecided else None
@@ -162,6 +168,7 @@ class InSync:
     def _update_joining(self, able: set[int], has: dict[Who, int], now: float) -> None:
         for late in [one for one in self._joining if self._is_abandoned(one, has, now)]:
             del self._joining[late]
+            self._stuck.add(late)
             self._count()
         for member in able:
             known = member in self.recorded or member in self._joining

@@ -71,6 +71,24 @@ def test_a_put_waits_for_every_member(pair: Master) -> None:
     assert pair.answers == {end: PutStatus.PUT_OK} and pair.confirms[-1] == end
 
 
+def test_a_late_member_whose_link_is_silent_does_not_join_again(pair: Master) -> None:
+    """Its connection stays for haHousekeepingInterval, though nothing comes over it."""
+    end = pair.put()
+    wanted = pair.later(LATE_S + 0.5)
+    assert wanted == frozenset({1})
+    pair.set.proposed(wanted)
+    pair.set.decided(wanted)
+    assert pair.answers == {end: PutStatus.PUT_OK}
+    for _ in range(20):
+        pair.later(0.25)
+        pair.set.acked("link", 2, 1000)  # a heartbeat; it hears nothing
+        assert pair.answers[pair.put()] is PutStatus.PUT_OK
+    pair.set.acked("link", 2, end)
+    pair.later(0.25)
+    last = pair.put()
+    assert last not in pair.answers  # it hears us again, and is waited for
+
+
 def test_shrink_counts_only_after_the_record_has_it(pair: Master) -> None:
     end = pair.put()
     pair.set.left("link")
