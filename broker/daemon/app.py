@@ -36,7 +36,7 @@ from aerobee.broker.net.listening import (
 )
 from aerobee.broker.net.server import Server
 from aerobee.broker.net.tls import Tls
-from aerobee.broker.services.registration import Registrar
+from aerobee.broker.services.registration import LAST_WORD_S, Registrar
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import Disk
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("aerobee.app")
 
 LAST_COPIES_S: Final = 2.0  # at a stop, for slaves to get what they lack
+CHANGE_S: Final = 0.5  # at a change of role, for those who may not listen any more
 
 
 class StartGivenUp(StoreError):
@@ -316,7 +317,9 @@ class AppBroker:
             await asyncio.gather(task, return_exceptions=True)
             await failover.end()
 
-    async def _stop(self) -> None:
+    async def _stop(self, *, changes_role: bool = False) -> None:
+        """At a change of role nobody is waited for whose machine may be gone: a cluster without a
+        master waits for us."""
         self.is_ready = False
         self._close_sockets()
         await asyncio.to_thread(self._stop_metrics)
@@ -327,12 +330,13 @@ class AppBroker:
         if self._registrar is not None and self._registering is not None:
             self._registering.cancel()
             await asyncio.gather(self._registering, return_exceptions=True)
-            await self._registrar.stop()
+            await self._registrar.stop(CHANGE_S if changes_role else LAST_WORD_S)
         self.life.before_stop()
         self.broker.long_polling.stop()
         if self._server is not None:
-            await self._server.stop(self.settings.shutdown_wait_time_seconds)
-        if self._slaves is not None:
+            grace_s = self.settings.shutdown_wait_time_seconds
+            await self._server.stop(min(grace_s, CHANGE_S) if changes_role else grace_s)
+        if self._slaves is not None and not changes_role:
             await self._slaves.drain(LAST_COPIES_S)
         await self.life.stop()
 
@@ -349,7 +353,7 @@ class AppBroker:
             settings = self.settings
             ports = (self.broker_port, self.namesrv_port, self.broker.addresses.ha_port)
             try:
-                await self._stop()
+                await self._stop(changes_role=True)
                 settings.listen_port, settings.namesrv_listen_port = ports[:2]
                 if settings.ha_listen_port >= 0 and ports[2]:  # none: the last try has failed
                     settings.ha_listen_port = ports[2]

@@ -32,6 +32,7 @@ LAST_WORD_S: Final = 2.0
 ASKED_S: Final = 10.0  # an operator's request is done by then, or not at all
 START_AGAIN_S: Final = 1.0
 BEAT_S: Final = 1.0  # between two words to the arbiter, or less
+SHORTEST_S: Final = 0.05  # ... after one that has taken long
 
 
 class Failover:
@@ -121,6 +122,7 @@ class Failover:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_alive(), name="lease")
             tasks.create_task(self._listen(), name="changes at the arbiter")
+            tasks.create_task(self._fence_in_time(), name="fence")
             while True:
                 await self.look()
                 await self._announce_again()
@@ -154,8 +156,16 @@ class Failover:
     async def _keep_alive(self) -> None:
         """A loop that is stuck renews nothing: then others take over."""
         while True:
+            began = self._clock.monotonic()
             await self.renew()
-            await self._clock.sleep(self._beat_s)
+            took_s = self._clock.monotonic() - began
+            await self._clock.sleep(max(self._beat_s - took_s, SHORTEST_S))
+
+    async def _fence_in_time(self) -> None:
+        """A look may wait for the arbiter; clients should know by then that we do not answer."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            self._leading.fence(self._deadline, self._reason)
 
     async def renew(self) -> None:
         """Keep our announcement alive, or make it again."""

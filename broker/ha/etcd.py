@@ -16,6 +16,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPException
 from typing import Any, Final
 
@@ -71,16 +72,19 @@ class EtcdArbiter:
     def endpoint(self) -> str:
         return self._records.endpoint
 
-    async def _ask(self, gateway: Gateway, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[gateway], gateway.ask, path, content)
+    async def _ask(
+        self, gateway: Gateway, path: str, content: dict[str, Any], *, repeatable: bool = False
+    ) -> dict[str, Any]:
+        """`repeatable`: it does no harm if two endpoints get it."""
+        loop, ask = asyncio.get_running_loop(), partial(gateway.ask, repeatable=repeatable)
+        return await loop.run_in_executor(self._threads[gateway], ask, path, content)
 
     # -- the arbiter's interface
 
     async def read(self) -> View:
         prefix = self._folder + "/"
         wanted = {"key": _b64(prefix), "range_end": _prefix_end(prefix)}
-        found = await self._ask(self._records, "/v3/kv/range", wanted)
+        found = await self._ask(self._records, "/v3/kv/range", wanted, repeatable=True)
         record, revision = None, 0
         alive: dict[int, Alive] = {}
         with _understood("/v3/kv/range"):
@@ -121,7 +125,8 @@ class EtcdArbiter:
 
     async def announce(self, alive: Alive) -> None:
         if not self._lease:
-            answer = await self._ask(self._leases, "/v3/lease/grant", {"TTL": str(self._lease_s)})
+            wanted = {"TTL": str(self._lease_s)}
+            answer = await self._ask(self._leases, "/v3/lease/grant", wanted, repeatable=True)
             with _understood("/v3/lease/grant"):
                 self._lease = int(answer["ID"])
         row = {"key": _b64(f"{self._folder}/alive/{self._id}"), "value": _b64(alive.encode())}
@@ -134,7 +139,8 @@ class EtcdArbiter:
     async def renew(self) -> bool:
         if not self._lease:
             return False
-        answer = await self._ask(self._leases, "/v3/lease/keepalive", {"ID": str(self._lease)})
+        lease = {"ID": str(self._lease)}
+        answer = await self._ask(self._leases, "/v3/lease/keepalive", lease, repeatable=True)
         with _understood("/v3/lease/keepalive"):
             if int(answer.get("result", {}).get("TTL", 0)) <= 0:
                 self._lease = 0

@@ -45,6 +45,10 @@ class EtcdRefused(Exception):
         super().__init__(f"etcd answered {status}: {message}")
 
 
+class NotConnected(ArbiterError):
+    """Nothing was sent: the next endpoint may be asked."""
+
+
 class Gateway:
     """Blocking requests to one of the endpoints, the next one when that fails. For one thread."""
 
@@ -61,6 +65,7 @@ class Gateway:
         self._user = user
         self._token = ""
         self._connection: HTTPConnection | None = None
+        self._moved_on = False  # the last request has failed, another endpoint may answer it
 
     @property
     def endpoint(self) -> str:
@@ -72,8 +77,23 @@ class Gateway:
         sock = self._connection.sock if self._connection is not None else None
         return sock.getsockname()[:2] if sock is not None else ("127.0.0.1", 0)
 
-    def ask(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """ArbiterError: the outcome is unknown."""
+    def ask(
+        self, path: str, content: dict[str, Any], *, repeatable: bool = False
+    ) -> dict[str, Any]:
+        """ArbiterError: the outcome is unknown, and the next request goes to the next endpoint. A
+        `repeatable` one, and one that was never sent, goes there at once: a lease must not expire
+        because a machine is gone that we happened to ask."""
+        for others in reversed(range(len(self._endpoints))):
+            try:
+                return self._ask(path, content)
+            except ArbiterError as error:
+                is_last = not others or not self._moved_on
+                if is_last or not (repeatable or isinstance(error, NotConnected)):
+                    raise
+        raise AssertionError
+
+    def _ask(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        self._moved_on = False
         response = self.begin(path, content)
         try:
             data = response.read()
@@ -93,6 +113,7 @@ class Gateway:
     def _send(self, path: str, content: dict[str, Any]) -> HTTPResponse:
         if self._connection is None:
             self._connection = self._connect()
+            self._reach(self._connection)
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = self._token
@@ -106,11 +127,23 @@ class Gateway:
             return HTTPSConnection(host, port, timeout=self._timeout_s, context=self._context)
         return HTTPConnection(host, port, timeout=self._timeout_s)
 
-    def _failed(self, error: Exception) -> ArbiterError:
+    def _reach(self, connection: HTTPConnection) -> None:
+        """A machine that is gone does not even refuse: without TLS half of the time is enough, as
+        the first try takes a round trip, and the kernel makes the second a second later."""
+        if not isinstance(connection, HTTPSConnection):
+            connection.timeout = self._timeout_s / 2
+        try:
+            connection.connect()
+        except OSError as error:
+            raise self._failed(error, NotConnected) from None
+        self.set_read_timeout(self._timeout_s)
+
+    def _failed(self, error: Exception, kind: type[ArbiterError] = ArbiterError) -> ArbiterError:
         failed = self.endpoint
         self.close()
         self._endpoints.append(self._endpoints.pop(0))
-        return ArbiterError(_with_remedy(failed, error))
+        self._moved_on = True
+        return kind(_with_remedy(failed, error))
 
     def _content(self, status: int, data: bytes) -> dict[str, Any]:
         try:

@@ -33,7 +33,7 @@ _COME_BACK_S: Final = 1.0  # how soon to look for a name server that went away
 _TRY_AGAIN_S: Final = 5.0  # while one cannot be reached
 _PATIENCE_S: Final = 1.0  # with one that is slow
 _PERIOD_BOUNDS_S: Final = (10.0, 60.0)
-_LAST_WORD_S: Final = 3.0
+LAST_WORD_S: Final = 3.0
 
 
 class Registrar:
@@ -129,8 +129,8 @@ class Registrar:
     def _is_ourselves(self, link: RequestLink) -> bool:
         return link.peer[0] == link.local[0] and link.peer[1] in self._own_ports
 
-    async def stop(self) -> None:
-        """Tell all name servers that we go."""
+    async def stop(self, seconds: float = LAST_WORD_S) -> None:
+        """Tell all name servers that we go, and wait so long for their answers."""
         self._stopping = True
         tasks: list[asyncio.Task[Any]] = [*self._slow.values()]
         if self._body is not None:
@@ -138,7 +138,7 @@ class Registrar:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(self._unregister_from(link) for link in self.links))
+        await asyncio.gather(*(self._unregister_from(link, seconds) for link in self.links))
 
     async def _register_with(self, link: RequestLink) -> list[str]:
         """Tell one name server; the topics that are ordered, as far as it says."""
@@ -227,10 +227,10 @@ class Registrar:
             "clusterName": self._settings.broker_cluster_name,
         }
 
-    async def _unregister_from(self, link: RequestLink) -> None:
+    async def _unregister_from(self, link: RequestLink, seconds: float) -> None:
         try:
             command = Command(RequestCode.UNREGISTER_BROKER, self._identity(link))
-            await link.request(command, _LAST_WORD_S)
+            await link.request(command, seconds)
         except LinkError as error:
             log.info("not unregistered", name_server=link.address, reason=str(error))
         link.close()

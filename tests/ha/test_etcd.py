@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from peers.tools import free_port
 
 from aerobee.broker.ha.arbiter import Alive, ArbiterError, Record
 from aerobee.broker.ha.etcd import EtcdArbiter
@@ -20,6 +21,7 @@ from ha.etcd_server import EtcdServer
 pytestmark = [pytest.mark.etcd, pytest.mark.timeout(120)]
 
 FIRST = Record(1, 1, frozenset({1}), "x")
+LEASE_MS = 3000
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +115,62 @@ async def test_changes_are_reported(arbiter: EtcdArbiter, other: EtcdArbiter) ->
     listening.cancel()
 
 
-async def test_another_endpoint_is_asked_when_one_does_not_answer(
-    etcd: EtcdServer, folder: str
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """An endpoint that takes requests and answers none, as one whose machine is gone since we
+    connected to it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def gone() -> Iterator[str]:
+    """An endpoint that takes no connection and refuses none, as a machine that is gone."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(2):  # the kernel drops what comes when the queue is full
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("kind", ["deaf", "gone"])
+async def test_an_endpoint_that_does_not_answer_costs_no_lease(
+    etcd: EtcdServer, folder: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}"
-    arbiter = EtcdArbiter([nobody, etcd.url], folder, 1, 2000)
+    endpoint = request.getfixturevalue(kind)
+    arbiter = EtcdArbiter([endpoint, etcd.url], folder, 1, LEASE_MS)
     try:
-        with pytest.raises(ArbiterError, match=nobody):
-            await arbiter.read()
+        await arbiter.announce(Alive(1))  # etcd is next, as the first endpoint has not answered
+        arbiter._leases._failed(OSError("the endpoint is the first one again"))
+        async with asyncio.timeout(LEASE_MS / 1000):
+            assert await arbiter.renew()
+        assert 1 in (await arbiter.read()).alive
+    finally:
+        await arbiter.close()
+
+
+async def test_a_change_that_was_not_sent_goes_to_the_next_endpoint(
+    etcd: EtcdServer, folder: str, gone: str
+) -> None:
+    arbiter = EtcdArbiter([gone, etcd.url], folder, 1, LEASE_MS)
+    try:
+        assert await arbiter.compare_and_set(0, FIRST)
+    finally:
+        await arbiter.close()
+
+
+async def test_a_change_of_unknown_outcome_is_not_sent_twice(
+    etcd: EtcdServer, folder: str, deaf: str
+) -> None:
+    """Else the second answer would say that it was refused, though the first was stored."""
+    arbiter = EtcdArbiter([deaf, etcd.url], folder, 1, LEASE_MS)
+    try:
+        with pytest.raises(ArbiterError, match=deaf):
+            await arbiter.compare_and_set(0, FIRST)
         assert (await arbiter.read()).record is None
     finally:
         await arbiter.close()

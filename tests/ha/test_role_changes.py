@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,13 @@ from waiting import until
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.broker.net.listening import StartError
 from aerobee.broker.store.refusals import Cause
+from aerobee.protocol.wire.codes import RequestCode
+from aerobee.protocol.wire.command import Command
+from aerobee.protocol.wire.conversation import frame_parts
 from ha.etcd_server import EtcdServer
 from ha.pairs import in_step, running_master, running_slave
+
+SOON_S = 3.0  # a second on a machine that does nothing else
 
 
 @pytest.mark.etcd
@@ -78,3 +87,68 @@ async def test_a_replica_with_a_new_master_takes_nothing_more_from_the_first(
         assert link._stream is stream, "the same one is followed on"
         await following.turn_to("127.0.0.1:1", "127.0.0.1:2")
         assert not following.follows
+
+
+async def test_a_promotion_waits_for_no_one_whose_machine_may_be_gone(tmp_path: Path) -> None:
+    """Neither a name server that does not answer, nor a client that does not read."""
+    async with (
+        running_master(tmp_path) as master,
+        _Relay(master.namesrv_port) as names,
+        running_slave(tmp_path, None, 1, namesrv_addr=names.address) as slave,
+    ):
+        await in_step(slave, master)
+        following = slave._role_change.following
+        assert following is not None
+        await until(lambda: following.follows, 30)
+        with socket.create_connection(("127.0.0.1", slave.broker_port)) as unread:
+            await _fill(unread, slave)
+            names.is_gone = True
+            began = time.monotonic()
+            slave._role_change.promote("ASYNC_MASTER", force=True)
+            await until(lambda: slave.is_ready and not slave.settings.is_slave, 60)
+            assert time.monotonic() - began < SOON_S
+
+
+class _Relay:
+    """In front of a server; nothing comes through once it is gone."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._writers: list[asyncio.StreamWriter] = []
+        self.is_gone = False
+
+    async def __aenter__(self) -> _Relay:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+    async def _connected(self, here: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        there, on = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += back, on
+        with suppress(OSError):
+            await asyncio.gather(self._carry(here, on), self._carry(there, back))
+
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            if not self.is_gone:
+                target.write(data)
+        target.close()
+
+
+async def _fill(client: socket.socket, app: AppBroker) -> None:
+    """Ask for more than the sockets take, and read nothing."""
+    client.setblocking(False)
+    ask = b"".join(frame_parts(Command(RequestCode.GET_BROKER_CONFIG, {})))
+
+    def is_full() -> bool:
+        with suppress(BlockingIOError):
+            client.send(ask * 100)
+        assert app._server is not None
+        return any(connection.outbox.unsent > 100_000 for connection in app._server.connections)
+
+    await until(is_full, 60)

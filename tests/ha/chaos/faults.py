@@ -6,12 +6,13 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from peers.wire import Wire
 
 from ha.chaos.machines import Machine, Member
 from ha.chaos.network import OUTSIDE, Network
-from ha.failover_cluster import FailoverProducer
+from ha.failover_cluster import FailoverProducer, Replicas
 
 PAUSE_S = 0.05  # between two messages: a long run must fit on the disks
 
@@ -19,8 +20,24 @@ PAUSE_S = 0.05  # between two messages: a long run must fit on the disks
 class PacedProducer(FailoverProducer):
     pause_s = PAUSE_S
 
+    def __init__(self, cluster: Replicas) -> None:
+        super().__init__(cluster)
+        self.story: list[str] = []  # of a round: what it met, and when
+
+    def tell(self, what: str) -> None:
+        self.story.append(f"{datetime.now():%H:%M:%S.%f} {what}")
+
     def send(self, wire: Wire) -> None:
-        super().send(wire)
+        before = dict(self.codes)
+        try:
+            super().send(wire)
+        except OSError as error:
+            self.tell(f"{wire.socket.getpeername()[0]}: {error!r}")
+            raise
+        code = next(code for code, count in self.codes.items() if count > before.get(code, 0))
+        if code != 0 or not self.story[-1:] or "acknowledged" not in self.story[-1]:
+            told = "acknowledged" if code == 0 else f"refused with {code}"
+            self.tell(f"{wire.socket.getpeername()[0]}: {told}")
         time.sleep(self.pause_s)
 
 
@@ -147,7 +164,9 @@ def clock_jump(scene: Scene) -> str:
     return f"clock of broker {number} {seconds:+d} s"
 
 
-FAULTS: tuple[Callable[[Scene], str], ...] = (
+Fault = Callable[[Scene], str]
+
+FAULTS: tuple[Fault, ...] = (
     killed,
     killed_in_turn,
     frozen,

@@ -47,7 +47,7 @@ class Member:
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": self._members,
-            "log-level": "error",
+            "log-level": "warn",  # elections, slow disks: why nothing is acknowledged
         }
         words = [f"--{key}={value}" for key, value in options.items()]
         inside = ["ip", "netns", "exec", Network.machine(self._number)]
