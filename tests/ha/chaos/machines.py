@@ -47,6 +47,7 @@ class Member:
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": self._members,
+            "pre-vote": "true",  # as docs/replication.md asks for
             "log-level": "warn",  # elections, slow disks: why nothing is acknowledged
         }
         words = [f"--{key}={value}" for key, value in options.items()]
