@@ -27,12 +27,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RING = 1 << 16, READ_CAP = 20 << 20, READ_PIECE = 256 << 10, WRITE_CAP = 4 << 20, SILENCE_S = 20 };
+enum { RING = 1 << 16, READ_CAP = 20 << 20, READ_PIECE = 256 << 10, WRITE_CAP = 4 << 20, SILENCE_S = 20, VAIN_MAX = 100 };
 typedef enum { SEND, PULL, COUNT, E2E } Mode;
 
 typedef struct {
     int fd, queue, ended, sends;
-    long opaque, outstanding, offset;
+    long opaque, outstanding, offset, vain;
     size_t have, write_len, write_at;
     // Of the answer that is being read:
     int in_body, code;
@@ -328,13 +328,19 @@ static void on_answer(Conn *c) {
         if (mode == SEND) record_latency(took);
     } else if (c->code == 0) {
         messages += c->records;
+        c->vain = 0;
         if (mode != E2E) record_latency(took);
         c->offset = c->next;
     } else if (c->code < 19 || c->code > 21) {
         messages = total;
         ended = conns;
     } else if (mode == PULL) {
-        c->offset = 0;  // at the end: once more from the start
+        // At the end: once more from the start, which moves when the broker deletes old files.
+        c->offset = c->code == 21 && c->next > c->offset ? c->next : 0;
+        if (++c->vain == VAIN_MAX) {  // all of it is deleted
+            c->ended = 1;
+            ended++;
+        }
     } else if (mode == COUNT && (c->code == 19 || (c->code == 21 && c->next == c->offset))) {
         c->ended = 1;
         ended++;
@@ -430,7 +436,7 @@ static int read_some(Conn *c) {
 static int finished(void) {
     switch (mode) {
     case SEND: return done >= total;
-    case PULL: return messages >= total;
+    case PULL: return messages >= total || ended >= conns;
     case COUNT: return ended >= conns;
     default: return latencies >= total;
     }
