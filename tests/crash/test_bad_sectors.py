@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from crash.bad_disk import BLOCK, BadDisk, bad_disk
+from crash.bad_disk import BadDisk, bad_disk
+from crash.fuse_file import BLOCK
 from crash.test_dead_device import QUEUES, SIZES, look_up, pull, read_bodies, send, signal_of
 from peers.aerobee_broker import AerobeeBroker
 from peers.tools import need_tools, wait_for

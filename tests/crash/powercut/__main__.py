@@ -32,26 +32,13 @@ from typing import Final
 from crash.powercut.check import Checker
 from crash.powercut.disk import FILE_SYSTEMS, CannotMount, LoopDisk, check_possible
 from crash.powercut.history import History, Totals
-from crash.powercut.load import Load, make_topic
+from crash.powercut.load import SETTINGS, Load, make_topic
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
 
 from aerobee.broker.store.inspect.files import open_directory
 from aerobee.broker.store.inspect.verify import verify
 
-SETTINGS: Final = {
-    "mappedFileSizeCommitLog": "1048576",
-    "mappedFileSizeConsumeQueue": "20000",
-    "mappedFileSizeTimerLog": "1048576",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "20000",
-    "flushIntervalConsumeQueue": "100",
-    "flushConsumeQueueThoroughInterval": "300",
-    "flushConsumerOffsetInterval": "200",
-    "flushIntervalCommitLog": "100",
-    "flushCommitLogLeastPages": "0",
-    "diskGuardEnable": "false",
-}
 RUNNING, KILLED, STOPPED, STARTING = "running", "killed", "stopped", "starting"
 CUTS: Final = (*[RUNNING] * 10, *[KILLED] * 5, *[STOPPED] * 3, *[STARTING] * 2)
 MODES: Final = ("SYNC_FLUSH", "ASYNC_FLUSH")

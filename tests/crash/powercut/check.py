@@ -15,6 +15,7 @@ from crash.powercut.history import (
     NEVER,
     PLAIN,
     ROLLBACK,
+    ROW,
     TIMER,
     History,
     Sent,
@@ -25,9 +26,11 @@ from crash.powercut.load import (
     QUEUES,
     TOPIC,
     group_offset,
+    last_batch,
     max_offset,
     now_ms,
     pull,
+    write_batch,
 )
 from peers.wire import Wire
 
@@ -43,14 +46,14 @@ SHOWN: Final = 3  # violations of one kind that are told in full
 class Checker:
     def __init__(self, history: History, totals: Totals) -> None:
         self._history = history
-        self._totals = totals
+        self.totals = totals
         self.clean = True
 
     def wrong(self, kind: str, text: str, *, number: int = 1, fatal: bool = True) -> None:
         """Fatal: the disk is given up, because what follows would only be more of the same."""
         self.clean = self.clean and not fatal
-        self._totals.violations[kind] += number
-        if self._totals.violations[kind] <= SHOWN:
+        self.totals.violations[kind] += number
+        if self.totals.violations[kind] <= SHOWN:
             print(f"VIOLATION {kind}: life {self._history.life}: {text}", flush=True)
 
     # -- after a start
@@ -62,6 +65,7 @@ class Checker:
             self._check_present()
             self._check_group(wire)
             self._check_keys(wire, rng)
+            self._check_ledger(wire)
 
     def read(self, wire: Wire, *, whole: bool) -> None:
         for queue_id in range(QUEUES):
@@ -119,7 +123,7 @@ class Checker:
                 now = keys[number] if number < len(keys) else "nothing"
                 text = f"{key} was consumed at {number} of queue {queue_id}, now there is {now}"
                 self.wrong("seen-and-lost", text)
-        self._totals.seen += len(self._history.seen)
+        self.totals.seen += len(self._history.seen)
         self._history.seen.clear()  # what is known now is compared from here on
 
     def _check_present(self) -> None:
@@ -133,7 +137,7 @@ class Checker:
             if sent.end_firm and sent.outcome == COMMIT and sent.key not in places:
                 self.wrong("lost-commit", f"{sent.key} was committed and is not there")
                 sent.end_firm = False
-        self._totals.late_lost += sum(
+        self.totals.late_lost += sum(
             1 for sent in self._history.late if sent.kind == PLAIN and sent.key not in places
         )
         self._history.late = []
@@ -168,6 +172,18 @@ class Checker:
             if answer.code != 0:
                 self.wrong("key-not-found", f"{key}: {answer.header.get('remark')}")
 
+    def _check_ledger(self, wire: Wire) -> None:
+        """The exactly-once sink: what it was told is committed is so, with all rows."""
+        firm = [sent for sent in self._history.sent.values() if sent.kind == ROW and sent.firm]
+        expected = max((sent.batch for sent in firm), default=-1)
+        if (batch := last_batch(wire)) < expected:
+            self.wrong("ledger", f"batch {expected} was committed, the ledger is at {batch}")
+        known = dict(self.places())
+        for sent in firm:
+            if sent.key not in known:
+                self.wrong("lost-row", f"{sent.key} was committed and is not there")
+                sent.firm = False
+
     # -- transactions that a cut left open or in doubt
 
     def end_open(self, address: str) -> None:
@@ -193,6 +209,9 @@ class Checker:
     def to_the_end(self, address: str) -> None:
         """Everything that is pending is delivered once."""
         self.end_open(address)
+        with Wire(address, timeout=30) as wire:
+            if not write_batch(wire, self._history):
+                self.wrong("ledger", "the sink's next batch is refused")
         due = max((sent.due_ms for sent in self._history.sent.values()), default=0)
         deadline = time.monotonic() + max(0, due - now_ms()) / 1000 + DELIVERED_WITHIN
         with Wire(address, timeout=30) as wire:
@@ -211,7 +230,7 @@ class Checker:
 
     def _expected(self) -> Iterator[Sent]:
         for sent in self._history.sent.values():
-            if (sent.kind in (PLAIN, LEVEL, TIMER) and sent.firm) or (
+            if (sent.kind in (PLAIN, LEVEL, TIMER, ROW) and sent.firm) or (
                 sent.kind == HALF and sent.firm and sent.outcome not in (0, ROLLBACK)
             ):
                 yield sent

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from crash.powercut.disk import Cut
 
 NEVER: Final = float("inf")
-PLAIN, LEVEL, TIMER, HALF = "plain", "level", "timer", "half"
+PLAIN, LEVEL, TIMER, HALF, ROW = "plain", "level", "timer", "half", "row"
 COMMIT, ROLLBACK = 8, 12
 
 
@@ -28,7 +28,18 @@ class Sent:
     end_acked: float = NEVER
     firm: bool = False  # it was answered before a cut began: it must be there
     end_firm: bool = False  # ... so was its end
+    batch: int = -1  # of a row of the exactly-once sink
     life: int = 0
+
+    def at(self, moment: float) -> Sent:
+        """As its producer knew it then: what came later is in doubt."""
+        ended = self.end_acked < moment
+        return replace(
+            self,
+            firm=self.acked < moment,
+            end_firm=ended,
+            end_acked=self.end_acked if ended else NEVER,
+        )
 
 
 @dataclass(slots=True)
@@ -55,6 +66,7 @@ class History:
     # What consumers were given: queue and offset -> key, when.
     seen: dict[tuple[int, int], tuple[str, float]] = field(default_factory=dict)
     offered: Counter[int] = field(default_factory=Counter)  # by queue: the offset committed last
+    attempts: Counter[int] = field(default_factory=Counter)  # by batch of the exactly-once sink
     known: dict[int, list[str]] = field(default_factory=dict)  # by queue: what was there after cuts
     copies: Counter[str] = field(default_factory=Counter)  # by key: how many too many
     late: list[Sent] = field(default_factory=list)  # answered after the last cut had begun
@@ -63,6 +75,16 @@ class History:
     # was found may be what this broker has delivered since its start, and be lost with it.
     known_before: dict[int, int] = field(default_factory=dict)
     read_at: float = 0.0
+
+    def at(self, moment: float) -> History:
+        """What must be there if the power went at this time."""
+        return History(
+            sent={key: sent.at(moment) for key, sent in self.sent.items()},
+            seen={place: it for place, it in self.seen.items() if it[1] < moment},
+            offered=self.offered.copy(),
+            attempts=self.attempts.copy(),
+            life=self.life,
+        )
 
     def note_known(self) -> None:
         self.known_before = {queue_id: len(keys) for queue_id, keys in self.known.items()}

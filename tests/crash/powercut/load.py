@@ -10,11 +10,25 @@ import time
 from collections import deque
 from typing import Final
 
-from crash.powercut.history import COMMIT, HALF, LEVEL, PLAIN, ROLLBACK, TIMER, History, Sent
+from crash.powercut.history import COMMIT, HALF, LEVEL, PLAIN, ROLLBACK, ROW, TIMER, History, Sent
 from peers.wire import Answer, Wire, pull_ext
 
+from aerobee.protocol.files.batch import encode_batch
 from aerobee.protocol.files.record import StoredMessage, decode_records
 
+SETTINGS: Final = {
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "20000",
+    "mappedFileSizeTimerLog": "1048576",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "20000",
+    "flushIntervalConsumeQueue": "100",
+    "flushConsumeQueueThoroughInterval": "300",
+    "flushConsumerOffsetInterval": "200",
+    "flushIntervalCommitLog": "100",
+    "flushCommitLogLeastPages": "0",
+    "diskGuardEnable": "false",
+}
 TOPIC: Final = "Cut"
 GROUP: Final = "CG"
 PRODUCERS: Final = "PG"
@@ -24,6 +38,9 @@ IN_FLIGHT: Final = 8
 SEND, PULL, QUERY_OFFSET, COMMIT_OFFSET, CREATE_TOPIC, MAX_OFFSET, END = 310, 11, 14, 15, 17, 30, 37
 RUNTIME_INFO: Final = 28
 KINDS: Final = (*[PLAIN] * 14, *[LEVEL] * 2, *[TIMER] * 2, *[HALF] * 2)
+SINK_STATE, SINK_PREPARE, SINK_COMMIT = 20100, 20101, 20102
+QUERY: Final = "sink"
+ROWS: Final = 3  # of a batch of the exactly-once sink
 LEVEL_MS: Final = 1000
 TIMER_MS: Final = (200, 2000)
 
@@ -42,6 +59,7 @@ class Load:
         ]
         self._threads.append(threading.Thread(target=self._consume))
         self._threads.append(threading.Thread(target=self._watch))
+        self._threads.append(threading.Thread(target=self._write_batches))
         self.answered = 0
         # What was acknowledged before was flushed, as the broker says; 0: nothing yet.
         self.flushed_until = 0.0
@@ -100,6 +118,18 @@ class Load:
                 request = {**sent.end, "commitOrRollback": str(sent.outcome)}
                 waiting[wire.send(END, request)] = sent
 
+    # -- the exactly-once sink
+
+    def _write_batches(self) -> None:
+        try:
+            with Wire(self._address, timeout=20) as wire:
+                while not self._stopping:
+                    if not write_batch(wire, self._history):
+                        return
+                    time.sleep(0.01)
+        except OSError:
+            return
+
     # -- somebody who looks at how far the log is flushed
 
     def _watch(self) -> None:
@@ -145,6 +175,40 @@ class Load:
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id)}
         wire.request(COMMIT_OFFSET, {**fields, "commitOffset": str(offset)})
         return offset
+
+
+def last_batch(wire: Wire) -> int:
+    """The sink's newest committed batch; -1: none."""
+    return int(wire.request(SINK_STATE, {"query": QUERY}).ext["batch"])
+
+
+def write_batch(wire: Wire, history: History) -> bool:
+    """The batch behind the last committed one, as the sink does it after a crash, too: the same
+    rows as before under the same number. False when it was refused."""
+    batch = last_batch(wire) + 1
+    rows = [history.sent.setdefault(row.key, row) for row in rows_of(batch, history.life)]
+    body = encode_batch([(0, row.body, f"KEYS\x01{row.key}\x02") for row in rows])
+    attempt = history.attempts[batch]
+    history.attempts[batch] += 1
+    numbers = {"batch": batch, "partition": 0, "attempt": attempt, "chunk": 0, "queueId": -1}
+    fields = {name: str(value) for name, value in numbers.items()}
+    fields |= {"query": QUERY, "topic": TOPIC, "producerGroup": PRODUCERS}
+    fields |= {"bornTimestamp": str(now_ms()), "named": "false"}
+    put = wire.request(SINK_PREPARE, fields, body)
+    if put.code != 0:
+        return False
+    chunk = [0, attempt, 0, int(put.ext["offset"]), int(put.ext["size"])]
+    commit = {"query": QUERY, "batch": str(batch), "timeoutMs": "60000"}
+    if wire.request(SINK_COMMIT, commit, json.dumps({"chunks": [chunk]}).encode()).code != 0:
+        return False
+    for row in rows:
+        row.acked = min(row.acked, time.monotonic())
+    return True
+
+
+def rows_of(batch: int, life: int) -> list[Sent]:
+    keys = [f"{QUERY}-{batch}-{number}" for number in range(ROWS)]
+    return [Sent(key, ROW, key.encode() * 20, batch=batch, life=life) for key in keys]
 
 
 def flushed_part(answer: Answer) -> tuple[int, int]:
