@@ -1,6 +1,7 @@
-"""Every call site of the disk port fails: `python -m crash.io_faults [SHARE [PART]]`.
+"""Every call site of the disk port fails: `python -m crash.io_faults [SHARE [PART [FAULT ...]]]`.
 
-All of them, or one of SHARE; with PART (from 0) the others of the same share.
+All of them, or one of SHARE; with PART (from 0) the others of the same share. A call fails by EIO,
+ENOSPC or EROFS, or writes half of its data and then has no room (`short`), or takes 2 s (`slow`).
 
 A script of two lives of a whole broker (sends that roll files, timers, delays, transactions,
 changes of the configuration, a batch of the ledger, cleaning, a stop, a start) is run once to find
@@ -23,14 +24,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from peers.in_process import SMALL, Client, pull_ext, send_ext
-from store.faulty_disk import FaultyDisk, kind_of
+from store.faulty_disk import FaultyDisk, ShortWrite, kind_of
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -47,13 +49,17 @@ from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 
-WORDS = {
-    errno.EIO: "input/output error",
-    errno.ENOSPC: "no space left",
-    errno.EROFS: "read-only file system",
-}
+SHORT, SLOW = "short", "slow"
+NUMBERS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS, SHORT: errno.ENOSPC}
+FAULTS = (*NUMBERS, SLOW)
+WRITES = frozenset({"write", "write_small"})  # calls that can be short
+SLOW_S = 2.0
+SLOW_TIMES = 10  # in the place of for ever: the script waits for each of them
+SLOW_AT_ONCE = 6  # cases: they sleep
 # What is done for speed or for other programs, where the system can: nobody waits for it.
 SILENT = frozenset({"prewrite", "modified_ms", "set_modified_ms"})
+# Each of them is about another put or flush that took long, on a slow disk or a busy machine.
+REPEATED = frozenset({"put_message_lock was held long", "a flush of the commitlog was slow"})
 FOR_EVER = 1 << 30
 PATIENCE_S = 0.4  # for what may never come
 LIFE_S = 40.0
@@ -89,12 +95,17 @@ class Site(NamedTuple):
 
 class Case(NamedTuple):
     site: Site
-    number: int
+    fault: str
     times: int
 
     def __str__(self) -> str:
         how_often = "for ever" if self.times > 1 else "once"
-        return f"{self.site}: {errno.errorcode[self.number]} {how_often}"
+        return f"{self.site}: {self.fault} {how_often}"
+
+    @property
+    def patience_s(self) -> float:
+        """What the script may take longer than on a sound disk."""
+        return SLOW_S * self.times if self.fault == SLOW else 0.0
 
 
 class SiteDisk(FaultyDisk):
@@ -113,7 +124,13 @@ class SiteDisk(FaultyDisk):
         case = self.case
         if case is not None and site == case.site and self.raised < case.times:
             self.raised += 1
-            raise OSError(case.number, os.strerror(case.number), path)
+            if case.fault == SLOW:
+                time.sleep(SLOW_S)
+            elif case.fault == SHORT:
+                raise ShortWrite(path)
+            else:
+                number = NUMBERS[case.fault]
+                raise OSError(number, os.strerror(number), path)
 
 
 def caller() -> str:
@@ -144,13 +161,21 @@ async def run_script(folder: Path, disk: SiteDisk) -> Run:
         with capture_logs() as lines:
             await one_life(folder, disk, run, name, life)
         check_lines(name, lines, run)
-        met = disk.case is not None and disk.raised > raised and disk.case.site.call not in SILENT
-        if met and not is_told(disk.case, lines, run.told[told:]):
+        if must_be_told(disk, raised) and not is_told(disk.case, lines, run.told[told:]):
             run.problems.append(f"{name}: the error was told to nobody")
     disk.case = None
     with capture_logs():
         await one_life(folder, disk, run, "after it", last_life)
     return run
+
+
+def must_be_told(disk: SiteDisk, raised_before: int) -> bool:
+    case = disk.case
+    if case is None or disk.raised == raised_before:
+        return False
+    if case.fault == SHORT and case.site.caller == "abort_file.AbortFile.mark_running":
+        return False  # the file exists, which is what it is for
+    return case.fault != SLOW and case.site.call not in SILENT
 
 
 async def one_life(
@@ -166,7 +191,7 @@ async def one_life(
     )
     app = AppBroker(Settings(**SETTINGS, store_path_root_dir=str(folder / "store")), disk=disk)
     try:
-        async with asyncio.timeout(LIFE_S):
+        async with asyncio.timeout(LIFE_S + (disk.case.patience_s if disk.case else 0.0)):
             try:
                 await app.start()
             except (StartError, StoreError) as refused:
@@ -308,7 +333,7 @@ def check_lines(name: str, lines: list[Any], run: Run) -> None:
     for line in lines:
         if line.get("exc_info"):
             run.problems.append(f"{name}: a traceback: {line['event']}: {line['exc_info']!r}")
-        if line["log_level"] in ("error", "warning"):
+        if line["log_level"] in ("error", "warning") and line["event"] not in REPEATED:
             said[tuple(line.get(each) for each in ("event", "path", "errno", "kind", "part"))] += 1
     run.problems += [
         f"{name}: said {count} times: {key}" for key, count in said.items() if count > 1
@@ -317,7 +342,8 @@ def check_lines(name: str, lines: list[Any], run: Run) -> None:
 
 def is_told(case: Case | None, lines: list[Any], told: list[str]) -> bool:
     assert case is not None
-    words = (WORDS[case.number], errno.errorcode[case.number].lower())
+    number = NUMBERS[case.fault]
+    words = (os.strerror(number).lower(), errno.errorcode[number].lower())
     texts = [str(line) for line in lines if line["log_level"] != "info"] + told
     return any(word in text.lower() for text in texts for word in words)
 
@@ -333,9 +359,11 @@ def find_sites() -> list[Site]:
         return sorted(disk.sites)
 
 
-def cases(sites: list[Site]) -> Iterator[Case]:
-    for site, number, times in itertools.product(sites, WORDS, (1, FOR_EVER)):
-        yield Case(site, number, times)
+def cases(sites: list[Site], faults: Collection[str] = FAULTS) -> Iterator[Case]:
+    for site, fault, for_ever in itertools.product(sites, faults, (False, True)):
+        if fault != SHORT or site.call in WRITES:
+            times = SLOW_TIMES if fault == SLOW else FOR_EVER
+            yield Case(site, fault, times if for_ever else 1)
 
 
 def try_case(case: Case) -> tuple[list[str], bool]:
@@ -346,22 +374,31 @@ def try_case(case: Case) -> tuple[list[str], bool]:
         return run.problems, disk.raised > 0
 
 
+def try_cases(chosen: list[Case]) -> Iterator[tuple[Case, tuple[list[str], bool]]]:
+    slow = [case for case in chosen if case.fault == SLOW]
+    for case in chosen:
+        if case.fault != SLOW:
+            yield case, try_case(case)
+    with ProcessPoolExecutor(SLOW_AT_ONCE) as pool:
+        yield from zip(slow, pool.map(try_case, slow), strict=True)
+
+
 def main(arguments: list[str]) -> int:
     share = int(arguments[0]) if arguments else 1
     part = int(arguments[1]) if len(arguments) > 1 else 0
+    faults = arguments[2:] or FAULTS
     started = time.monotonic()
     sites = find_sites()
-    chosen = list(cases(sites))[part::share]
+    chosen = list(cases(sites, faults))[part::share]
     failed = missed = 0
-    for case in chosen:
-        problems, was_met = try_case(case)
+    for case, (problems, was_met) in try_cases(chosen):
         missed += not was_met
         failed += bool(problems)
         if problems:
             print(f"FAILED {case}", *problems[:6], sep="\n    ", flush=True)
     print(
-        f"{len(chosen)} faults at {len(sites)} call sites ({missed} not met): {failed} failed; "
-        f"{time.monotonic() - started:.0f} s"
+        f"{len(chosen)} faults ({', '.join(faults)}; once and for ever) at {len(sites)} call sites "
+        f"({missed} not met): {failed} failed; {time.monotonic() - started:.0f} s"
     )
     return 1 if failed else 0
 

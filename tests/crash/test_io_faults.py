@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from crash.io_faults import Case, Site, cases, find_sites, try_case
+from crash.io_faults import FOR_EVER, Case, Site, cases, find_sites, try_case
 
 from aerobee.broker.base.reports import Reports
 
@@ -24,7 +24,7 @@ def test_a_failed_disk_call_breaks_no_promise_and_is_reported_once() -> None:
 @pytest.mark.timeout(100)
 def test_an_error_that_is_not_reported_or_reported_in_every_round_is_found() -> None:
     """The check itself: what it is for, planted."""
-    case = Case(Site("write", "timer_log.TimerLog._write_at", "timerlog"), 5, 1 << 30)
+    case = Case(Site("write", "timer_log.TimerLog._write_at", "timerlog"), "EIO", FOR_EVER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reports, "log", lambda *_args, **_fields: None)
         assert any("told to nobody" in text for text in try_case(case)[0])

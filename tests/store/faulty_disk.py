@@ -51,6 +51,13 @@ class Fault:
         return self.after < 0
 
 
+class ShortWrite(OSError):
+    """The first half was written, for the rest there was no room."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
 class FaultyFile:
     """A real file behind the disk's faults."""
 
@@ -82,7 +89,11 @@ class FaultyFile:
         if self._disk.fail_write_of and self._disk.fail_write_of in self._file.path:
             self._file.write(position, data[: len(data) // 2])
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._file.path)
-        self._disk.check("write", self._file.path)
+        try:
+            self._disk.check("write", self._file.path)
+        except ShortWrite:
+            self._file.write(position, data[: len(data) // 2])
+            raise
         self._file.write(position, data)
 
     def allocate(self, start: int, length: int) -> None:
@@ -145,7 +156,12 @@ def _checked(name: str) -> Any:
     real = getattr(RealDisk, name)
 
     def called(self: FaultyDisk, path: str, *args: Any) -> Any:
-        self.check(name, path)
+        try:
+            self.check(name, path)
+        except ShortWrite:
+            data, *others = args
+            real(self, path, data[: len(data) // 2], *others)
+            raise
         return real(self, path, *args)
 
     return called
