@@ -14,6 +14,7 @@ process leaves its pages to the kernel.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sys
@@ -21,10 +22,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aerobee_command import FORKED
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire, pull_ext
 
@@ -43,7 +46,9 @@ SIZES = {
 TOPIC = "Kill"
 QUEUES = 4
 WRITERS = 2
-IN_FLIGHT = 8
+IN_FLIGHT = 32
+KILLS_OF_A_STORE = 25
+AT_ONCE = 2  # brokers: much of a cycle is waiting
 CALLS_OF_A_START = 120  # disk calls among which the end of a start is picked
 
 
@@ -219,29 +224,46 @@ def run(folder: Path, kills: int, seed: int, flush: str) -> Ledger:
     return ledger
 
 
+def parts(kills: int, seed: int) -> Iterator[tuple[int, int, str]]:
+    """Kills, seed and flush mode of each store, the modes in turns. A store is read and verified
+    whole after each kill: an old one with all that was ever sent would take most of the time."""
+    halves = {"SYNC_FLUSH": kills - kills // 2, "ASYNC_FLUSH": kills // 2}
+    while any(halves.values()):
+        for flush, left in halves.items():
+            if left:
+                yield min(left, KILLS_OF_A_STORE), seed, flush
+                seed += 1
+                halves[flush] -= min(left, KILLS_OF_A_STORE)
+
+
+def run_part(kills: int, seed: int, flush: str) -> Counter[str]:
+    folder = Path(tempfile.mkdtemp(prefix="aerobee-killtest-"))
+    began = time.monotonic()
+    ledger = run(folder, kills, seed, flush)
+    shutil.rmtree(folder)
+    print(
+        f"{flush}: {ledger.kills} kills of writing brokers, {ledger.start_kills} of starts; "
+        f"{len(ledger.sent)} sent, {len(ledger.told)} acknowledged, 0 lost, 0 gaps; "
+        f"{time.monotonic() - began:.0f} s, seed {seed}",
+        flush=True,
+    )
+    return Counter(
+        kills=ledger.kills,
+        starts=ledger.start_kills,
+        sent=len(ledger.sent),
+        told=len(ledger.told),
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     kills = int(arguments[0]) if arguments else 200
     seed = int(arguments[1]) if len(arguments) > 1 else 1
-    totals: Counter[str] = Counter()
+    os.environ.setdefault(FORKED, "1")
     began = time.monotonic()
-    for number, flush in enumerate(("SYNC_FLUSH", "ASYNC_FLUSH")):
-        folder = Path(tempfile.mkdtemp(prefix="aerobee-killtest-"))
-        share = kills - kills // 2 if number == 0 else kills // 2
-        started = time.monotonic()
-        ledger = run(folder, share, seed + number, flush)
-        print(
-            f"{flush}: {ledger.kills} kills of writing brokers, {ledger.start_kills} of starts; "
-            f"{len(ledger.sent)} sent, {len(ledger.told)} acknowledged, 0 lost, 0 gaps; "
-            f"{time.monotonic() - started:.0f} s",
-            flush=True,
-        )
-        shutil.rmtree(folder)
-        totals.update(
-            kills=ledger.kills,
-            starts=ledger.start_kills,
-            sent=len(ledger.sent),
-            told=len(ledger.told),
-        )
+    totals: Counter[str] = Counter()
+    with ProcessPoolExecutor(AT_ONCE) as pool:
+        for part in [pool.submit(run_part, *each) for each in parts(kills, seed)]:
+            totals += part.result()
     print(
         f"{totals['kills']:,} kills of writing brokers, half in each flush mode, and "
         f"{totals['starts']:,} of starts; {totals['sent']:,} sent, {totals['told']:,} "

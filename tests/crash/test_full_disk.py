@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from crash import full_disk
+from crash.full_disk import (
+    SIZES,
+    broker_on,
+    check_readable,
+    fill,
+    free,
+    max_offset,
+    send,
+    send_until_refused,
+)
 from peers.aerobee_broker import AerobeeBroker
 from peers.tools import wait_for
-from peers.wire import Answer, Wire, pull_ext
-
-from aerobee.protocol.files.record import decode_records
+from peers.wire import Wire
 
 pytestmark = [
     pytest.mark.root,
@@ -26,91 +33,14 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a disk image"),
 ]
 
-SIZES = {
-    "mappedFileSizeCommitLog": str(4 << 20),
-    "mappedFileSizeConsumeQueue": "20000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "100000",
-}
-BODY = 8000
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    image, place = tmp_path / "disk.img", tmp_path / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(64 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    mounted = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no loop mounts here: {mounted.stderr.decode().strip()}")
     try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def broker_on(disk: Path, **settings: str) -> AerobeeBroker:
-    """Its store is on the small disk, its log elsewhere: what it says must not depend on room."""
-    broker = AerobeeBroker(
-        disk.parent / "run", **SIZES, **settings, storePathRootDir=str(disk / "store")
-    )
-    broker.store = disk / "store"
-    return broker
-
-
-def send(wire: Wire, number: int, topic: str = "Full", more: str = "") -> Answer:
-    header = {
-        "producerGroup": "PG",
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "1",
-        "queueId": "0",
-        "sysFlag": "0",
-        "bornTimestamp": "0",
-        "flag": "0",
-        "properties": f"KEYS\x01k{number}\x02{more}",
-        "reconsumeTimes": "0",
-        "unitMode": "false",
-    }
-    return wire.request(10, header, b"%08d" % number * (BODY // 8))
-
-
-def send_until_refused(wire: Wire, start: int = 0) -> tuple[int, Answer]:
-    """The number of the first message that was refused, and the refusal."""
-    for number in range(start, start + 20_000):
-        answer = send(wire, number)
-        if answer.code != 0:
-            return number, answer
-    raise AssertionError("20,000 messages went to a disk that has no room for them")
-
-
-def read(wire: Wire, offset: int) -> list[bytes]:
-    answer = wire.request(11, pull_ext("Full", 0, offset))
-    assert answer.code == 0, answer.header
-    found = decode_records(answer.body)
-    assert found[0].queue_offset == offset
-    return [bytes(message.body) for message in found]
-
-
-def check_readable(wire: Wire, first: int, end: int) -> None:
-    number = first
-    while number < end:
-        for body in read(wire, number):
-            assert body == b"%08d" % number * (BODY // 8)
-            number += 1
-    assert number >= end
-
-
-def fill(path: Path) -> None:
-    """A neighbour takes every block that is left."""
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(1 << 16))
-    with path.open("ab", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(512))
+        with full_disk.small_disk(tmp_path) as place:
+            yield place
+    except OSError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("by_call", ["true", "false"])
@@ -155,10 +85,6 @@ def test_queues_that_cannot_be_written_are_made_up_for(small_disk: Path) -> None
         check_readable(wire, 0, end)
 
 
-def max_offset(wire: Wire) -> int:
-    return int(wire.request(30, {"topic": "Full", "queueId": "0"}).ext["offset"])
-
-
 def min_offset(wire: Wire) -> int:
     return int(wire.request(31, {"topic": "Full", "queueId": "0"}).ext["offset"])
 
@@ -187,11 +113,6 @@ def test_the_guard_refuses_in_time_and_cleaning_heals(small_disk: Path) -> None:
             wait_for(lambda: max_offset(wire) == 4001, timeout=20, what="it is dispatched")
             first = wait_for(lambda: min_offset(wire), timeout=20, what="the oldest are gone")
             check_readable(wire, first, 4001)
-
-
-def free(path: Path) -> int:
-    facts = os.statvfs(path)
-    return facts.f_bavail * facts.f_frsize
 
 
 def test_the_first_checkpoint_of_a_store_can_wait_for_room(small_disk: Path) -> None:
