@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ha.failover_cluster import Cluster
@@ -38,6 +37,7 @@ from bench.tables import Runs, median, table
 from bench.wire import first_send
 
 LOOK_S = 0.01
+DISPATCH_LOOK_S = 0.05  # not more often: each question is a part of the slave's CPU
 LEASE_S = 3  # failoverLease as it is by default
 WAIT_S = 120
 GIB = 1 << 30
@@ -111,12 +111,12 @@ def pair(kind: str, folder: Path, role: str) -> Iterator[tuple[Replica, Replica]
             slave.kill()
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
+def wait(condition: Callable[[], bool], what: str, look_s: float = LOOK_S) -> None:
     until = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > until:
             raise RuntimeError(f"not within {WAIT_S} s: {what}")
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
 
 
 def in_step(master: Replica, slave: Replica) -> None:
@@ -144,30 +144,34 @@ def beside_alone(
 def in_turns(
     sessions: dict[str, Session], slave: Replica, bursts: int, row: str, n: int, **options: object
 ) -> Bursts:
-    """Bursts of sends to each in turns, with the slave's share until it has dispatched all."""
+    """Bursts of sends to each in turns, with the slave's share until it has dispatched all. What
+    the burst has stored is counted afterwards: the slave has no part in that."""
     found: Bursts = {}
     for number in range(bursts):
         for role in sessions if number % 2 == 0 else reversed(sessions):
             session = sessions[role]
             assert isinstance(session.server, Replica)
             begin, used = session.server.log_end(), slave.cpu_seconds()
-            session.send(row, n, **options)
+            topic, acknowledged = session.burst(row, n, **options)
             figures = {name.removeprefix(f"{row}: "): of for name, of in session.figures.items()}
             session.figures.clear()
             if role != ALONE:
                 end = session.server.log_end()
-                wait(partial(has_dispatched, slave, end), "the slave has dispatched it")
+                wait_dispatched(slave, end)
                 figures["slave's CPU us/msg"] = (slave.cpu_seconds() - used) / n * 1e6
                 share = figures["slave's CPU us/msg"] / figures["CPU us/msg"]
                 figures["slave's CPU, % of master's"] = share * 100
                 figures["bytes/msg"] = (end - begin) / n
+            session.expect_stored(topic, acknowledged, **options)
             for name, value in figures.items():
                 found.setdefault(role, {}).setdefault(name, []).append(value)
     return found
 
 
-def has_dispatched(slave: Replica, end: int) -> bool:
-    return slave.dispatched() >= end
+def wait_dispatched(slave: Replica, end: int) -> None:
+    """It dispatches a moment after the last record: do not ask before."""
+    time.sleep(DISPATCH_LOOK_S)
+    wait(lambda: slave.dispatched() >= end, "the slave has dispatched it", DISPATCH_LOOK_S)
 
 
 def medians(row: str, found: Bursts) -> Figures:

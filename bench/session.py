@@ -41,14 +41,19 @@ class Session:
 
     def send(self, row: str, n: int, **options: object) -> str:
         """A row of sends: rate, latency and CPU; returns the topic that now holds them."""
+        topic, acknowledged = self.burst(row, n, **options)
+        self.expect_stored(topic, acknowledged, **options)
+        return topic
+
+    def burst(self, row: str, n: int, **options: object) -> tuple[str, int]:
+        """The same, not counted yet: the topic, and how many were acknowledged."""
         topic = self.topic()
         cpu = self.server.cpu_seconds()
         result = self._drive("send", topic=topic, n=n, **options)
         used = self.server.cpu_seconds() - cpu
         times = {"p50 us": result["p50_us"], "p99 us": result["p99_us"]}
         self._add(row, {"msg/s": result["per_s"], **times, "CPU us/msg": used / n * 1e6})
-        self.expect_stored(topic, result["n"], **options)
-        return topic
+        return topic, result["n"]
 
     def expect_stored(self, topic: str, acknowledged: int, **options: object) -> None:
         stored = self._count("count", topic=topic, max=4096, size=options.get("size", 1024))["n"]
