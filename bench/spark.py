@@ -1,6 +1,6 @@
 """MB/s of reading a topic, reading a store's files and writing, beside Spark's own Parquet reader.
 
-    python -m bench.spark [--rows 500000] [--body 1024 100] [--reads-only] [--json out.json]
+    python -m bench.spark [--rows 500000] [--body 1024 100] [--reads-only] [--out bench/results]
 
 All cases read the same rows in the same session, interleaved, into Spark's `noop` sink, so every
 column is read: all sixteen, those that a job usually takes, and three; then count(), and what a
@@ -8,7 +8,8 @@ filter leaves, both by the catalog of topics. "of Parquet" is the median over th
 rounds of Parquet's time by this case's in the same round. Bodies are random bytes, each different:
 Parquet's dictionary would store repeated ones once, and Snappy has little work with what does not
 compress. "ready-made" is a Python source that only hands over Arrow batches, so no Python source
-can be faster. MB are bytes of the commitlog; CPU is microseconds per row by process.
+can be faster; "a Python sink that drops" is the same for writes. MB are bytes of the commitlog; CPU
+is microseconds per row by process.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS
 from aerobee.pipeline.options import source_options
@@ -39,11 +41,15 @@ from aerobee.pipeline.sink.sender import BatchSender
 from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.spark import catalog
+from bench.machine import describe_machine
 from bench.spark_ready import ReadySource, make_ready
+
+Table = dict[str, dict[str, float]]  # case -> figure -> value
 
 TOPIC = "bench"
 PARQUET = "Spark's Parquet reader"
 READY = "ready-made Arrow"
+DROPPED = "a Python sink that drops"
 COLUMN_SETS = {
     "all columns": DEFAULT_COLUMNS,
     "usual columns": ("key", "value", "topic", "partition", "offset", "timestamp", "tags"),
@@ -171,8 +177,12 @@ def write_cases(spark: Any, namesrv: str, folder: Path) -> dict[str, Callable[[]
         writer = rows.write.format("aerobee").options(namesrv=namesrv, topic=f"out-{guarantee}")
         writer.option("deliveryGuarantee", guarantee).mode("append").save()
 
+    def drop() -> None:
+        rows.write.format("ready").mode("append").save()
+
     return {
         PARQUET: partial(drain, rows),
+        DROPPED: drop,
         "write, at least once": partial(write, "at-least-once"),
         "write, exactly once": partial(write, "exactly-once"),
     }
@@ -232,7 +242,7 @@ def run_rounds(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, R
     return taken
 
 
-def figures(taken: dict[str, Runs], rows: int, record_size: int) -> dict[str, dict[str, float]]:
+def figures(taken: dict[str, Runs], rows: int, record_size: int) -> Table:
     base = taken[PARQUET].seconds
     base_cpu = [sum(used.values()) for used in taken[PARQUET].cpu]
     table = {}
@@ -269,24 +279,24 @@ def measure(
             spark = session()
             frame = spark.read.format("aerobee").options(namesrv=namesrv, subscribe=TOPIC).load()
             frame.write.option("compression", "snappy").parquet(str(folder / "parquet"))
-            parts = {
-                what: read_cases(spark, namesrv, folder, columns)
-                for what, columns in COLUMN_SETS.items()
+            parts: dict[str, Callable[..., dict[str, Callable[[], None]]]] = {
+                what: partial(read_cases, columns=columns) for what, columns in COLUMN_SETS.items()
             }
-            parts["count()"] = count_cases(spark, namesrv, folder)
-            parts["a fifth, by a filter"] = filter_cases(spark, namesrv, folder)
+            parts["count()"] = count_cases
+            parts["a fifth, by a filter"] = filter_cases
             if with_writes:  # last: they make the log grow
-                parts["writing"] = write_cases(spark, namesrv, folder)
+                parts["writing"] = write_cases
             record_size = 88 + body_size + 1 + len(TOPIC) + 2 + 75  # head, body, topic, properties
-            for what, cases in parts.items():
+            for what, cases_of in parts.items():
                 if only not in what:
                     continue
+                cases = cases_of(spark, namesrv, folder)
                 tables[what] = figures(run_rounds(cases, rounds), rows, record_size)
             spark.stop()
     return tables
 
 
-def show(title: str, table: dict[str, dict[str, float]]) -> None:
+def show(title: str, table: Table) -> None:
     print(
         f"\n{title:26} {'krows/s':>8} {'MB/s':>7} {'of Parquet':>10} {'by CPU':>7}"
         f"   CPU us/row: {'JVM':>5} {'Python':>7} {'broker':>7}"
@@ -299,6 +309,24 @@ def show(title: str, table: dict[str, dict[str, float]]) -> None:
         )
 
 
+def write_page(out: Path, title: str, found: dict[int, dict[str, Table]]) -> None:
+    lines = [
+        f"{title}.",
+        "",
+        "| | krows/s | MB/s | of Parquet | of Parquet by CPU | CPU us/row: JVM | Python | broker |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for size, tables in found.items():
+        for what, table in tables.items():
+            for name, row in table.items():
+                cells = " | ".join(str(figure) for figure in row.values())
+                lines.append(f"| {what}, {size} B: {name} | {cells} |")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "spark.md").write_text("\n".join(lines) + "\n")
+    result = {"run": title, "tables": found}
+    (out / "spark.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=500_000)
@@ -306,9 +334,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reads-only", action="store_true")
     parser.add_argument("--only", help="the tables with this in their names")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--note", default="", help="a word on the run, such as: busy machine")
+    parser.add_argument("--out", type=Path, help="the folder for spark.md and spark.json")
     options = parser.parse_args()
-    found = {}
+    found: dict[int, dict[str, Table]] = {}
     for size in options.body:
         found[size] = measure(
             options.rows,
@@ -319,8 +348,13 @@ def main() -> None:
         )
         for what, table in found[size].items():
             show(f"{what}, {size} B bodies", table)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        if options.out:  # after each: a run may be cut off
+            note = f"; {options.note}" if options.note else ""
+            title = (
+                f"{describe_machine()}; Spark {pyspark.__version__} on local[2]; {options.rows} "
+                f"rows, {options.rounds} rounds in turns, medians{note}"
+            )
+            write_page(options.out, title, found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A Spark source that hands over ready-made Arrow batches: the ceiling of any Python data source.
+"""A Spark source that hands over ready-made Arrow batches, and a sink that drops what it is given:
+the ceiling of any Python data source.
 
-What it takes is Spark's own: the workers' start, the socket, the JVM's rows out of Arrow's columns.
+What they take is Spark's own: the workers' start, the socket, rows out of Arrow's columns and back.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 from aerobee.pipeline.arrow import store_splits, topic_filter
 from aerobee.pipeline.columns import spark_ddl
@@ -46,8 +53,17 @@ class ReadyReader(DataSourceReader):
                 yield file.get_batch(number)
 
 
+class DroppingWriter(DataSourceArrowWriter):
+    """Takes all batches, and does nothing with them."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _batch in iterator:
+            pass
+        return WriterCommitMessage()
+
+
 class ReadySource(DataSource):
-    """Options: path, columns."""
+    """Options of a read: path, columns."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,3 +74,6 @@ class ReadySource(DataSource):
 
     def reader(self, schema: Any) -> ReadyReader:
         return ReadyReader(self.options["path"])
+
+    def writer(self, schema: Any, overwrite: bool) -> DroppingWriter:
+        return DroppingWriter()

@@ -1,6 +1,6 @@
 """Rows per second and CPU of `aerobee pipeline table` beside Spark's own Parquet sink.
 
-    python -m bench.table [--rows 300000] [--body 1024] [--rounds 3]
+    python -m bench.table [--rows 300000] [--body 1024] [--rounds 3] [--out bench/results]
 
 The same topic goes into each kind of table, in turns, in one session. CPU is that of the JVM and
 the Python processes, without the broker's. "fresh" is the age of the oldest message of a commit
@@ -22,9 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyspark
+
 from aerobee.pipeline.jobs.session import open_session
 from aerobee.pipeline.jobs.table import Commit, TableJob, keep_table
+from bench.machine import describe_machine
 from bench.spark import TOPIC, fill, running_broker
+from bench.tables import Runs as Figures
+from bench.tables import table
 
 FORMATS = ("parquet", "delta", "iceberg")
 SPARKS = "Spark's Parquet sink"
@@ -104,6 +109,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--body", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--note", default="", help="a word on the run, such as: busy machine")
+    parser.add_argument("--out", type=Path, help="the folder for table.md")
     wanted = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -126,16 +133,26 @@ def main() -> None:
                 case(f"{folder}/{name.split()[-1]}-{name[0]}-{turn}")
                 if turn:
                     figures[name].append((time.monotonic() - began, tree_cpu() - cpu))
-        for name, runs in figures.items():
-            seconds, cpu = statistics.median(run[0] for run in runs), min(run[1] for run in runs)
-            per_row = 1e6 * cpu / wanted.rows
-            each = ", ".join(f"{used:.1f}" for _, used in runs)
-            print(
-                f"{name:22} {wanted.rows / seconds:10.0f} rows/s  {per_row:6.1f} us CPU a row "
-                f"(CPU s of each round: {each})"
-            )
+        found: Figures = {
+            name: {
+                "krows/s": [wanted.rows / seconds / 1000 for seconds, _ in runs],
+                "CPU us/row": [1e6 * cpu / wanted.rows for _, cpu in runs],
+            }
+            for name, runs in figures.items()
+        }
         ages = sorted(freshness(spark, namesrv, f"{folder}/fresh"))
-        print(f"fresh (goal 2 s): median {statistics.median(ages):.2f} s, worst {ages[-1]:.2f} s")
+    note = f"; {wanted.note}" if wanted.note else ""
+    page = (
+        f"{describe_machine()}; Spark {pyspark.__version__} on local[2]; {wanted.rows} rows of "
+        f"{wanted.body} bytes, {wanted.rounds} rounds in turns, medians (ranges){note}.\n\n"
+        f"{table(found, list(found))}\n\n"
+        f"Fresh, with a goal of 2 s, Iceberg: median {statistics.median(ages):.2f} s, worst "
+        f"{ages[-1]:.2f} s of {len(ages)} commits.\n"
+    )
+    print(page)
+    if wanted.out:
+        wanted.out.mkdir(parents=True, exist_ok=True)
+        (wanted.out / "table.md").write_text(page)
 
 
 if __name__ == "__main__":

@@ -55,11 +55,11 @@ test-seam: $(SV_OK) ## history and present as one over SEAMS=50 random cuts of r
 	SEAMS=$(SEAMS) SEED=$(SEED) $(SV)/bin/pytest -q tests/spark/test_history.py -k random_cuts $(ARGS)
 
 bench-spark: $(SV_OK) ## MB/s of topic read, offline read and write beside Parquet (Java 17)
-	$(SV)/bin/python -m bench.spark $(ARGS)
+	$(SV)/bin/python -m bench.spark --out bench/results $(ARGS)
 
 # On Spark 4.1, for which Spark's connector of Kafka has a release; 4.3 has none yet.
 bench-spark-kafka: $(SV41_OK) ## rows/s and CPU of reads and writes beside spark-sql-kafka-0-10 and a real Kafka
 	$(SV41)/bin/python -m bench.spark_kafka $(ARGS)
 
 bench-table: $(SV_OK) ## rows/s, CPU and freshness of kept tables beside Spark's own Parquet sink
-	$(SV)/bin/python -m bench.table $(ARGS)
+	$(SV)/bin/python -m bench.table --out bench/results $(ARGS)

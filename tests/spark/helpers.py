@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +141,11 @@ def archive_as_before(
     query.awaitTermination()
 
 
-def start_script(script: Path, settings: dict[str, Any]) -> subprocess.Popen[str]:
+def start_script(
+    script: Path, settings: dict[str, Any], **environment: str
+) -> subprocess.Popen[str]:
     """A driver of its own, to be killed: runs the script with the settings as JSON."""
-    return _start([sys.executable, str(script), json.dumps(settings)])
+    return _start([sys.executable, str(script), json.dumps(settings)], environment)
 
 
 def await_turn(settings: dict[str, Any]) -> None:
@@ -158,11 +160,12 @@ def start_command(*words: str) -> subprocess.Popen[str]:
     return _start([str(Path(sys.executable).with_name("aerobee")), *words])
 
 
-def _start(command: list[str]) -> subprocess.Popen[str]:
+def _start(command: list[str], more: Mapping[str, str] = {}) -> subprocess.Popen[str]:
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": str(Path(__file__).parents[1]),
+        **more,
     }
     return subprocess.Popen(
         command,

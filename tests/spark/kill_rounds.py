@@ -17,17 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from peers.aerobee_broker import AerobeeBroker
-from spark.helpers import numbers, produce, session_config, start_script
+from spark.helpers import numbers, produce, start_script
 from spark.kills import kill_group, kill_worker, wait_until
+from spark.warm import warm_config, warm_home
 
 CHUNK = 10
-
-
-def warm_start(archive: Path, *, make: bool = False) -> dict[str, str]:
-    """Spark settings for a JVM that starts with the classes of an earlier one, which made it."""
-    options = session_config()["spark.driver.extraJavaOptions"]
-    way = "ArchiveClassesAtExit" if make else "SharedArchiveFile"
-    return {"spark.driver.extraJavaOptions": f"{options} -Xshare:auto -XX:{way}={archive}"}
 
 
 class Load:
@@ -75,7 +69,7 @@ class KillRounds:
     """Another driver takes its turn after each kill; a seed decides about the moments."""
 
     broker: AerobeeBroker
-    start: Callable[[Path], subprocess.Popen[str]]  # a driver that waits until that file is there
+    drivers: Drivers
     folder: Path
     seed: int
 
@@ -100,7 +94,7 @@ class KillRounds:
                     kills = n
                     break
                 for number in range(n + len(drivers), min(n + 2, kills)):
-                    drivers.append(self.start(self._turn(number)))
+                    drivers.append(self.drivers.wait_for(self._turn(number)))
                 driver = drivers[0]
                 more = progress() + chance.randint(1, most)
                 self._turn(n).touch()
@@ -132,10 +126,33 @@ class KillRounds:
             self.broker.start()
 
 
-def complete(driver: Path, settings: dict[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """Starts drivers of one kind, with the settings that all of them get."""
+
+    script: Path
+    settings: dict[str, Any]
+
+    @classmethod
+    def warm(cls, script: Path, settings: dict[str, Any]) -> Drivers:
+        """Those that start quickly; a first one is run to its end, should it be the first ever."""
+        config = warm_config(
+            script.stem, lambda config: complete(cls(script, settings | {"config": config}))
+        )
+        return cls(script, settings | {"config": config})
+
+    def start(self, **more: Any) -> subprocess.Popen[str]:
+        return start_script(self.script, self.settings | more, SPARK_HOME=warm_home())
+
+    def wait_for(self, turn: Path) -> subprocess.Popen[str]:
+        """One that waits until that file is there."""
+        return self.start(turn=str(turn))
+
+
+def complete(drivers: Drivers, **more: Any) -> None:
     """A driver that does all that is there and ends by itself."""
-    done = Path(settings["done"])
+    done = Path(drivers.settings["done"])
     done.touch()
-    output, _ = start_script(driver, settings).communicate(timeout=1200)
+    output, _ = drivers.start(**more).communicate(timeout=1200)
     assert "complete" in output, output[-3000:]
     done.unlink()

@@ -7,6 +7,7 @@ from pathlib import Path
 import duckdb
 import pyspark
 from spark.helpers import session_config
+from spark.warm import INTERPRETED
 
 from aerobee.pipeline.jobs.session import open_session
 from aerobee.pipeline.lake.opening import open_table
@@ -84,11 +85,12 @@ READERS = {
 
 def with_spark() -> None:
     """From now on a warm session reads too what this Spark can read."""
-    config = session_config()
+    config = session_config() | INTERPRETED  # many small plans: compiling them is most of a read
     if IS_41:
         config |= DELTA_CATALOG | {
             "spark.jars.packages": ",".join(PACKAGES.values()),
             "spark.sql.extensions": ",".join(EXTENSIONS.values()),
+            "spark.databricks.delta.snapshotPartitions": "1",  # 50 tasks for a log of a few lines
         }
     spark = open_session("reader", "local[2]", config=config)
 

@@ -8,15 +8,14 @@ end every message is there.
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 from peers.aerobee_broker import AerobeeBroker
-from spark.helpers import create_topic, numbers, start_script, topic_values
-from spark.kill_rounds import Killed, KillRounds, Load, complete, warm_start
+from spark.helpers import create_topic, numbers, topic_values
+from spark.kill_rounds import Drivers, Killed, KillRounds, Load, complete
 
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.source.queues import discover, latest
@@ -55,14 +54,9 @@ def run(
             "limit": 60,
             "pause_ms": 3,
             "done": str(folder / "done"),
-            "config": warm_start(folder / "classes"),
         }
-        complete(DRIVER, settings | {"config": warm_start(folder / "classes", make=True)})
-
-        def start(turn: Path) -> subprocess.Popen[str]:
-            return start_script(DRIVER, settings | {"turn": str(turn)})
-
-        rounds = KillRounds(broker, start, folder, seed)
+        drivers = Drivers.warm(DRIVER, settings)
+        rounds = KillRounds(broker, drivers, folder, seed)
         namesrv = broker.namesrv
         with Load(namesrv, "in", QUEUES) as load:
             killed = rounds.run(
@@ -74,7 +68,7 @@ def run(
                 120,
                 minutes,
             )
-        complete(DRIVER, settings | {"limit": 5000, "pause_ms": 0})
+        complete(drivers, limit=5000, pause_ms=0)
         assert topic_values(namesrv, "eo") == Counter(numbers(load.sent))
     return killed, load.sent
 

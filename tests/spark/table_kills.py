@@ -8,15 +8,14 @@ Spark among them.
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 from peers.aerobee_broker import AerobeeBroker
-from spark.helpers import create_topic, numbers, start_script
-from spark.kill_rounds import Killed, KillRounds, Load, complete, warm_start
+from spark.helpers import create_topic, numbers
+from spark.kill_rounds import Drivers, Killed, KillRounds, Load, complete
 from spark.lake_readers import FORMATS, open_with_others, with_spark
 
 from aerobee.pipeline.lake.opening import format_of, open_table
@@ -61,19 +60,15 @@ def run(
             "done": str(folder / "done"),
             "master": "local[2]",
             "rows_per_commit": 60,
-            "config": warm_start(folder / "classes"),
         }
-        complete(DRIVER, settings | {"config": warm_start(folder / "classes", make=True)})
-
-        def start(turn: Path) -> subprocess.Popen[str]:
-            return start_script(DRIVER, settings | {"turn": str(turn)})
-
-        rounds = KillRounds(broker, start, folder, seed)
+        drivers = Drivers.warm(DRIVER, settings)
+        complete(drivers)  # the tables are there
+        rounds = KillRounds(broker, drivers, folder, seed)
         with Load(broker.namesrv, TOPIC, QUEUES) as load:
             killed = rounds.run(
                 kills, others, load, lambda: _commits(root), lambda: check(root), 5, minutes
             )
-        complete(DRIVER, settings | {"rows_per_commit": 20_000})
+        complete(drivers, rows_per_commit=20_000)
         rows = check(root)
         for table_format in FORMATS:
             for reader, values in open_with_others(root / table_format, table_format).items():
