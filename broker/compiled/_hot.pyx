@@ -49,6 +49,8 @@ cdef enum:
     HEAD_SIZE = 88
     RECORD_SIZE_MIN = 90  # including the length of the properties
     CRC_SIZE = 20
+    BATCH_HEAD_SIZE = 20
+    BATCH_BODY_SIZE_AT = 16
     CRC_MASK = 0x7FFFFFFF
     NAME_END = 1
     PAIR_END = 2
@@ -1133,6 +1135,7 @@ def answers_of(int codec, list waiting, Answers answers):
 
 include "dispatch.pxi"
 include "reading.pxi"
+include "batches.pxi"
 include "plain_pulls.pxi"
 include "repeats.pxi"
 include "log_facts.pxi"

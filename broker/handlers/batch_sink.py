@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 
 from aerobee.broker.base.refused import Refused
+from aerobee.broker.compiled import hot
 from aerobee.broker.handlers.common import bound, read_body
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.send import Sends
@@ -148,8 +149,11 @@ def _row_mark(fields: PrepareRequest) -> bytes:
 
 
 def _check_rows(body: bytes | memoryview, mark: bytes) -> None:
+    room = PROPERTIES_SIZE_MAX - _ROW_NAME_ROOM
+    if hot is not None and hot.sound_batch(body, mark, room):
+        return
     try:
-        count = check_batch(bytes(body), mark, PROPERTIES_SIZE_MAX - _ROW_NAME_ROOM)
+        count = check_batch(bytes(body), mark, room)
     except CorruptRecord as error:
         text = f"the chunk's body is not sound: {error}"
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, text) from None

@@ -125,14 +125,14 @@ class BatchLedger:
             if (cut_off := self.book.intents.get(query)) is not None:
                 if cut_off.batch == batch and self._is_lost(query, cut_off):
                     for chunk in chunks:
-                        self._check_age(self._chunk(query, batch, chunk), timeout_ms)
+                        self._check_age(self._whole_chunk(query, batch, chunk), timeout_ms)
                     await self._begin(query, Intent(batch, cut_off.log_start, chunks))
                     return await self._finish(query)
                 await self._finish(query)
             if batch <= self.book.newest(query):
                 return None
             for chunk in chunks:
-                self._check_age(self._chunk(query, batch, chunk), timeout_ms)
+                self._check_age(self._whole_chunk(query, batch, chunk), timeout_ms)
             await self._begin(query, Intent(batch, self._store.max_physical_offset, chunks))
             return await self._finish(query, fresh=True)
 
@@ -182,7 +182,9 @@ class BatchLedger:
         done = set() if fresh else await self._published(query, intent)
         rows = 0
         for chunk in intent.chunks:
-            record = self._chunk(query, intent.batch, chunk, check=not fresh)  # that was just done
+            if not fresh:  # else that was just done
+                self._whole_chunk(query, intent.batch, chunk)
+            record = self._chunk(query, intent.batch, chunk)
             rows += self._publish(f"{query}/{intent.batch}", chunk, record, done)
             await asyncio.sleep(0)
         now_ms = self._clock.now_ms()
@@ -312,17 +314,31 @@ class BatchLedger:
         """Whether a chunk of the intent is gone: the same rows of a later attempt take over."""
         try:
             for chunk in intent.chunks:
-                self._chunk(query, intent.batch, chunk)
+                self._whole_chunk(query, intent.batch, chunk)
         except Refused:
             return True
         return False
 
-    def _chunk(self, query: str, batch: int, chunk: Chunk, *, check: bool = True) -> StoredMessage:
+    def _whole_chunk(self, query: str, batch: int, chunk: Chunk) -> StoredMessage:
+        """The stored chunk without its rows; Refused also when it does not match its checksum."""
+        return self._chunk(query, batch, chunk, check=True, with_body=False)
+
+    def _chunk(
+        self,
+        query: str,
+        batch: int,
+        chunk: Chunk,
+        *,
+        check: bool = False,
+        with_body: bool = True,
+    ) -> StoredMessage:
         """The stored chunk; Refused when it is not there or another's."""
         view = self._store.record_at(chunk.offset, chunk.size)
         name = chunk.name(query, batch)
+        record = None
         try:
-            record = None if view is None else decode_record(view, check=check)
+            if view is not None:
+                record = decode_record(view, check=check, with_body=with_body)
         except CorruptRecord as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"chunk {name} is damaged: {error}") from None
         if record is None or properties.get(record.properties, _CHUNK_ID) != name:

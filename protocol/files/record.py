@@ -127,8 +127,11 @@ def encode_record(
     return b"".join(pieces)
 
 
-def decode_record(buffer: Buffer, position: int = 0, *, check: bool = False) -> StoredMessage:
-    """The record at `position`, with `check` its checksums too; CorruptRecord if it is damaged."""
+def decode_record(
+    buffer: Buffer, position: int = 0, *, check: bool = False, with_body: bool = True
+) -> StoredMessage:
+    """The record at `position`, with `check` its checksums too; CorruptRecord if it is damaged.
+    `with_body`: else it is left out, for a large one takes time to copy."""
     record = check_record(buffer, None, position, len(buffer) - position, check)
     head = HEADS[record.sys_flag & V6_HOSTS]
     fields = head.unpack_from(buffer, position)
@@ -142,7 +145,7 @@ def decode_record(buffer: Buffer, position: int = 0, *, check: bool = False) -> 
     return StoredMessage(
         topic,
         fields[3],
-        bytes(buffer[body_at : body_at + fields[14]]),
+        bytes(buffer[body_at : body_at + fields[14]]) if with_body else b"",
         props,
         flag=fields[4],
         sys_flag=fields[7],

@@ -144,6 +144,8 @@ def batch(data: bytes) -> None:
     if run is not None:
         same_batch(run[:], data)
         encoded(run)
+    if count := hot.sound_batch(data, b"", properties.PROPERTIES_SIZE_MAX):
+        assert len(decode_batch(data)) == count
 
 
 def same_batch(rows: list[Any], body: bytes) -> None:
