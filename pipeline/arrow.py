@@ -26,7 +26,7 @@ from aerobee.pipeline.source.topic_filter import topic_filter
 from aerobee.protocol.files.record_columns import record_positions
 from aerobee.protocol.files.record_layout import Buffer
 
-__all__ = ["decode", "decode_batches", "open_store", "read_store", "schema", "store_splits"]
+__all__ = ["decode", "open_store", "read_store", "schema", "store_splits"]
 
 schema: Final = arrow_schema
 
@@ -38,15 +38,6 @@ def decode(
     positions = record_positions(body)
     records = Records(np.frombuffer(body, np.uint8), positions, broker)
     return records.batch(check_columns(columns))
-
-
-def decode_batches(
-    bodies: Iterator[Buffer], columns: Sequence[str] = DEFAULT_COLUMNS, *, broker: str | None = None
-) -> Iterator[Any]:
-    """A RecordBatch per body that holds a record."""
-    for body in bodies:
-        if len(body):
-            yield decode(body, columns, broker=broker)
 
 
 def store_splits(

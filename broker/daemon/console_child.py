@@ -60,10 +60,6 @@ class ConsoleChild:
             )
         return ""
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
     def hand_over(self, connection: socket.socket) -> None:
         """Give a connection to the child, which may have ended meanwhile. Ours is closed."""
         with self._lock:

@@ -8,8 +8,6 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import structlog
-
 from aerobee.broker.daemon.failover import Failover
 from aerobee.broker.daemon.leading import refuse_if_few
 from aerobee.broker.daemon.replica import NotStartedAgain
@@ -33,8 +31,6 @@ from aerobee.protocol.tls import client_context
 
 if TYPE_CHECKING:
     from aerobee.broker.ha.etcd import EtcdArbiter
-
-log = structlog.get_logger("aerobee.ha")
 
 
 async def id_of(settings: Settings, disk: Disk, go_on: Callable[[], bool]) -> int:

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, overload
 
-from aerobee.broker.compiled import hot
+from aerobee.broker.compiled import compiled
 from aerobee.broker.fast.send_runs import Mark, Run, SendRuns, Stored
 from aerobee.broker.net.answers import SendAnswers, pieces_of
 from aerobee.broker.net.outbox import Part
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def _answers(answers: SendAnswers, id_head: bytes) -> _hot.Answers:
     """`id_head`: the part of message ids with our address; there are few."""
     pieces = pieces_of(answers.json_template(id_head))
-    assert hot is not None, "this installation has no compiled part"
-    make: type[_hot.Answers] = hot.Answers
+    make: type[_hot.Answers] = compiled().Answers
     return make(pieces, partial(answers.form, id_head))
 
 
@@ -111,8 +110,7 @@ class CompiledRuns(SendRuns):
             out.append(answers)
 
     def _stored_answers(self, run: Run, waiting: list[Stored]) -> list[Part]:
-        assert hot is not None
-        made = hot.answers_of(run[0], waiting, _answers(self._sends.answers, self.id_head))
+        made = compiled().answers_of(run[0], waiting, _answers(self._sends.answers, self.id_head))
         if made is None:
             return super()._stored_answers(run, waiting)
         return [made] if made else []

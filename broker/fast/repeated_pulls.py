@@ -38,9 +38,7 @@ class RepeatedPulls:
     def __init__(self, frame_size_max: int) -> None:
         self._repeats: _hot.Repeats = compiled().Repeats(frame_size_max)
         self._learned = 0
-        # For a read that is one pull: what `pull_of` needs; None: no match.
-        self.find = self._repeats.match
-        # The same, or the answer.
+        # For a read that is one pull: the answer, what `pull_of` needs, or None: no match.
         self.answer = self._repeats.answer
 
     def answer_with(self, pulls: Pulls, connection: Connection) -> None:

@@ -10,10 +10,6 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-import structlog
-
-log = structlog.get_logger("aerobee.ha")
-
 SIGN_IN_S: Final = 10.0  # for a slave to sign in, by a signed request
 HANDSHAKE_BYTE: Final = 0x16  # the first byte of TLS; no report of a slave begins with it
 PIECE: Final = 256 << 10

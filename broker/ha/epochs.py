@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import structlog
-
 from aerobee.broker.store.errors import StoreError
 from aerobee.broker.store.files.disk import Disk
 from aerobee.protocol.files.epoch_file import Epoch, decode_epochs, encode_epochs
-
-log = structlog.get_logger("aerobee.ha")
 
 ENTRIES_MAX: Final = 1000  # the most that a Java replica accepts
 FOREVER: Final = 1 << 62

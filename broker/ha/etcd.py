@@ -68,10 +68,6 @@ class EtcdArbiter:
         """Our address, as a machine that is reached from it may know us."""
         return self._records.local
 
-    @property
-    def endpoint(self) -> str:
-        return self._records.endpoint
-
     async def _ask(
         self, gateway: Gateway, path: str, content: dict[str, Any], *, repeatable: bool = False
     ) -> dict[str, Any]:

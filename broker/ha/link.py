@@ -63,7 +63,6 @@ class Link:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         batch = min(settings.ha_transfer_batch_size, FRAME_SIZE_MAX)
-        self._batch = batch
         store = master.store
         self._serving = Serving(
             batch,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.broker.compiled import hot
+from aerobee.broker.compiled import compiled, hot
 from aerobee.broker.handlers.send_rules import UNUSUAL_SYS_FLAGS
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.protocol.files import properties
@@ -24,8 +24,7 @@ UNUSUAL_PARTS: Final = ("DELAY", "TIMER_", properties.CRC32)
 
 @cache
 def batch_rules() -> _hot.Rules:
-    assert hot is not None
-    make: type[_hot.Rules] = hot.Rules
+    make: type[_hot.Rules] = compiled().Rules
     names = tuple(name.encode() for name in UNUSUAL_PARTS)
     unique = f"{properties.UNIQ_KEY}{NAME_END}".encode()
     no_wait = f"{properties.WAIT}{NAME_END}false".encode()

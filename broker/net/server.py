@@ -210,22 +210,22 @@ def bind(host: str, port: int, *, is_found: bool = False) -> socket.socket:
     return sock
 
 
-def bind_pair(host: str, port: int, *, below: int = 2) -> tuple[socket.socket, socket.socket]:
-    """Sockets for `port` and `port - below`; with port 0 a free pair is found."""
+def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """Sockets for `port` and `port - 2`; with port 0 a free pair is found."""
     if port:
         main = bind(host, port)
         try:
-            return main, bind(host, port - below)
+            return main, bind(host, port - 2)
         except OSError:
             main.close()
             raise
     for _ in range(100):
         main = bind(host, 0)
         try:
-            return main, bind(host, main.getsockname()[1] - below, is_found=True)
+            return main, bind(host, main.getsockname()[1] - 2, is_found=True)
         except (OSError, OverflowError):
             main.close()
-    raise OSError(f"found no two free ports of {host} that lie {below} apart")
+    raise OSError(f"found no two free ports of {host} that lie 2 apart")
 
 
 def _connections_allowed() -> int:

@@ -172,9 +172,6 @@ class Offsets:
         tail = SEPARATOR + group
         self._delete([key for key in self._keys() if key.endswith(tail)])
 
-    def delete(self, group: str, topic: str) -> None:
-        self._delete([f"{topic}@{group}"])
-
     def _keys(self) -> set[str]:
         return self._table.keys() | self._pulled.keys() | self._resets.keys()
 

@@ -64,11 +64,10 @@ class Counter:
             "statsDay": _window(self._day[0], now, column),
         }
 
-    def rate(self, now_ms: int, *, size: bool = False) -> float:
-        """Messages (or bytes) per second in the last minute."""
-        column = 2 if size else 1
+    def rate(self, now_ms: int) -> float:
+        """Messages per second in the last minute."""
         now: Note = (now_ms, self.nums, self.size, self.times)
-        return _window(self._minute[0], now, column)["tps"]
+        return _window(self._minute[0], now, 1)["tps"]
 
 
 def _local_day(now_ms: int) -> int:

@@ -30,17 +30,6 @@ class PutStatus(IntEnum):
     WHEEL_TIMER_NOT_ENABLE = 15
 
 
-class AppendStatus(IntEnum):
-    """The log's own status of a message. END_OF_FILE is never returned: the message is then
-    appended to the next file."""
-
-    PUT_OK = 0
-    END_OF_FILE = 1
-    MESSAGE_SIZE_EXCEEDED = 2
-    PROPERTIES_SIZE_EXCEEDED = 3
-    UNKNOWN_ERROR = 4
-
-
 class PutResult:
     """The result of one message; offsets and time are valid when `ok`, `reason` when not."""
 
@@ -48,7 +37,6 @@ class PutResult:
 
     # Only a refused put and a batch set these: a plain put stays cheap to create.
     reason: str = ""
-    append_status: AppendStatus = AppendStatus.PUT_OK
     physical_offsets: Sequence[int] | None = None
 
     def __init__(
@@ -81,17 +69,11 @@ class PutResult:
 class RefusedPut(PutResult):
     """A message that was not stored, and why."""
 
-    __slots__ = ("append_status", "reason")
+    __slots__ = ("reason",)
 
-    def __init__(
-        self,
-        status: PutStatus,
-        reason: str,
-        append_status: AppendStatus = AppendStatus.UNKNOWN_ERROR,
-    ) -> None:
+    def __init__(self, status: PutStatus, reason: str) -> None:
         super().__init__(status)
         self.reason = reason
-        self.append_status = append_status
 
 
 class BatchPut(PutResult):

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from aerobee.client.admin.types import QueueStats, moment_of
 from aerobee.client.core import Core
-from aerobee.client.errors import AerobeeError, BrokerError, NoRoute, NotFound, refusal
+from aerobee.client.errors import AerobeeError, BrokerError, NotFound, refusal
 from aerobee.client.message import Message
-from aerobee.protocol.files.record import decode_record, decode_records
+from aerobee.protocol.files.record import decode_record
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -111,13 +111,6 @@ class Details:
         )
         return dict(fastjson.loads(answer.body))
 
-    async def groups_of(self, address: str, topic: str) -> list[str]:
-        """The groups that read a topic, or have read it."""
-        what = f"the groups of topic {topic!r}"
-        ext = {"topic": topic}
-        body = await self._json(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, what, ext)
-        return sorted(body.get("groupList") or ())
-
     async def move(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
         """Move a group in one queue to an offset."""
         ext = {
@@ -178,31 +171,6 @@ class Details:
         return list(_queue_stats(bytes(answer.body)))
 
     # -- messages
-
-    async def copies(self, message_id: str, topic: str) -> list[Message]:
-        """Messages of a topic, also an internal one, with a producer's id."""
-        try:
-            route = await self._core.routes.refresh(topic)
-        except NoRoute:
-            return []
-        ext = {
-            "topic": topic,
-            "key": message_id,
-            "maxNum": str(COPIES),
-            "beginTimestamp": "0",
-            "endTimestamp": str(2**63 - 1),
-            "indexType": "U",
-            "_UNIQUE_KEY_QUERY": "true",
-        }
-        found: list[Message] = []
-        for part in route.parts:
-            command = Command(RequestCode.QUERY_MESSAGE, dict(ext))
-            answer = await self._core.remoting.request(
-                self._core.routes.address(part.broker), command
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                found += [Message(row, part.broker) for row in decode_records(answer.body)]
-        return [row for row in found if row.stored.topic == topic and row.message_id == message_id]
 
     async def stored_at_ms(self, address: str, physical_offset: int) -> int | None:
         """Store time of the record at this offset; None when there is none."""

@@ -36,12 +36,8 @@ class Users:
         ext = {"username": name}
         await self._ask(address, RequestCode.AUTH_DELETE_USER, f"removing user {name!r}", ext)
 
-    async def rights(self, address: str, name: str = "") -> list[dict[str, Any]]:
-        """The policies of one user, or of all."""
-        if name:
-            ext = {"subject": f"User:{name}"}
-            answer = await self._ask(address, RequestCode.AUTH_GET_ACL, f"rights of {name!r}", ext)
-            return [fastjson.loads(answer)] if answer else []
+    async def rights(self, address: str) -> list[dict[str, Any]]:
+        """The policies of all users."""
         answer = await self._ask(address, RequestCode.AUTH_LIST_ACL, "the list of rights")
         return fastjson.loads(answer) if answer else []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal, Self, overload
@@ -17,8 +16,6 @@ from aerobee.client.core import Core
 from aerobee.client.errors import Closed, Misuse
 from aerobee.client.message import Message
 from aerobee.protocol.json.fastjson import MessageQueue
-
-log = logging.getLogger("aerobee.consumer")
 
 MESSAGES_PER_TURN: Final = 64
 

@@ -66,17 +66,6 @@ def _ring_hash(text: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def fixed(wanted: Sequence[MessageQueue]) -> Strategy:
-    """A fixed set of queues, whatever the other members."""
-
-    def configured(
-        _me: str, queues: Sequence[MessageQueue], _members: Sequence[str]
-    ) -> list[MessageQueue]:
-        return [queue for queue in queues if queue in wanted]
-
-    return configured
-
-
 STRATEGIES: Final[dict[str, Strategy]] = {
     "averagely": averagely,
     "averagely by circle": averagely_by_circle,

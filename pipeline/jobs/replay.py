@@ -95,12 +95,12 @@ def _query(spark: Any, sql: str) -> Change:
     return run
 
 
-def changed(messages: Any, change: Change | None, needed: str = "value") -> Any:
+def changed(messages: Any, change: Change | None) -> Any:
     """What is made of the messages; OptionError when no message can be made of that."""
     rows = change(messages) if change else messages
-    if needed and needed not in rows.columns:
+    if "value" not in rows.columns:
         raise OptionError(
-            f"{', '.join(rows.columns)} are selected: a message needs a {needed}, e.g. "
+            f"{', '.join(rows.columns)} are selected: a message needs a value, e.g. "
             "SELECT *, ... FROM messages"
         )
     return rows

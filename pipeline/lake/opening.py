@@ -7,7 +7,6 @@ from typing import Any, Final
 from aerobee.pipeline.lake.model import OWN, Table, TableError
 from aerobee.pipeline.lake.parquet_folder import ParquetFolder
 
-FORMATS: Final = ("parquet", "delta", "iceberg")
 # The first commit: a folder alone may be what a kill has left of a table that was to be made.
 _MARKS: Final = {
     "parquet": f"{OWN}/commits/*.json",

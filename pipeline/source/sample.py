@@ -1,8 +1,6 @@
 """Some messages of a topic, without Spark."""
 
-import logging
 from collections.abc import Iterator
-from typing import Final
 
 from aerobee.pipeline.columns import arrow_schema
 from aerobee.pipeline.options import source_options
@@ -10,8 +8,6 @@ from aerobee.pipeline.source.puller import Range
 from aerobee.pipeline.source.queues import discover, edges
 from aerobee.pipeline.source.topic_ranges import TopicPlan, read_range
 from aerobee.pipeline.wire import Access, Cluster
-
-log: Final = logging.getLogger("aerobee.pipeline")
 
 
 def newest_values(connection: dict[str, str], topic: str, count: int) -> Iterator[bytes]:

@@ -32,7 +32,6 @@ from aerobee.protocol.files.record_layout import (
     store_timestamp,
 )
 from aerobee.protocol.files.record_scan import scan_records
-from aerobee.protocol.names import is_system_topic
 
 SPLIT_BYTES: Final = 128 * 1024 * 1024  # as Spark's own files: starting a Python task costs 30 ms
 _HEAD: Final = head_part("size", "magic", "physical_offset")
@@ -98,10 +97,6 @@ class StoreFiles:
                 "(storePathRootDir), which has the folders commitlog and consumequeue"
             )
         self.queues = _queues(folder / "consumequeue") if log != folder else []
-
-    def topics(self) -> list[str]:
-        """The topics that have a consume queue, the broker's own left out."""
-        return sorted({queue.topic for queue in self.queues if not is_system_topic(queue.topic)})
 
     @cached_property
     def dispatched_end(self) -> int:

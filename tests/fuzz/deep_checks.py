@@ -196,7 +196,7 @@ for _codec, _header, _body in FrameDecoder().feed(encode_frame(PULL)):
 
 
 def pull(data: bytes) -> None:
-    found = PULLS.find(data)
+    found = PULLS.answer(data)
     if found is not None:
         [(codec, header, body)] = FrameDecoder().feed(data)
         command = decode_command(codec, header, body)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import aerobee
 from aerobee import AerobeeError, BrokerBusy, BrokerError, MessageQueue, Misuse, TopicNotFound
-from aerobee.client.consuming.rebalance import STRATEGIES, fixed, strategy_of
+from aerobee.client.consuming.rebalance import STRATEGIES, strategy_of
 from aerobee.client.errors import refusal
 from aerobee.client.message import delay_level, inflate
 from aerobee.client.transport.url import parse_url
@@ -125,9 +125,7 @@ def test_every_queue_has_exactly_one_reader(queue_count: int, member_count: int,
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_fixed_choice_is_kept_and_an_unknown_strategy_refused() -> None:
-    queues = [MessageQueue("t", "b", number) for number in range(4)]
-    assert fixed(queues[1:2])("me", queues, ["me"]) == queues[1:2]
+def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(Misuse, match="averagely"):
         strategy_of("fairly")
 

@@ -182,27 +182,22 @@ def test_one_bad_message_does_not_harm_its_neighbours(open_store: OpenStore) -> 
 
 
 @pytest.mark.parametrize(
-    ("fields", "status", "appended", "words"),
+    ("fields", "status", "words"),
     [
-        ({"topic": "t" * 256}, "MESSAGE_ILLEGAL", "UNKNOWN_ERROR", "256 bytes long; 1 to 255"),
-        ({"topic": ""}, "MESSAGE_ILLEGAL", "UNKNOWN_ERROR", "0 bytes long"),
-        ({"topic": "../up"}, "MESSAGE_ILLEGAL", "UNKNOWN_ERROR", "folder's name"),
-        ({"body": b"x" * 5000}, "MESSAGE_ILLEGAL", "MESSAGE_SIZE_EXCEEDED", "maxMessageSize"),
-        (
-            {"properties": "k\x01" + "v" * 32767},
-            "PROPERTIES_SIZE_EXCEEDED",
-            "PROPERTIES_SIZE_EXCEEDED",
-            "limit",
-        ),
-        ({"queue_id": 1 << 31}, "MESSAGE_ILLEGAL", "UNKNOWN_ERROR", "out of range"),
+        ({"topic": "t" * 256}, "MESSAGE_ILLEGAL", "256 bytes long; 1 to 255"),
+        ({"topic": ""}, "MESSAGE_ILLEGAL", "0 bytes long"),
+        ({"topic": "../up"}, "MESSAGE_ILLEGAL", "folder's name"),
+        ({"body": b"x" * 5000}, "MESSAGE_ILLEGAL", "maxMessageSize"),
+        ({"properties": "k\x01" + "v" * 32767}, "PROPERTIES_SIZE_EXCEEDED", "limit"),
+        ({"queue_id": 1 << 31}, "MESSAGE_ILLEGAL", "out of range"),
     ],
 )
 def test_what_is_too_long_is_refused_with_its_limit(
-    open_store: OpenStore, fields: dict[str, object], status: str, appended: str, words: str
+    open_store: OpenStore, fields: dict[str, object], status: str, words: str
 ) -> None:
     store = open_store(max_message_size=4096)
     result = store.put([message(**fields)])[0]  # type: ignore[arg-type]
-    assert (result.status.name, result.append_status.name) == (status, appended)
+    assert result.status.name == status
     assert words in result.reason
 
 

@@ -195,7 +195,7 @@ def plain(opaque: int = 7, commit: bytes = b"3", more: bytes = b"") -> bytes:
 
 def test_a_pull_is_known_by_the_one_before() -> None:
     pulls = learned(plain())
-    found = pulls.find(frame(plain(opaque=123456, commit=b"99")))
+    found = pulls.answer(frame(plain(opaque=123456, commit=b"99")))
     assert found is not None
     opaque, flag, code, fields = pulls.pull_of(found)
     assert (opaque, flag, code) == (123456, 0, 11)
@@ -206,24 +206,24 @@ def test_a_pull_is_known_by_the_one_before() -> None:
 
 @pytest.mark.parametrize("commit", [text.encode() for text in ODD if text not in LONG])
 def test_an_odd_number_is_not_read_here(commit: bytes) -> None:
-    assert learned(plain()).find(frame(plain(commit=commit))) is None
+    assert learned(plain()).answer(frame(plain(commit=commit))) is None
 
 
 def test_what_is_not_one_whole_frame_is_not_read_here() -> None:
     pulls, data = learned(plain()), frame(plain())
-    assert pulls.find(data) is not None
+    assert pulls.answer(data) is not None
     for other in (b"", data[:7], data[:-1], data + b"x", data * 2, frame(plain(), b"body")):
-        assert pulls.find(other) is None
+        assert pulls.answer(other) is None
     binary = encode_frame(Command(11, {"topic": "Known"}, codec=1))
-    assert pulls.find(binary) is None
+    assert pulls.answer(binary) is None
     for at in range(len(data)):
         if not data[at : at + 1].isdigit():
-            assert pulls.find(data[:at] + b"\xff" + data[at + 1 :]) is None
+            assert pulls.answer(data[:at] + b"\xff" + data[at + 1 :]) is None
 
 
 @pytest.mark.parametrize("more", [b"," + each for each in MORE])
 def test_a_header_that_may_mean_something_else_is_not_learned(more: bytes) -> None:
-    assert learned(plain(more=more)).find(frame(plain(more=more))) is None
+    assert learned(plain(more=more)).answer(frame(plain(more=more))) is None
 
 
 def test_so_many_are_remembered_and_learning_ends() -> None:
@@ -231,9 +231,9 @@ def test_so_many_are_remembered_and_learning_ends() -> None:
     headers = [plain(more=b',"x":"%d"' % number) for number in range(LEARN_MAX + 1)]
     for header in headers[:5]:
         pulls.learn(header)
-    known = [pulls.find(frame(header)) is not None for header in headers[:5]]
+    known = [pulls.answer(frame(header)) is not None for header in headers[:5]]
     assert known == [False, True, True, True, True]
     for header in headers[5:]:
         pulls.learn(header)
-    assert pulls.find(frame(headers[-2])) is not None
-    assert pulls.find(frame(headers[-1])) is None
+    assert pulls.answer(frame(headers[-2])) is not None
+    assert pulls.answer(frame(headers[-1])) is None

@@ -129,14 +129,9 @@ def _log(broker: Broker) -> dict[str, str]:
         "dispatchBehindBytes": str(max(0, end - store.dispatched_offset)),
         "remainHowManyDataToFlush": _bytes_text(max(0, end - store.flushed_offset)),
         "remainHowManyDataToCommit": _bytes_text(max(0, end - store.committed_offset)),
-        "remainTransientStoreBufferNumbs": str(_free_buffers(broker)),
+        "remainTransientStoreBufferNumbs": str(store.free_transient_buffers),
         "earliestMessageTimeStamp": str(_earliest_ms(broker)),
     }
-
-
-def _free_buffers(broker: Broker) -> int:
-    """Buffers of the transient store pool not in use; 2^31 - 1, as RocketMQ, without a pool."""
-    return int(getattr(broker.store, "free_transient_buffers", 2**31 - 1))
 
 
 def _earliest_ms(broker: Broker) -> int:

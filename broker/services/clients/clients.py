@@ -288,13 +288,9 @@ class Clients:
             self.unregister_producer(connection, group)
         self._registered.pop(connection, None)
 
-    def expire(self) -> int:
-        """Remove members without a recent heartbeat; close connections that have no other
-        member."""
-        return sum(1 for _ in self._expiring())
-
     def _expiring(self) -> Iterator[None]:
-        """`expire` in pieces: a network that fails takes thousands of clients at once."""
+        """Remove members without a recent heartbeat; close connections that have no other member.
+        In pieces: a network that fails takes thousands of clients at once."""
         limit = self._clock.monotonic() - self._settings.channel_expired_timeout / 1000
         consumers = [
             (group.name, member)

@@ -224,11 +224,11 @@ class Topics(NamedTable[TopicConfig]):
         self.put(config)
         return config
 
-    def create_system(self, name: str, queue_nums: int, perm: int = _READ_WRITE) -> TopicConfig:
+    def create_system(self, name: str, queue_nums: int) -> TopicConfig:
         """A topic that a service of the broker needs, made when it is not there."""
         config = self._table.get(name)
         if config is None:
-            config = TopicConfig(name, queue_nums, queue_nums, perm)
+            config = TopicConfig(name, queue_nums, queue_nums, _READ_WRITE)
             self._system = self._system | {name}
             self.put(config)
         return config

@@ -15,7 +15,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from aerobee.broker.compiled import hot
+from aerobee.broker.compiled import compiled
 from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.files.real_disk import RealFile
 
@@ -31,12 +31,11 @@ class SyncThread:
         self, take: Callable[[], LogJob | None], complete: Callable[[LogJob], None]
     ) -> None:
         """Both are called on the loop. A job covers one file of a `RealDisk`."""
-        assert hot is not None, "this installation has no compiled part"
         self._take = take
         self._complete = complete
         self._loop = asyncio.get_running_loop()
         self._wake_read, self._wake_write = os.pipe()
-        self._syncs: _hot.Syncs = hot.Syncs(self._wake_write)
+        self._syncs: _hot.Syncs = compiled().Syncs(self._wake_write)
         self._thread = threading.Thread(target=self._syncs.run, name="aerobee-flush", daemon=True)
         self._tickets = count(1)
         self._requested: deque[tuple[int, LogJob]] = deque()

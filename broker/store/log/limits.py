@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from aerobee.broker.store.queues.queue_table import is_safe_topic
-from aerobee.broker.store.results import AppendStatus, PutStatus, RefusedPut
+from aerobee.broker.store.results import PutStatus, RefusedPut
 from aerobee.broker.store.settings import StoreSettings
 from aerobee.protocol.files.properties import PROPERTIES_SIZE_MAX
 from aerobee.protocol.files.record import Message
@@ -52,8 +52,7 @@ class MessageLimits:
                 f"the properties of a message to {message.topic} are {props_size} bytes; the limit "
                 f"is {self.properties_size}: send fewer or shorter properties"
             )
-            exceeded = AppendStatus.PROPERTIES_SIZE_EXCEEDED
-            return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason, exceeded)
+            return RefusedPut(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
         return None
 
     def check_room(self, message: Message) -> RefusedPut | None:
@@ -71,8 +70,7 @@ class MessageLimits:
         limit = min(self.body_size, self.file_size - BLANK_SIZE)
         setting = "maxMessageSize" if size > self.body_size else "mappedFileSizeCommitLog"
         reason = f"{what} takes {size} bytes; the limit is {limit} ({setting})"
-        exceeded = AppendStatus.MESSAGE_SIZE_EXCEEDED
-        return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason, exceeded)
+        return RefusedPut(PutStatus.MESSAGE_ILLEGAL, reason)
 
 
 def record_size_max(message: Message) -> int:
