@@ -17,7 +17,6 @@ from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
 
 RELAY_SECONDS: Final = 12.0  # a broker waits 10 s for a client's answer to a forwarded request
-COPIES: Final = 32  # of one message in one topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Users:
         return fastjson.loads(answer) if answer else None
 
     async def add(self, address: str, name: str, secret: str, *, is_super: bool = False) -> None:
-        body = {"username": name, "password": secret, "userType": _type(is_super)}
+        body = {"username": name, "password": secret, "userType": "Super" if is_super else "Normal"}
         await self._put(address, RequestCode.AUTH_CREATE_USER, name, body)
 
     async def change(self, address: str, name: str, **changes: Any) -> None:
@@ -65,7 +65,3 @@ class Users:
         body: bytes = b"",
     ) -> bytes | memoryview:
         return (await self._core.remoting.ask(address, code, ext, body, what=what)).body
-
-
-def _type(is_super: bool) -> str:
-    return "Super" if is_super else "Normal"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Final, Self
 
 from aerobee.client.errors import Closed, Misuse, SendsFailed
@@ -142,12 +141,7 @@ class BufferedProducer:
         await self._sender.prepare(self.topic)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._closed = True
         await self._accumulator.flush()
         if error is None:

@@ -6,28 +6,19 @@ with Trigger.AvailableNow is one batch there, and cannot be distinguished from a
 `options.check_limit` refuses a limit unless the user says that the trigger is another.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import InputPartition
 
-from aerobee.pipeline.options import Options
-from aerobee.pipeline.source.batch_readers import planned, read_partition
-from aerobee.pipeline.source.partitions import arrow_schema_of
+from aerobee.pipeline.source.batch_readers import planned
 from aerobee.pipeline.source.queues import Offsets, from_json, to_json
-from aerobee.pipeline.source.stream_reader import Table, TopicStream
-from aerobee.pipeline.source.topic_ranges import TopicPlan
+from aerobee.pipeline.source.stream_reader import AnyStreamReader, Table
 
 
-class LegacyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+class LegacyStreamReader(AnyStreamReader):
     """Keeps place and limit inside the reader."""
 
-    def __init__(self, options: Options, columns: tuple[str, ...], schema: StructType) -> None:
-        self.stream = TopicStream(options)
-        self.plan = TopicPlan.of(options, columns)
-        self.schema = schema
-        self.position: Offsets | None = None
+    position: Offsets | None = None
 
     def initialOffset(self) -> Table:
         initial = self.stream.initial()
@@ -45,12 +36,3 @@ class LegacyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def partitions(self, start: Table, end: Table) -> Sequence[InputPartition]:
         self.position = from_json(end)
         return planned(self.stream.planned(from_json(start), from_json(end)))
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
-
-    def commit(self, end: Table) -> None:
-        self.stream.show_progress(from_json(end))
-
-    def stop(self) -> None:
-        self.stream.cluster.close()

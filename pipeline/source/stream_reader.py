@@ -231,13 +231,26 @@ def _lost(text: str, options: Options) -> None:
     log.warning(text)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Spark 4.2 and newer: limits and start come from Spark."""
+class AnyStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """What the readers for all Sparks have in common."""
 
     def __init__(self, options: Options, columns: tuple[str, ...], schema: StructType) -> None:
         self.stream = TopicStream(options)
         self.plan = TopicPlan.of(options, columns)
         self.schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
+
+    def commit(self, end: Table) -> None:
+        self.stream.show_progress(from_json(end))
+
+    def stop(self) -> None:
+        self.stream.cluster.close()
+
+
+class StreamReader(AnyStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Spark 4.2 and newer: limits and start come from Spark."""
 
     def initialOffset(self) -> Table:
         return to_json(self.stream.initial())
@@ -263,12 +276,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def partitions(self, start: Table, end: Table) -> Sequence[InputPartition]:
         plan = self.stream.planned(from_json(start), from_json(end))
         return planned(plan, self.stream.readings())
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield from read_partition(partition, self.plan, arrow_schema_of(self.schema))
-
-    def commit(self, end: Table) -> None:
-        self.stream.show_progress(from_json(end))
-
-    def stop(self) -> None:
-        self.stream.cluster.close()

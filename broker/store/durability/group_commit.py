@@ -12,7 +12,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Generic, TypeVar
 
 Job = TypeVar("Job")
@@ -46,12 +45,7 @@ class GroupCommit(Generic[Job]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Return when the current sync has ended; its `complete` then runs on the loop."""
         self._asked.put(False)
         self._thread.join()

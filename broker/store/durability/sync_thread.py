@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from aerobee.broker.compiled import compiled
@@ -46,12 +45,7 @@ class SyncThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Return when the current sync has ended; its `complete` then runs on the loop."""
         self._syncs.end()
         self._thread.join()
