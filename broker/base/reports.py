@@ -75,12 +75,10 @@ class Reports:
             **fields,
         )
 
-    def failed(
-        self, event: str, error: Exception, *, then: str, call: str = "write", **fields: Any
-    ) -> None:
+    def failed(self, event: str, error: Exception, *, then: str, **fields: Any) -> None:
         """Work that is retried has failed: a disk error, or a bug."""
         if isinstance(error, OSError):
-            self.disk_error(event, error, call=call, then=then, **fields)
+            self.disk_error(event, error, call="write", then=then, **fields)
         else:
             self.log(event, type(error).__name__, exc_info=error, then=then, **fields)
 

@@ -85,11 +85,8 @@ class Sessions:
         except BaseException:
             await client.close()
             raise
-        await self._leave(session)
+        await self.log_out(session)
         session.user, session.view = user, view
-
-    async def log_out(self, session: Session) -> None:
-        await self._leave(session)
 
     async def view(self, session: Session) -> View:
         if session.view is not None:
@@ -104,9 +101,9 @@ class Sessions:
     async def end(self, cookie: str) -> None:
         session = self._sessions.pop(cookie, None)
         if session is not None:
-            await self._leave(session)
+            await self.log_out(session)
 
-    async def _leave(self, session: Session) -> None:
+    async def log_out(self, session: Session) -> None:
         view, session.view, session.user = session.view, None, ""
         if view is not None:
             await _close(view)

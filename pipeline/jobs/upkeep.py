@@ -29,13 +29,11 @@ def is_small(one: DataFile) -> bool:
     return one.size < SMALL_BYTES
 
 
-def mergeable(
-    files: Iterable[DataFile], small_files: int, today: date | None = None
-) -> list[list[DataFile]]:
+def mergeable(files: Iterable[DataFile], small_files: int) -> list[list[DataFile]]:
     """Groups of small files that should be one. A file is merged with others of its size, so that
     a row is rewritten a few times at most, however often there is a commit; the rest of a day that
     is over is merged at once."""
-    today = today or datetime.now(UTC).date()
+    today = datetime.now(UTC).date()
     tiers: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
     for one in files:
         if is_small(one):
