@@ -18,10 +18,10 @@ import msgspec
 
 from aerobee.client.console.download import Download
 from aerobee.client.console.options import ConsoleOptions
-from aerobee.client.console.routes import READS, SHARED, WRITES, Answering, Params
+from aerobee.client.console.routes import READS, SHARED, WRITES, Answering
 from aerobee.client.console.safety import is_equal
 from aerobee.client.console.sessions import Session, Sessions, Viewer
-from aerobee.client.console.view import View
+from aerobee.client.console.view import Params, View
 from aerobee.client.errors import (
     AerobeeError,
     BrokerError,

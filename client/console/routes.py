@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aerobee.client.console.view import View
+from aerobee.client.console.view import Params, View
 from aerobee.client.console.views import (
     cluster,
     dead,
@@ -19,7 +19,6 @@ from aerobee.client.console.views import (
     waiting,
 )
 
-Params = dict[str, Any]
 Answering = Callable[[View, Params], Awaitable[Any]]
 
 READS: Final[dict[str, Answering]] = {

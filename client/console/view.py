@@ -17,6 +17,7 @@ from aerobee.client.console.options import ConsoleOptions
 from aerobee.client.errors import AerobeeError, Misuse, NotFound
 
 T = TypeVar("T")
+Params = dict[str, Any]  # of a request
 TOGETHER: Final = 8  # requests in flight
 CLUSTER_SECONDS: Final = 2.0
 
@@ -98,14 +99,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def need(params: dict[str, Any], name: str) -> str:
+def need(params: Params, name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise Misuse(f"{name!r} is missing")
     return value
 
 
-def number(params: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
+def number(params: Params, name: str, default: int, low: int, high: int) -> int:
     value = params.get(name)
     if value in (None, ""):
         return default
@@ -118,7 +119,7 @@ def number(params: dict[str, Any], name: str, default: int, low: int, high: int)
     return found
 
 
-def moment(params: dict[str, Any], name: str) -> float | None:
+def moment(params: Params, name: str) -> float | None:
     """A time as milliseconds, in seconds."""
     value = params.get(name)
     if value in (None, ""):

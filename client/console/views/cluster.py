@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.console.view import View, attempt, gather, number
+from aerobee.client.console.view import Params, View, attempt, gather, number
 from aerobee.client.console.views.groups import configs_of, connections_of, members_of
 from aerobee.client.console.views.progress import all_progress
 from aerobee.client.errors import AerobeeError
-
-Params = dict[str, Any]
 
 
 async def clients(view: View, _params: Params) -> dict[str, Any]:

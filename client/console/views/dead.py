@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aerobee.client.console.download import Download
 from aerobee.client.console.safety import file_name
-from aerobee.client.console.view import View, attempt, gather, moment, need, now_ms, number
+from aerobee.client.console.view import Params, View, attempt, gather, moment, need, now_ms, number
 from aerobee.client.console.views import message_json
 from aerobee.client.console.views.messages import as_file
 from aerobee.client.console.views.overview import DAY_MS, dead_since
@@ -21,7 +21,6 @@ from aerobee.client.tools.dead_letters import (
 )
 from aerobee.protocol.names import DLQ_PREFIX
 
-Params = dict[str, Any]
 LISTED_MAX: Final = 1000
 RATE_MAX: Final = 10_000
 

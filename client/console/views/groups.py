@@ -6,12 +6,10 @@ from typing import Any
 
 from aerobee.client.admin.details import Progress, TimeSpan
 from aerobee.client.admin.types import Broker
-from aerobee.client.console.view import View, attempt, gather, need, now_ms
+from aerobee.client.console.view import Params, View, attempt, gather, need, now_ms
 from aerobee.client.console.views.progress import all_progress
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.names import RETRY_PREFIX, is_system_group
-
-Params = dict[str, Any]
 
 
 async def listed(view: View, _params: Params) -> dict[str, Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from aerobee.client.console.view import View, need, now_ms
+from aerobee.client.console.view import Params, View, need, now_ms
 from aerobee.client.console.views import message_json
 from aerobee.client.console.views.groups import connections_of, members_of
 from aerobee.client.errors import Misuse, NotFound
 from aerobee.client.message import Message
 
-Params = dict[str, Any]
 _TOLD: Final = ("at", "event", "topic", "broker", "queue", "offset", "reason", "due_at")
 
 

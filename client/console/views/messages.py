@@ -8,7 +8,7 @@ import msgspec
 
 from aerobee.client.console.download import Download
 from aerobee.client.console.safety import csv_cell, file_name
-from aerobee.client.console.view import View, gather, moment, need, now_ms, number
+from aerobee.client.console.view import Params, View, gather, moment, need, now_ms, number
 from aerobee.client.console.views import message_json
 from aerobee.client.console.views.scan import (
     Page,
@@ -22,7 +22,6 @@ from aerobee.client.message import Message
 from aerobee.client.tools.messages import message_json as export_json
 from aerobee.protocol.json.fastjson import MessageQueue
 
-Params = dict[str, Any]
 LIMIT: Final = 50
 TAIL_MAX: Final = 50  # a second
 EXPORT_MAX: Final = 10_000

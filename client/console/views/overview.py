@@ -6,13 +6,12 @@ import asyncio
 from typing import Any, Final
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.console.view import View, attempt, gather, now_ms, number
+from aerobee.client.console.view import Params, View, attempt, gather, now_ms, number
 from aerobee.client.console.views import groups, store
 from aerobee.client.errors import AerobeeError
 from aerobee.client.tools.doctor import examine_cluster
 from aerobee.protocol.names import DLQ_PREFIX
 
-Params = dict[str, Any]
 SAMPLE_SECONDS: Final = 2.0
 DAY_MS: Final = 86_400_000
 OLD_AGE_MS: Final = 60_000  # an unread message older than that is reported

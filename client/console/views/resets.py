@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aerobee.client.console.view import View, gather, moment, need, number
+from aerobee.client.console.view import Params, View, gather, moment, need, number
 from aerobee.client.console.views.topics import stats_of
 from aerobee.client.errors import Misuse, NotFound
 from aerobee.protocol.json.fastjson import MessageQueue
 
-Params = dict[str, Any]
 TARGETS: Final = ("first", "last", "time", "shift", "offset")
 
 

@@ -7,10 +7,9 @@ import re
 from typing import Any, Final
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.console.view import View, attempt, gather, now_ms
+from aerobee.client.console.view import Params, View, attempt, gather, now_ms
 from aerobee.client.errors import AerobeeError
 
-Params = dict[str, Any]
 SEGMENTS_ASKED: Final = 60  # times of log files to fetch; of more files an even sample
 HOUR_MS: Final = 3_600_000
 _UNITS: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}

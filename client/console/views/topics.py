@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aerobee.client.admin.types import QueueStats
-from aerobee.client.console.view import View, attempt, gather, need, now_ms
+from aerobee.client.console.view import Params, View, attempt, gather, need, now_ms
 from aerobee.client.console.views.progress import all_progress
 from aerobee.client.errors import AerobeeError, NotFound
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
-Params = dict[str, Any]
 ROUTE_SECONDS: Final = 30.0  # as often as clients ask for their routes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.console.view import View, attempt, gather, need, now_ms, number
+from aerobee.client.console.view import Params, View, attempt, gather, need, now_ms, number
 from aerobee.client.console.views import message_json
 from aerobee.client.console.views.topics import stats_of
 from aerobee.client.console.views.wheel import Timers, timers_of_apache
@@ -20,7 +20,6 @@ from aerobee.protocol.names import (
     TRANSACTION_OP_TOPIC,
 )
 
-Params = dict[str, Any]
 TIMERS: Final = 2000
 LEVEL_SAMPLE: Final = 200
 HALVES: Final = 2000
