@@ -34,6 +34,8 @@ from aerobee.broker.handlers.admin import progress as admin_progress
 from aerobee.broker.handlers.admin import relays as admin_relays
 from aerobee.broker.handlers.admin import topics as admin_topics
 from aerobee.broker.handlers.admin import users as admin_users
+from aerobee.broker.handlers.admin.runtime_info import watch_timers
+from aerobee.broker.handlers.common import Handlers, bound
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.name_service import requests as name_service
 from aerobee.broker.handlers.plain_batch import put_plain_rows
@@ -75,26 +77,25 @@ from aerobee.broker.store.files.disk import Disk
 from aerobee.broker.store.message_store import MessageStore
 
 # Every module of requests; each has its own part of the table.
-HANDLERS: tuple[Callable[[Broker], dict[int, Handler]], ...] = (
-    heartbeat.handlers,
-    offsets.handlers,
-    queries.handlers,
-    retry.handlers,
-    recall.handlers,
-    transactions.handlers,
-    locks.handlers,
-    client_config.handlers,
-    name_service.handlers,
-    admin_topics.handlers,
-    admin_groups.handlers,
-    admin_consumers.handlers,
-    admin_progress.handlers,
-    admin_relays.handlers,
-    admin_broker.handlers,
-    admin_users.handlers,
-    assignment.handlers,
-    replication.handlers,
-    explain.handlers,
+HANDLERS: tuple[Handlers, ...] = (
+    heartbeat.HANDLERS,
+    offsets.HANDLERS,
+    queries.HANDLERS,
+    retry.HANDLERS,
+    recall.HANDLERS,
+    transactions.HANDLERS,
+    locks.HANDLERS,
+    client_config.HANDLERS,
+    admin_topics.HANDLERS,
+    admin_groups.HANDLERS,
+    admin_consumers.HANDLERS,
+    admin_progress.HANDLERS,
+    admin_relays.HANDLERS,
+    admin_broker.HANDLERS,
+    admin_users.HANDLERS,
+    assignment.HANDLERS,
+    replication.HANDLERS,
+    explain.HANDLERS,
 )
 # Those that accept messages from clients, by the rules of `Sends`.
 SEND_HANDLERS: tuple[Callable[[Sends], dict[int, Handler]], ...] = (
@@ -217,11 +218,13 @@ def make_front(broker: Broker) -> Front:
     """The table of all requests, behind the guard; a code with two handlers, or without a row of
     permissions, is a programming error."""
     sends, pulls = Sends(broker), Pulls(broker)
+    watch_timers(broker)
     table: dict[int, Handler] = {}
     for part in (
         pull.handlers(pulls),
         *(handlers(sends) for handlers in SEND_HANDLERS),
-        *(handlers(broker) for handlers in HANDLERS),
+        name_service.handlers(broker),
+        *(bound(broker, handlers) for handlers in HANDLERS),
     ):
         twice = table.keys() & part.keys()
         assert not twice, f"request codes {sorted(twice)} have two handlers"

@@ -6,9 +6,9 @@ from typing import Any, Final
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.base.resource_names import is_retry_topic
-from aerobee.broker.handlers.common import bound, known_topic, read_body, success
+from aerobee.broker.handlers.common import Handlers, known_topic, read_body, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.heartbeats import BROADCASTING
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -102,13 +102,9 @@ def _text(body: dict[Any, Any], key: str) -> str:
     return value
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.QUERY_ASSIGNMENT: query_assignment,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: all_request_modes,
-            **dict.fromkeys(POP_CODES, refuse_pop),
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.QUERY_ASSIGNMENT: query_assignment,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: all_request_modes,
+    **dict.fromkeys(POP_CODES, refuse_pop),
+}

@@ -1,17 +1,13 @@
 """CHECK_CLIENT_CONFIG: a consumer asks whether its SQL92 expression can be used."""
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, read_body, success
+from aerobee.broker.handlers.common import Handlers, read_body, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.subscription import TAG
 from aerobee.broker.services.filters.sql_filters import compiled
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
-
-
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(broker, {RequestCode.CHECK_CLIENT_CONFIG: check_client_config})
 
 
 def check_client_config(broker: Broker, request: Request) -> Command:
@@ -31,3 +27,6 @@ def check_client_config(broker: Broker, request: Request) -> Command:
         )
     compiled(str(subscription.get("subString") or ""), kind)
     return success(request)
+
+
+HANDLERS: Handlers = {RequestCode.CHECK_CLIENT_CONFIG: check_client_config}

@@ -17,6 +17,7 @@ from aerobee.protocol.wire.codes import ResponseCode
 from aerobee.protocol.wire.command import Command
 
 Owner = TypeVar("Owner")
+Handlers = Mapping[int, Callable[[Broker, Request], Command | None]]
 
 _tasks: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import structlog
 
 from aerobee.broker.base import resource_names
-from aerobee.broker.handlers.common import bound, peer, success
+from aerobee.broker.handlers.common import Handlers, peer, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.heartbeats import (
     CONSUME_ACTIVELY,
     ConsumerData,
@@ -130,12 +130,8 @@ def consumer_list(broker: Broker, request: Request) -> Command:
     return request.command.answer(ResponseCode.SUCCESS, body=body)
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.HEART_BEAT: heart_beat,
-            RequestCode.UNREGISTER_CLIENT: unregister_client,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.HEART_BEAT: heart_beat,
+    RequestCode.UNREGISTER_CLIENT: unregister_client,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
+}

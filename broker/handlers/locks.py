@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, read_body, success
+from aerobee.broker.handlers.common import Handlers, read_body, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.heartbeats import CLIENT_ID_MAX
 from aerobee.broker.services.config_files.config_file import as_int
 from aerobee.protocol.json.fastjson import MessageQueue
@@ -15,12 +15,6 @@ from aerobee.protocol.wire.command import Command
 
 QUEUES_MAX: Final = 65536
 BROKER_NAME_MAX: Final = 255
-
-
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker, {RequestCode.LOCK_BATCH_MQ: lock_batch, RequestCode.UNLOCK_BATCH_MQ: unlock_batch}
-    )
 
 
 def lock_batch(broker: Broker, request: Request) -> Command:
@@ -66,3 +60,9 @@ def _read(request: Request) -> tuple[str, str, list[MessageQueue]]:
 def _queue(entry: dict[Any, Any]) -> MessageQueue:
     topic, broker_name = str(entry.get("topic") or ""), str(entry.get("brokerName") or "")
     return MessageQueue(topic, broker_name, as_int(entry.get("queueId"), -1))
+
+
+HANDLERS: Handlers = {
+    RequestCode.LOCK_BATCH_MQ: lock_batch,
+    RequestCode.UNLOCK_BATCH_MQ: unlock_batch,
+}

@@ -5,13 +5,13 @@ from functools import cache
 from typing import Final
 
 from aerobee.broker.handlers.common import (
-    bound,
+    Handlers,
     known_group,
     known_topic,
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.protocol.wire.admin_headers import QueryConsumerOffset, UpdateConsumerOffset
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
@@ -86,13 +86,9 @@ def all_delay_offsets(broker: Broker, request: Request) -> Command:
     return success(request, broker.schedule.table_json())
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: all_consumer_offsets,
-            RequestCode.GET_ALL_DELAY_OFFSET: all_delay_offsets,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: all_consumer_offsets,
+    RequestCode.GET_ALL_DELAY_OFFSET: all_delay_offsets,
+}

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, success
+from aerobee.broker.handlers.common import Handlers, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request, failed
+from aerobee.broker.net.requests import Request, failed
 from aerobee.broker.store.results import Boundary, QueryResult
 from aerobee.protocol.files.record import decode_record
 from aerobee.protocol.files.record_layout import CorruptRecord
@@ -137,15 +137,11 @@ get_earliest_time = _of_queue(
 )
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.QUERY_MESSAGE: query_message,
-            RequestCode.VIEW_MESSAGE_BY_ID: view_message_by_id,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset_by_timestamp,
-            RequestCode.GET_MAX_OFFSET: get_max_offset,
-            RequestCode.GET_MIN_OFFSET: get_min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: get_earliest_time,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.QUERY_MESSAGE: query_message,
+    RequestCode.VIEW_MESSAGE_BY_ID: view_message_by_id,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset_by_timestamp,
+    RequestCode.GET_MAX_OFFSET: get_max_offset,
+    RequestCode.GET_MIN_OFFSET: get_min_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: get_earliest_time,
+}

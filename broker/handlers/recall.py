@@ -3,10 +3,10 @@
 from typing import Final
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, known_topic, success
+from aerobee.broker.handlers.common import Handlers, known_topic, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.protocol.files import properties as props
 from aerobee.protocol.files.ids import encode_host
 from aerobee.protocol.files.record import Message
@@ -31,10 +31,6 @@ class _ListRequest(Header):
     topic: str | None = None
     cursor: str = ""
     max_num: Int32 = 100
-
-
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(broker, {RequestCode.RECALL_MESSAGE: recall, LIST_TIMERS: list_timers})
 
 
 def recall(broker: Broker, request: Request) -> Command | None:
@@ -109,3 +105,6 @@ def list_timers(broker: Broker, request: Request) -> Command:
     timers = [entry.to_json(broker.settings.broker_name) for entry in entries]
     body = {"pending": broker.timers.pending, "timers": timers}
     return success(request, body, {"nextCursor": cursor} if cursor else {})
+
+
+HANDLERS: Handlers = {RequestCode.RECALL_MESSAGE: recall, LIST_TIMERS: list_timers}

@@ -7,7 +7,7 @@ import structlog
 from aerobee.broker.auth.copied import NOTHING_NEW, Sealing, digests, group_of, seal, version_of
 from aerobee.broker.auth.verdicts import Principal
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, success
+from aerobee.broker.handlers.common import Handlers, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.inner_client import inner_credentials
 from aerobee.broker.net.requests import Handler, Request
@@ -198,17 +198,13 @@ def get_timer_metrics(_broker: Broker, request: Request) -> Command:
     return success(request, {"dataVersion": version, "timingCount": {}})
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.EXCHANGE_BROKER_HA_INFO: exchange_ha_info,
-            RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
-            RequestCode.GET_BROKER_EPOCH_CACHE: get_broker_epoch,
-            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: notify_role_changed,
-            PROMOTE: promote,
-            GET_ACCESS: get_access,
-            RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,
-            RequestCode.GET_TIMER_METRICS: get_timer_metrics,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.EXCHANGE_BROKER_HA_INFO: exchange_ha_info,
+    RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
+    RequestCode.GET_BROKER_EPOCH_CACHE: get_broker_epoch,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: notify_role_changed,
+    PROMOTE: promote,
+    GET_ACCESS: get_access,
+    RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,
+    RequestCode.GET_TIMER_METRICS: get_timer_metrics,
+}

@@ -1,9 +1,9 @@
 """CONSUMER_SEND_MSG_BACK: a consumer gives back what it could not handle."""
 
-from aerobee.broker.handlers.common import bound, unsaved_text
+from aerobee.broker.handlers.common import Handlers, unsaved_text
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.retry import SentBack
 from aerobee.broker.store.results import PutResult
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -21,10 +21,6 @@ class _SendBackRequest(Header):
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     reason: str = ""  # our SDK's
-
-
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(broker, {RequestCode.CONSUMER_SEND_MSG_BACK: send_back})
 
 
 def send_back(broker: Broker, request: Request) -> Command | None:
@@ -66,3 +62,6 @@ def _answer_when_saved(broker: Broker, request: Request, result: PutResult) -> N
             request.reply(answer)
 
     file.when_saved(saved)
+
+
+HANDLERS: Handlers = {RequestCode.CONSUMER_SEND_MSG_BACK: send_back}

@@ -5,10 +5,10 @@ from typing import Final
 import structlog
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound
+from aerobee.broker.handlers.common import Handlers
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.durable import answer_when_durable
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.transactions.service import EndRequest
 from aerobee.protocol.files.ids import parse_offset_message_id
 from aerobee.protocol.files.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -35,16 +35,6 @@ class _EndRequest(Header):
 class _ResumeRequest(Header):
     msg_id: str
     topic: str | None = None
-
-
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.END_TRANSACTION: end_transaction,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: resume_check,
-        },
-    )
 
 
 def end_transaction(broker: Broker, request: Request) -> Command | None:
@@ -92,3 +82,9 @@ def resume_check(broker: Broker, request: Request) -> Command | None:
     except ValueError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
     return answer_when_durable(broker, request, broker.transactions.resume(physical_offset))
+
+
+HANDLERS: Handlers = {
+    RequestCode.END_TRANSACTION: end_transaction,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: resume_check,
+}

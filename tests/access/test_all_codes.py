@@ -94,9 +94,7 @@ async def test_a_super_user_is_never_denied(tmp_path: Path, general: bool) -> No
 async def test_a_handler_without_a_row_stops_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def newcomer(_broker: object) -> dict[int, Any]:
-        return {4711: lambda request: None}
-
+    newcomer = {4711: lambda broker, request: None}
     monkeypatch.setattr(wiring, "HANDLERS", (*wiring.HANDLERS, newcomer))
     with pytest.raises(AssertionError, match=r"\[4711\] have no row"):
         async with guarded_broker(tmp_path):

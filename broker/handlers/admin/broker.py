@@ -6,14 +6,14 @@ from typing import Any, Final
 import structlog
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.admin.runtime_info import runtime_info, watch_timers
+from aerobee.broker.handlers.admin.runtime_info import runtime_info
 from aerobee.broker.handlers.common import (
-    bound,
+    Handlers,
     peer,
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.settings import FixedSetting, SettingsError, render_settings
 from aerobee.broker.settings.properties_file import parse_properties
 from aerobee.protocol.wire.admin_headers import QueryConsumeQueue, StatsData
@@ -116,18 +116,13 @@ def query_consume_queue(broker: Broker, request: Request) -> Command:
     return success(request, body)
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    watch_timers(broker)
-    return bound(
-        broker,
-        {
-            RequestCode.GET_BROKER_CONFIG: get_broker_config,
-            RequestCode.UPDATE_BROKER_CONFIG: update_broker_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: get_runtime_info,
-            RequestCode.VIEW_BROKER_STATS_DATA: view_stats,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
-            RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_log,
-            RequestCode.CLEAN_UNUSED_TOPIC: clean_unused_topics,
-            RequestCode.QUERY_CONSUME_QUEUE: query_consume_queue,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.GET_BROKER_CONFIG: get_broker_config,
+    RequestCode.UPDATE_BROKER_CONFIG: update_broker_config,
+    RequestCode.GET_BROKER_RUNTIME_INFO: get_runtime_info,
+    RequestCode.VIEW_BROKER_STATS_DATA: view_stats,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_log,
+    RequestCode.CLEAN_UNUSED_TOPIC: clean_unused_topics,
+    RequestCode.QUERY_CONSUME_QUEUE: query_consume_queue,
+}

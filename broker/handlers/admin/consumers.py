@@ -4,9 +4,9 @@ from datetime import datetime
 from typing import Any
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, known_topic, success
+from aerobee.broker.handlers.common import Handlers, known_topic, success
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.protocol.json.fastjson import MessageQueue
 from aerobee.protocol.wire.admin_headers import (
     ConsumerGroupHeader,
@@ -216,18 +216,14 @@ def _time_text(moment_ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}:{moment.microsecond // 1000:03d}"
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
-            RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
-            RequestCode.GET_CONSUME_STATS: consume_stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: broker_consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_consumers,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: topics_of_consumer,
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: subscription_of_consumer,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: consume_time_span,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
+    RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
+    RequestCode.GET_CONSUME_STATS: consume_stats,
+    RequestCode.GET_BROKER_CONSUME_STATS: broker_consume_stats,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_consumers,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: topics_of_consumer,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: subscription_of_consumer,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: consume_time_span,
+}

@@ -9,15 +9,15 @@ from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.admin.topics import page
 from aerobee.broker.handlers.common import (
+    Handlers,
     answer_when_saved,
-    bound,
     known_group,
     peer,
     read_body,
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.groups.config import GroupConfig, group_from_json
 from aerobee.protocol.wire.admin_headers import DeleteGroup, GroupForbidden, GroupHeader, GroupPage
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
@@ -120,15 +120,11 @@ def update_and_get_forbidden(broker: Broker, request: Request) -> Command | None
     return answer_when_saved(request, answer, *files)
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_and_create_group,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_and_create_group_list,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_groups,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
-            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: update_and_get_forbidden,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_and_create_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_and_create_group_list,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: update_and_get_forbidden,
+}

@@ -7,15 +7,15 @@ import structlog
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import (
+    Handlers,
     answer_when_saved,
-    bound,
     known_group,
     known_topic,
     peer,
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.consumer_group import Member
 from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.broker.store.results import Boundary
@@ -190,12 +190,8 @@ def query_correction_offset(broker: Broker, request: Request) -> Command:
     return success(request, {"correctionOffsets": least})
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset_offset,
-            RequestCode.CLONE_GROUP_OFFSET: clone_group_offset,
-            RequestCode.QUERY_CORRECTION_OFFSET: query_correction_offset,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset_offset,
+    RequestCode.CLONE_GROUP_OFFSET: clone_group_offset,
+    RequestCode.QUERY_CORRECTION_OFFSET: query_correction_offset,
+}

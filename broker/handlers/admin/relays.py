@@ -7,10 +7,10 @@ import structlog
 
 from aerobee.broker.base.peer import Peer
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, reply_later, success
+from aerobee.broker.handlers.common import Handlers, reply_later, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.queries import stored_record
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.clients.consumer_group import Member
 from aerobee.protocol.files.ids import parse_offset_message_id
 from aerobee.protocol.json import fastjson
@@ -140,12 +140,8 @@ async def _ask_status(connection: Peer, ext: dict[str, str]) -> dict[Any, Any] |
     return table if isinstance(table, dict) else None
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.GET_CONSUMER_RUNNING_INFO: consumer_running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.GET_CONSUMER_RUNNING_INFO: consumer_running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status,
+}

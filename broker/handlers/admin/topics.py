@@ -9,15 +9,15 @@ import structlog
 from aerobee.broker.base import resource_names
 from aerobee.broker.base.refused import Refused
 from aerobee.broker.handlers.common import (
+    Handlers,
     answer_when_saved,
-    bound,
     known_topic,
     peer,
     read_body,
     success,
 )
 from aerobee.broker.handlers.context import Broker
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.broker.services.config_files.config_file import DataVersion
 from aerobee.broker.services.topics.config import (
     FILTER_TYPES,
@@ -237,16 +237,12 @@ def get_system_topics(broker: Broker, request: Request) -> Command:
     return success(request, {"topicList": broker.topics.system_topics()})
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: update_and_create_topic,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: update_and_create_topic_list,
-            RequestCode.GET_ALL_TOPIC_CONFIG: get_all_topic_config,
-            RequestCode.GET_TOPIC_CONFIG: get_topic_config,
-            RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
-            RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: get_system_topics,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: update_and_create_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: update_and_create_topic_list,
+    RequestCode.GET_ALL_TOPIC_CONFIG: get_all_topic_config,
+    RequestCode.GET_TOPIC_CONFIG: get_topic_config,
+    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: get_system_topics,
+}

@@ -12,10 +12,10 @@ from aerobee.broker.auth.book import AccessBook
 from aerobee.broker.auth.edits import Accounts
 from aerobee.broker.auth.model import AccessError, Rule, User, make_rule
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound, read_body, reply_later, success
+from aerobee.broker.handlers.common import Handlers, read_body, reply_later, success
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.net.addresses import join
-from aerobee.broker.net.requests import Handler, Request
+from aerobee.broker.net.requests import Request
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.wire.codes import RequestCode, ResponseCode
 from aerobee.protocol.wire.command import Command
@@ -269,23 +269,19 @@ def _field(request: Request, name: str) -> str:
     return value
 
 
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(
-        broker,
-        {
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: update_acl_config,
-            RequestCode.DELETE_ACL_CONFIG: delete_acl_config,
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: acl_version,
-            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: update_white_addresses,
-            RequestCode.AUTH_CREATE_USER: create_user,
-            RequestCode.AUTH_UPDATE_USER: update_user,
-            RequestCode.AUTH_DELETE_USER: delete_user,
-            RequestCode.AUTH_GET_USER: get_user,
-            RequestCode.AUTH_LIST_USER: list_users,
-            RequestCode.AUTH_CREATE_ACL: put_acl,
-            RequestCode.AUTH_UPDATE_ACL: put_acl,
-            RequestCode.AUTH_DELETE_ACL: delete_acl,
-            RequestCode.AUTH_GET_ACL: get_acl,
-            RequestCode.AUTH_LIST_ACL: list_acls,
-        },
-    )
+HANDLERS: Handlers = {
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: update_acl_config,
+    RequestCode.DELETE_ACL_CONFIG: delete_acl_config,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: acl_version,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: update_white_addresses,
+    RequestCode.AUTH_CREATE_USER: create_user,
+    RequestCode.AUTH_UPDATE_USER: update_user,
+    RequestCode.AUTH_DELETE_USER: delete_user,
+    RequestCode.AUTH_GET_USER: get_user,
+    RequestCode.AUTH_LIST_USER: list_users,
+    RequestCode.AUTH_CREATE_ACL: put_acl,
+    RequestCode.AUTH_UPDATE_ACL: put_acl,
+    RequestCode.AUTH_DELETE_ACL: delete_acl,
+    RequestCode.AUTH_GET_ACL: get_acl,
+    RequestCode.AUTH_LIST_ACL: list_acls,
+}

@@ -1,11 +1,11 @@
 """EXPLAIN_MESSAGE, an Aerobee extension: all that this broker knows of a message, as facts."""
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.handlers.common import bound
+from aerobee.broker.handlers.common import Handlers
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.handlers.why.copies import copy_facts, decoded, find_copies
 from aerobee.broker.handlers.why.groups import group_facts, groups_to_report
-from aerobee.broker.net.requests import Handler, Request, failed
+from aerobee.broker.net.requests import Request, failed
 from aerobee.broker.store.results import QueryResult
 from aerobee.protocol.files.ids import is_offset_message_id, parse_offset_message_id, unique_id_time
 from aerobee.protocol.files.record import decode_record
@@ -23,10 +23,6 @@ class _ExplainRequest(Header):
     msg_id: str
     topic: str | None = None
     group: str | None = None
-
-
-def handlers(broker: Broker) -> dict[int, Handler]:
-    return bound(broker, {EXPLAIN_MESSAGE: explain})
 
 
 def explain(broker: Broker, request: Request) -> None:
@@ -106,3 +102,6 @@ def _removed(broker: Broker, message_id: str, own_host: bytes) -> Removed | None
         at=noted["at"],
         reason=str(noted["why"]),
     )
+
+
+HANDLERS: Handlers = {EXPLAIN_MESSAGE: explain}
