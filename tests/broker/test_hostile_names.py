@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from effort import examples
 from peers.in_process import Client, running_broker, send_ext
 
 from aerobee.broker.daemon.app import AppBroker
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.frame import encode_frame
 
-OF_EACH_KIND = 30
-CREATED_MAX = 25  # topics, and groups, that clients may make by themselves
+OF_EACH_KIND = examples(60, 30)
+CREATED_MAX = OF_EACH_KIND * 5 // 6  # topics, and groups, that clients may make by themselves
 NAMES = (
     *(
         "topic",

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from effort import examples
 from peers.in_process import Client, running_broker
 from waiting import until
 
@@ -13,7 +14,7 @@ from aerobee.broker.services.topics.config import TopicConfig
 from aerobee.protocol.files.record import Message
 
 QUERY, MAX_OFFSET = 12, 30
-COUNT = 50_000
+COUNT = examples(100_000, 50_000)
 UNIQUE: dict[str, str] = {
     "topic": "T",
     "key": "k",
