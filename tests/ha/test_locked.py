@@ -69,9 +69,9 @@ async def test_a_slave_without_rights_says_why_it_does_not_follow(tmp_path: Path
         way = {"ha_master_address": f"127.0.0.1:{master.broker.addresses.ha_port}"}
         with structlog.testing.capture_logs() as lines:
             async with running_slave(tmp_path, None, **way, **other) as slave:
-                await until(lambda: any("not followed" in line["event"] for line in lines))
+                await until(lambda: any("not following" in line["event"] for line in lines))
                 assert slave.broker.store.max_physical_offset == 0
-        [told] = [line for line in lines if "not followed" in line["event"]]
+        [told] = [line for line in lines if "not following" in line["event"]]
         assert "User:inner" in told["reason"]
 
 

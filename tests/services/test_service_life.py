@@ -85,5 +85,5 @@ def test_a_config_file_that_the_system_does_not_let_us_read_stops_the_start(
 ) -> None:
     """It may be whole, only not ours to read: without it every group would begin anew."""
     (tmp_path / "config" / name).mkdir(parents=True)  # not to be read by root either
-    with pytest.raises(StoreError, match=rf"{name}.*who may read"):
+    with pytest.raises(StoreError, match=rf"{name}.*check the permissions"):
         load(tmp_path)
