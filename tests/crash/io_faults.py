@@ -343,7 +343,8 @@ def check_lines(name: str, lines: list[Any], run: Run) -> None:
 def is_told(case: Case | None, lines: list[Any], told: list[str]) -> bool:
     assert case is not None
     number = NUMBERS[case.fault]
-    words = (os.strerror(number).lower(), errno.errorcode[number].lower())
+    strerror = os.strerror(number).lower().removesuffix(" on device")  # we say where instead
+    words = (strerror, errno.errorcode[number].lower())
     texts = [str(line) for line in lines if line["log_level"] != "info"] + told
     return any(word in text.lower() for text in texts for word in words)
 
