@@ -118,7 +118,7 @@ class Checker:
     def _check_seen(self) -> None:
         """A consumer that has read a message may rely on it."""
         for (queue_id, number), (key, _) in self._history.seen.items():
-            keys = self._history.known[queue_id]
+            keys = self._history.known.get(queue_id, [])  # not read after a gap in another one
             if number >= len(keys) or keys[number] != key:
                 now = keys[number] if number < len(keys) else "nothing"
                 text = f"{key} was consumed at {number} of queue {queue_id}, now there is {now}"
