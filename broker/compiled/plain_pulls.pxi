@@ -78,7 +78,7 @@ cdef class PlainPulls:
         cdef const uint8_t* data
         cdef bytes entries
         cdef tuple bounds
-        cdef list files
+        cdef tuple files
         cdef Records records
         queue = self._queues.get(ready.key)
         if queue is None:
@@ -102,8 +102,9 @@ cdef class PlainPulls:
         if count < 1:
             return None
         data = <const uint8_t*>PyBytes_AS_STRING(entries) + place
-        records, files = room_for(count), []
-        if not self._take(records, files, data, count, <int64_t>bounds[1], &behind):
+        records = room_for(count)
+        files = self._take(records, data, count, <int64_t>bounds[1], &behind)
+        if files is None:
             return None
         if high < <int64_t>queue.assigned:
             high = self._visible_end(queue)
@@ -124,34 +125,34 @@ cdef class PlainPulls:
             )
         )
 
-    cdef bint _take(
+    cdef tuple _take(
         self,
         Records records,
-        list files,
         const uint8_t* data,
         int64_t count,
         int64_t max_bytes,
         int64_t* behind,
-    ) except -1:
-        """Take the records of these entries, and the files that they are in; False: they are too far
+    ):
+        """Take the records of these entries; the files that they are in, or None: they are too far
         from the log's end, in too many files, or not all there."""
         cdef Py_ssize_t number = 0, taken
         cdef int64_t distance
+        cdef tuple files = ()
         while number < count:
             file = self._file_at(<int64_t>load_int(data + number * ENTRY_SIZE, 8), &distance)
             if file is None or not file.usable or len(files) == FILES_MAX:
-                return False
+                return None
             if not number:
                 behind[0] = distance
                 if distance > self._hot_bytes:
-                    return False
+                    return None
             readable = file.wrote if file.buffer is None else file.committed
             taken = records.take(data, number, count, file.view, file.start, readable, max_bytes)
             if taken == number:
-                return False
-            files.append(file)
+                return None
+            files += (file,)
             number = taken
-        return True
+        return files
 
     cdef int _keep(self, Ready ready, queue, int64_t queue_offset, bytes entries) except -1:
         """Keep entries for the next pulls; drops those of the queue that was added first."""

@@ -21,7 +21,7 @@ cdef enum:
     PIECES_MAX = 1024  # limit of one system call
     COPIED_MAX = 64 << 10  # bytes of an answer up to which one buffer is cheaper than many pieces
     PIECE_MIN = 512  # bytes on average: copying smaller ones is faster than passing them to the kernel
-    FILES_MAX = 8  # of one answer
+    FILES_MAX = 4  # of one answer: a `Views` then fits into the small objects of the interpreter
     STATES = 256  # pages asked for at once
 
 
@@ -46,7 +46,7 @@ cdef class Views:
         for number in range(self._count):
             PyBuffer_Release(&self._buffers[number])
 
-    cdef int open(self, list views) except -1:
+    cdef int open(self, tuple views) except -1:
         for view in views:
             if self._count == FILES_MAX:
                 raise AssertionError("records of too many files")
@@ -64,7 +64,7 @@ cdef class Views:
 cdef class Records:
     """Pieces of mapped files, copied or turned into views on demand."""
 
-    cdef list _views
+    cdef tuple _views
     cdef Piece* _pieces
     cdef Py_ssize_t _room
     cdef Py_ssize_t _count
@@ -98,30 +98,32 @@ cdef class Records:
         """Take the records from entry `number` on, up to the first that is outside the readable part
         of this file; its number, or `count`. Records beyond `max_bytes` are not taken, but must be in
         the file, too, as in Python."""
-        cdef Py_ssize_t last = self._count - 1
+        cdef Py_ssize_t last = self._count - 1, total = self._size, taken = self._taken
+        cdef Piece* pieces = self._pieces
+        cdef bint full = self._full
         cdef int index = <int>len(self._views)
         cdef int64_t start, size
-        self._views.append(view)
+        self._views += (view,)
         while number < count:
             start = <int64_t>load_int(data + number * ENTRY_SIZE, 8)
             size = <int32_t><uint32_t>load_int(data + number * ENTRY_SIZE + 8, 4)
             if size <= 0 or start < begin or start - begin > readable - size:
                 break
             number += 1
-            if self._full or (self._taken and self._size + size > max_bytes):
-                self._full = True
+            if full or (taken and total + size > max_bytes):
+                full = True
                 continue
             start -= begin
-            self._size += size
-            self._taken += 1
-            if last >= 0 and self._pieces[last].end == start and self._pieces[last].view == index:
-                self._pieces[last].end += size
+            total += size
+            taken += 1
+            if last >= 0 and pieces[last].end == start and pieces[last].view == index:
+                pieces[last].end += size
             else:
                 last += 1
                 if last >= self._room:
                     raise AssertionError("more records than entries")
-                self._pieces[last] = Piece(start, start + size, index)
-        self._count = last + 1
+                pieces[last].start, pieces[last].end, pieces[last].view = start, start + size, index
+        self._count, self._size, self._taken, self._full = last + 1, total, taken, full
         return number
 
     def is_resident(self):
@@ -272,5 +274,5 @@ cdef Records room_for(Py_ssize_t count):
     records._pieces = <Piece*>malloc(count * sizeof(Piece))
     if records._pieces == NULL:
         raise MemoryError
-    records._room, records._views = count, []
+    records._room, records._views = count, ()
     return records

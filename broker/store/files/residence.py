@@ -86,9 +86,13 @@ class Residence:
         """Whether a pull's records are in memory: by their blocks, or, where these are many or have
         pages that were dropped, by the pages of the records alone."""
         file = files[0]
+        is_narrow = end - begin <= _WIDE
+        is_one = len(files) == 1
+        if is_one and is_narrow and not self._holed and self.holds_range(file, begin, end):
+            return True  # the usual case, in as few steps as possible
         if isinstance(records, list):  # the path in Python, with records of one file
             return self.holds_range(file, begin, end)
-        by_blocks = len(files) == 1 and (end - begin <= _WIDE or len(records) > _FEW)
+        by_blocks = is_one and (is_narrow or len(records) > _FEW)
         if by_blocks and self._are_whole(file, begin, end):
             return True
         return page_cache.are_resident(records)
