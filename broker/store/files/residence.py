@@ -86,13 +86,9 @@ class Residence:
         """Whether a pull's records are in memory: by their blocks, or, where these are many or have
         pages that were dropped, by the pages of the records alone."""
         file = files[0]
-        is_narrow = end - begin <= _WIDE
-        is_one = len(files) == 1
-        if is_one and is_narrow and not self._holed and self.holds_range(file, begin, end):
-            return True  # the usual case, in as few steps as possible
         if isinstance(records, list):  # the path in Python, with records of one file
             return self.holds_range(file, begin, end)
-        by_blocks = is_one and (is_narrow or len(records) > _FEW)
+        by_blocks = len(files) == 1 and (end - begin <= _WIDE or len(records) > _FEW)
         if by_blocks and self._are_whole(file, begin, end):
             return True
         return page_cache.are_resident(records)
@@ -100,14 +96,14 @@ class Residence:
     def _are_whole(self, file: MappedFile, begin: int, end: int) -> bool:
         """Whether the blocks of the range are in memory; that they are not is kept for some
         milliseconds, too."""
-        key = id(file), begin - begin % _BLOCK
-        if self._holed and self._holed.get(key, 0.0) >= monotonic():
+        holed = self._holed
+        if holed and holed.get((id(file), begin - begin % _BLOCK), 0.0) >= monotonic():
             return False
         if self.holds_range(file, begin, end):
             return True
-        if len(self._holed) >= _BLOCKS_MAX:
-            self._holed.clear()
-        self._holed[key] = monotonic() + _FRESH_S
+        if len(holed) >= _BLOCKS_MAX:
+            holed.clear()
+        holed[id(file), begin - begin % _BLOCK] = monotonic() + _FRESH_S
         return False
 
     def _is_in_wide(self, key: int, position: int, end: int, now: float) -> bool:
