@@ -155,6 +155,32 @@ def test_a_kill_between_the_message_and_its_op_is_mended_once_the_queues_are_the
     assert [bytes(message.body) for message in world.read("T", 1)].count(b"x") == 1
 
 
+def test_a_kill_between_a_copy_and_the_op_of_the_older_one_leaves_one_delivery(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def put_without_op(self: Transactions, message: Message, *_: object) -> None:
+        assert self._store.put([message])[0].ok
+        raise Killed
+
+    sent = half(world)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Transactions, "_put_both", put_without_op)
+        checked_copy(world)
+    world.reopen_after_kill()
+    end(world, sent)
+    world.reopen_after_kill()
+    with pytest.raises(Refused, match="not open any more"):
+        end(world, sent)
+    assert len(world.read("T", 1)) == 1 and world.transactions.open_count == 0
+    world.transactions.write_due_ops()
+    world.dispatch()
+    ended = sorted(bytes(op.body) for op in world.read(TRANSACTION_OP_TOPIC))
+    assert ended == [b"0", b"1"]  # for a Java broker both copies are done
+
+
 def test_ops_of_a_java_broker_count(world: World) -> None:
     sent = [half(world, b"%d" % number) for number in range(3)]
     op = Message(TRANSACTION_OP_TOPIC, 0, b"0,2,", props.encode({"TAGS": "d"}))

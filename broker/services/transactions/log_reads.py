@@ -43,14 +43,15 @@ def queue_messages(store: "MessageStore", topic: str, queue_offset: int) -> Iter
 
 def half_of_last_commit(store: "MessageStore", log_end: int) -> StoredMessage | None:
     """The half message of the committed message that was last in the log at the start, which ended
-    at `log_end`; None when another kind was last."""
-    for topic, queue_ids in store.queues().items():
-        for queue_id in queue_ids:
-            entry = _last_entry(store, topic, queue_id, log_end)
-            if entry is not None and entry[0] + entry[1] == log_end:
-                message = put_again.message_at(store, entry[0], entry[1])
-                return _half_of(store, message) if message is not None else None
-    return None
+    at `log_end`; None when another kind was last. The padding of a full file may follow it."""
+    entries = (
+        _last_entry(store, topic, queue_id, log_end)
+        for topic, queue_ids in store.queues().items()
+        for queue_id in queue_ids
+    )
+    last = max((entry for entry in entries if entry is not None), default=None)
+    message = put_again.message_at(store, last[0], last[1]) if last is not None else None
+    return _half_of(store, message) if message is not None else None
 
 
 def _last_entry(

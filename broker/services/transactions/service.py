@@ -248,11 +248,14 @@ class Transactions:
         """Take in the half messages that came since the last time."""
         for half in queue_messages(self._store, TRANSACTION_HALF_TOPIC, self._read):
             self._read = half.queue_offset + 1
+            root = root_of(half)
+            older = self._open.get(root, half.queue_offset)
+            if older < half.queue_offset:  # a crash came between this copy and the older one's op
+                del self._open[root]
+                self._op_due.append(older)
             if half.queue_offset in self._done:
                 self._done.discard(half.queue_offset)
-                continue
-            root = root_of(half)
-            if self._open.get(root, -1) < half.queue_offset:
+            elif root not in self._open:
                 self._open[root] = half.queue_offset
 
     def open_halves(self) -> list[tuple[int, int]]:
