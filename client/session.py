@@ -89,7 +89,7 @@ class ClientSession:
         )
         self.requests = self.members.requests = Requests(sender, routes, presence)
         try:
-            await self._wait_for_a_name_server(remoting)
+            await self._wait_for_a_name_server(routes)
         except BaseException:
             await self.close()
             raise
@@ -113,27 +113,16 @@ class ClientSession:
             telemetry=self._telemetry,
         )
 
-    async def _wait_for_a_name_server(self, remoting: Remoting) -> None:
+    async def _wait_for_a_name_server(self, routes: Routes) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait
         while True:
             try:
-                return await self._reach_a_name_server(remoting)
+                return await routes.reach_a_name_server()
             except ConnectFailed:
                 if loop.time() >= deadline:
                     raise
                 await asyncio.sleep(0.1)
-
-    async def _reach_a_name_server(self, remoting: Remoting) -> None:
-        errors = []
-        for address in self.name_servers:
-            try:
-                await remoting.connection(address)
-            except Exception as error:
-                errors.append(error)
-            else:
-                return
-        raise errors[0]
 
     async def _renew_routes(self) -> None:
         core = self.core

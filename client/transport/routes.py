@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from aerobee.client.errors import (
@@ -15,6 +15,7 @@ from aerobee.client.errors import (
     RequestTimeout,
     refusal,
 )
+from aerobee.client.transport.hedged import NobodyAnswered, first_answer
 from aerobee.client.transport.remoting import Remoting, loudness
 from aerobee.protocol.json import fastjson
 from aerobee.protocol.json.fastjson import MessageQueue
@@ -203,30 +204,47 @@ class Routes:
         self._ever.add(topic)
         return route
 
+    async def reach_a_name_server(self) -> None:
+        """Connect to the first name server that accepts; the first error says why none did."""
+        try:
+            found = await first_answer(self._in_order(), self._remoting.connection)
+        except NobodyAnswered as failed:
+            raise failed.errors[0] from None
+        self._current = self.name_servers.index(found.server)
+
     async def name_request(self, command: Command) -> Command:
-        """The answer of the first name server that gives one."""
-        errors: list[AerobeeError] = []
-        servers = self.name_servers
-        for step in range(len(servers)):
-            index = (self._current + step) % len(servers)
-            try:
-                answer = await self._remoting.request(
-                    servers[index], command, patient=len(servers) == 1
-                )
-            except AerobeeError as error:
-                errors.append(error)
-                log.log(loudness(error), "name server %s: %s", servers[index], error)
-                silent = self._remoting.known(servers[index])
-                if silent is not None and isinstance(error, RequestTimeout):
-                    silent.drop()
-            else:
-                self._current = index
-                return answer
-        raise (
-            errors[0]
-            if len(errors) == 1
-            else ConnectFailed(f"no name server answered: {'; '.join(map(str, errors))}")
-        )
+        """The answer of the first name server that gives one; the last that did is asked first.
+        Several may be asked at once, so the command must only read."""
+
+        async def ask(server: str) -> Command:
+            return await self._ask_server(server, replace(command, ext=dict(command.ext)))
+
+        try:
+            found = await first_answer(self._in_order(), ask)
+        except NobodyAnswered as failed:
+            errors = failed.errors
+            raise (
+                errors[0]
+                if len(errors) == 1
+                else ConnectFailed(f"no name server answered: {'; '.join(map(str, errors))}")
+            ) from None
+        self._current = self.name_servers.index(found.server)
+        return found.answer
+
+    def _in_order(self) -> list[str]:
+        return self.name_servers[self._current :] + self.name_servers[: self._current]
+
+    async def _ask_server(self, server: str, command: Command) -> Command:
+        try:
+            return await self._remoting.request(
+                server, command, patient=len(self.name_servers) == 1
+            )
+        except AerobeeError as error:
+            log.log(loudness(error), "name server %s: %s", server, error)
+            silent = self._remoting.known(server)
+            if silent is not None and isinstance(error, RequestTimeout):
+                silent.drop()
+            raise
 
     async def refresh_all(self) -> None:
         """Refresh every route in use; one that cannot be refreshed stays as it was."""

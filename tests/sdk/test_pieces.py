@@ -4,7 +4,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from loop_turns import counted_calls
 
 import aerobee
 from aerobee import AerobeeError, BrokerBusy, BrokerError, MessageQueue, Misuse, TopicNotFound
@@ -150,15 +150,14 @@ def test_importing_the_package_imports_neither_sdk_nor_broker() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-async def test_an_embedded_broker_starts_with_50_ms_of_cpu() -> None:
-    times = []
-    for _ in range(8):
-        begun = time.thread_time()
-        broker = EmbeddedBroker()
+async def test_an_embedded_broker_starts_with_few_calls() -> None:
+    async with EmbeddedBroker():
+        pass  # imports what a broker needs
+    broker = EmbeddedBroker()
+    with counted_calls() as calls:
         await broker.start()
-        times.append(time.thread_time() - begun)
-        await broker.stop()
-    assert min(times) <= 0.05, times
+    await broker.stop()
+    assert calls.count < 15_000  # 5,200 when this was written
 
 
 async def test_an_embedded_broker_leaves_nothing_behind(
