@@ -310,23 +310,28 @@ cdef struct Bounds:
 
 @cython.final
 cdef class Frames:
-    """The complete frames at the start of `data`, cut lazily. `stop`: where the first incomplete one
-    begins; `bad`: that is not a frame."""
+    """The complete frames at the start of `data`, or of its first `size` bytes, cut lazily. `stop`:
+    where the first incomplete one begins; `bad`: that is not a frame."""
 
     cdef bytes _data
+    cdef Py_ssize_t _size
     cdef Bounds* _bounds
     cdef Py_ssize_t _count
     cdef readonly Py_ssize_t stop
     cdef readonly Py_ssize_t wanted  # bytes from `stop` on without which no frame can be cut
     cdef readonly bint bad
 
-    def __cinit__(self, bytes data, Py_ssize_t length_max):
+    def __cinit__(self, bytes data not None, Py_ssize_t length_max, Py_ssize_t size=-1):
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, room = 0, header_end, end
+        cdef Py_ssize_t at = 0, room = 0, header_end, end
         cdef Bounds* moved
         cdef int64_t length
         cdef int codec
-        self._data = data
+        if size < 0:
+            size = PyBytes_GET_SIZE(data)
+        elif size > PyBytes_GET_SIZE(data):
+            raise ValueError("there are not so many bytes")
+        self._data, self._size = data, size
         self.wanted = 8
         while size - at >= 8:
             length = <int32_t>(
@@ -368,6 +373,12 @@ cdef class Frames:
         cdef Cursor cursor = Cursor.__new__(Cursor)
         cursor._frames = self
         return cursor
+
+    def rest(self):
+        """The bytes from `stop` on."""
+        return PyBytes_FromStringAndSize(
+            PyBytes_AS_STRING(self._data) + self.stop, self._size - self.stop
+        )
 
     cdef tuple cut(self, Py_ssize_t number):
         cdef Bounds* bounds = self._bounds + number
@@ -494,6 +505,9 @@ cdef class Cursor:
             return None
         run.codec, run.code = run_codec, run_code
         return run
+
+
+include "inbox.pxi"
 
 
 def sends_of(data, Py_ssize_t length_max, dict plain, Rules rules, bytes born_host,

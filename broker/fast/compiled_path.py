@@ -6,10 +6,12 @@ once, continues in Python from the same frame.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakKeyDictionary
 
 from aerobee.broker.auth.verdicts import proven
 from aerobee.broker.compiled import compiled
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from aerobee.broker.compiled import _hot
 
 _SEND, _BATCH, _NO_MORE = 1, 2, -1  # kinds of frames
+INBOX_SIZE: Final = 256 << 10  # about what uvloop reads at once
+MANY_REQUESTS: Final = 64 << 10  # bytes of a read after which a client's reads go to the inbox
 SECRETS_MAX: Final = 4  # per user, for signatures checked in C
 _UNIQUE: Final = f"{properties.UNIQ_KEY}{NAME_END}".encode()
 _NO_WAIT: Final = f"{properties.WAIT}{NAME_END}false".encode()
@@ -72,6 +76,33 @@ class CutDecoder(FrameDecoder):
             self._buffer += data[frames.stop :] if frames.stop else data
         return cast(list[RawFrame], frames)  # only iterated and measured
 
+    @property
+    def begun(self) -> bytearray:
+        """What has come of an incomplete frame."""
+        return self._buffer
+
+    def receive(self, inbox: _hot.Inbox, count: int) -> list[RawFrame]:
+        """As `feed`, of a read that stands behind what had come before."""
+        if inbox.begun == len(self._buffer) and self.error is None:
+            frames = inbox.frames(count, self.frame_size_max - 4)
+            if not frames.bad:
+                self._wanted = frames.wanted
+                self._buffer[:] = frames.rest()
+                return cast(list[RawFrame], frames)
+        return self.feed(inbox.received(count))
+
+
+_inboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _hot.Inbox] = WeakKeyDictionary()
+
+
+def _inbox_of(loop: asyncio.AbstractEventLoop) -> _hot.Inbox:
+    """The inbox of all its connections; another loop may read in another thread meanwhile."""
+    found = _inboxes.get(loop)
+    if found is None:
+        make: type[_hot.Inbox] = compiled().Inbox
+        found = _inboxes[loop] = make(INBOX_SIZE)
+    return found
+
 
 class CompiledPath(CompiledBatches):
     """The feed of a broker's connection."""
@@ -88,7 +119,8 @@ class CompiledPath(CompiledBatches):
         self._hot = compiled()
         self._runs = self._compiled_runs = CompiledRuns(connection, dispatcher, sends)
         self._cursor: type[_hot.Cursor] = self._hot.Cursor
-        self._decoder = CutDecoder(frame_size_max)
+        self._decoder = self._cut = CutDecoder(frame_size_max)
+        self._inbox: _hot.Inbox | None = None  # once a read had many requests
         self._takes_sends = self._runs.is_plain_host and self._admission is None
         self._sent_last = False  # the last read had plain sends: look for them first
         self._sends_of = self._hot.sends_of
@@ -111,6 +143,9 @@ class CompiledPath(CompiledBatches):
             or self.gate is not None
             or self.error is not None
         ):
+            if self.partial and len(data) >= MANY_REQUESTS and self._inbox is None:
+                self._inbox = _inbox_of(asyncio.get_running_loop())
+                self.connection.receive_into(self)
             return super().feed(data)
         started = perf_counter()
         found = repeated.answer(data)
@@ -146,6 +181,21 @@ class CompiledPath(CompiledBatches):
         self.completed += 1
         self._latencies[code].add(perf_counter() - started)
         return parts
+
+    def room(self) -> _hot.Inbox:
+        """Where the next read is received."""
+        assert self._inbox is not None
+        return self._inbox.room(self._cut.begun)
+
+    def received(self, count: int) -> bytes:
+        """A copy of it."""
+        assert self._inbox is not None
+        return self._inbox.received(count)
+
+    def receive(self, count: int) -> Sequence[Part]:
+        """As `feed`, of a read in that place."""
+        assert self._inbox is not None
+        return self._take(self._cut.receive(self._inbox, count))
 
     def _other(self, frame: RawFrame, out: list[Part], claim: int) -> int:
         answered = super()._other(frame, out, claim)

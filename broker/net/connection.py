@@ -7,13 +7,13 @@ for, or while too many of its requests wait for the disk.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
 from aerobee.broker.base.turns import Turns
 from aerobee.broker.net.busy_poll import BusyPoll
-from aerobee.broker.net.feed import Feed, Limits
+from aerobee.broker.net.feed import Feed, Limits, Room
 from aerobee.broker.net.outbox import Outbox, Part
 from aerobee.broker.net.questions import Questions
 from aerobee.protocol.wire.codecs import ProtocolError
@@ -153,10 +153,26 @@ class Connection(asyncio.Protocol):
         else:
             self._take(feed, data)
 
-    def _take(self, feed: Feed, data: bytes) -> None:
+    def receive_into(self, room: Room) -> None:
+        """From the next read on, the socket's bytes are received where the feed parses them. TLS
+        and asyncio's own loop have no such thing."""
+        if self._transport is not None and self.outbox.is_direct:
+            self._transport.set_protocol(_Receiver(self, room))
+
+    def received(self, room: Room, count: int) -> None:
+        """As `data_received`, of bytes that are there already."""
+        feed = self._feed
+        if feed is None or self._stopping or self._ended:
+            return
+        if self._unread or count < READ_LARGE or self.turns.is_over(READS_S):
+            self.data_received(room.received(count))
+        else:
+            self._take(feed, b"", room, count)
+
+    def _take(self, feed: Feed, data: bytes, room: Room | None = None, count: int = 0) -> None:
         now = self.active_at = self._loop.time()
         outbox = self.outbox
-        answers = feed.feed(data)
+        answers = feed.feed(data) if room is None else room.receive(count)
         if answers and not self.is_closed:
             outbox.write(answers)
             self._busy_poll.touch()
@@ -375,6 +391,34 @@ class Connection(asyncio.Protocol):
         self._ended = True
         if not self.waiting:
             self.close()
+
+
+class _Receiver(asyncio.BufferedProtocol):
+    """The connection, as the socket's transport sees it, whose reads go where the feed wants."""
+
+    __slots__ = ("_connection", "_room")
+
+    def __init__(self, connection: Connection, room: Room) -> None:
+        self._connection = connection
+        self._room = room
+
+    def get_buffer(self, sizehint: int) -> Any:
+        return self._room.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.received(self._room, nbytes)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.connection_lost(error)
 
 
 def _address(name: object) -> Address:

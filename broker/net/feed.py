@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from aerobee.broker.net.outbox import Part
 from aerobee.protocol.wire.codecs import ProtocolError
@@ -19,6 +19,19 @@ class Limits:
     idle_seconds: float = 120.0
     header_seconds: float = 10.0  # a frame's lengths and header must be here so soon
     frame_seconds: float = 30.0  # and all of it so soon
+
+
+class Room(Protocol):
+    """A feed that has its reads received where it parses them, one that is taken at a time."""
+
+    def room(self) -> Any:
+        """A buffer for the next read, whatever connection has had the last one."""
+
+    def received(self, count: int) -> bytes:
+        """A copy of what was received there."""
+
+    def receive(self, count: int) -> Sequence[Part]:
+        """As `feed`, of what was received there."""
 
 
 class Feed(Protocol):

@@ -86,8 +86,11 @@ class GeneralFeed:
         return self._decoder.header_missing
 
     def feed(self, data: bytes) -> Sequence[Part]:
+        return self._take(self._decoder.feed(data))
+
+    def _take(self, frames: Sequence[RawFrame]) -> Sequence[Part]:
+        """Answer what the decoder has made of a read."""
         decoder = self._decoder
-        frames: Sequence[RawFrame] = decoder.feed(data)
         self.partial = decoder.pending > 0
         if decoder.error is not None:
             self.error = decoder.error  # the frames before it are answered all the same

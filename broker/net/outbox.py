@@ -95,6 +95,11 @@ class Outbox:
         return ()
 
     @property
+    def is_direct(self) -> bool:
+        """Whether it is the socket's own transport, of uvloop."""
+        return self._descriptor >= 0
+
+    @property
     def unsent(self) -> int:
         """Bytes that were written and have not left."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0

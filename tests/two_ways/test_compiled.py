@@ -6,6 +6,7 @@ roll, the disk fails, puts are refused, the clock is set back and answers wait.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import random
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 
 from aerobee.broker.compiled import hot
 from aerobee.broker.fast.compiled_path import CompiledPath, CutDecoder, rules
@@ -108,7 +110,7 @@ def alone(data: bytes) -> list[bytes]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("append_crc", [True, False])
 @pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(examples(2, share=1)))
 async def test_both_answer_and_store_the_same(
     tmp_path: Path, seed: int, waits: bool, append_crc: bool
 ) -> None:
@@ -357,3 +359,81 @@ def test_frames_are_cut_alike_in_any_slices() -> None:
             assert compiled.pending == python.pending
             assert compiled.header_missing == python.header_missing
             assert str(compiled.error) == str(python.error)
+
+
+def receive(inbox: Any, decoder: CutDecoder, piece: bytes) -> Any:
+    """As the loop does: the decoder's buffer, what the socket gives, what was received."""
+    with memoryview(inbox.room(decoder.begun)) as room:
+        room[: len(piece)] = piece
+        return decoder.receive(inbox, len(piece))
+
+
+def test_frames_received_behind_their_beginning_are_cut_alike() -> None:
+    assert hot is not None
+    draw = random.Random(2)
+    inbox = hot.Inbox(256 << 10)
+    held: list[tuple[Any, list[Any]]] = []
+    for _ in range(300):
+        data = b"".join(usual(draw, number) for number in range(draw.randrange(1, 9)))
+        if draw.random() < 0.3:
+            at = draw.randrange(len(data))
+            data = data[:at] + draw.randbytes(9) + data[at:]
+        python, compiled = FrameDecoder(1 << 20), CutDecoder(1 << 20)
+        for piece in slices(draw, data):
+            found, wanted = receive(inbox, compiled, piece), python.feed(piece)
+            assert list(found) == wanted and len(found) == len(wanted)
+            assert compiled.pending == python.pending
+            assert compiled.header_missing == python.header_missing
+            assert str(compiled.error) == str(python.error)
+            if draw.random() < 0.1:
+                held.append((found, wanted))  # requests that wait: later reads must not change them
+        assert all(list(found) == wanted for found, wanted in held)
+        del held[draw.randrange(len(held) + 1) :]
+
+
+def test_a_frame_that_is_larger_than_the_inbox_is_cut_alike() -> None:
+    assert hot is not None
+    frame = framed(JSON, b"{}", bytes(600_000))
+    python, compiled, inbox = FrameDecoder(1 << 20), CutDecoder(1 << 20), hot.Inbox(128 << 10)
+    data = 3 * frame
+    for start in range(0, len(data), 60_000):
+        piece = data[start : start + 60_000]
+        assert list(receive(inbox, compiled, piece)) == python.feed(piece)
+        assert compiled.pending == python.pending
+
+
+def test_an_inbox_is_bounded_and_has_one_reader() -> None:
+    assert hot is not None
+    with pytest.raises(ValueError, match="too small"):
+        hot.Inbox(10)
+    inbox = hot.Inbox(128 << 10)
+    with pytest.raises(BufferError, match="no room"):
+        memoryview(inbox)
+    with pytest.raises(ValueError, match="not so many"):
+        inbox.received(1)
+    with memoryview(inbox.room(bytearray(b"begun"))) as room:
+        assert inbox.begun == 5 and len(room) == (128 << 10) - 5
+        with pytest.raises(BufferError, match="another"):
+            inbox.room(bytearray())
+        for wrong in (-1, len(room) + 1):
+            with pytest.raises(ValueError, match="not so many"):
+                inbox.received(wrong)
+            with pytest.raises(ValueError, match="not so many"):
+                inbox.frames(wrong, 100)
+    with pytest.raises(ValueError, match="not so many"):
+        hot.Frames(b"12345678", 100, 9)
+
+
+def test_an_inbox_gives_its_memory_again_once_nobody_refers_to_it() -> None:
+    assert hot is not None
+
+    def place() -> int:
+        with memoryview(inbox.room(bytearray())) as room:
+            return ctypes.addressof(ctypes.c_char.from_buffer(room))
+
+    inbox = hot.Inbox(128 << 10)
+    first = place()
+    assert place() == first
+    frames = inbox.frames(0, 100)
+    assert place() != first
+    del frames
