@@ -14,7 +14,6 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.compiled import PATH
 from aerobee.broker.daemon.console_child import ConsoleChild, own_url
-from aerobee.broker.daemon.failover_wiring import ReplicaHere, id_of
 from aerobee.broker.daemon.metrics_port import MetricsPort, start_metrics
 from aerobee.broker.daemon.replication import Following, copies_of, in_sync_of, start_master
 from aerobee.broker.daemon.role_change import RoleChange
@@ -44,6 +43,7 @@ from aerobee.broker.store.files.real_disk import RealDisk
 from aerobee.broker.store.refusals import Cause
 
 if TYPE_CHECKING:
+    from aerobee.broker.daemon.failover_wiring import ReplicaHere
     from aerobee.broker.daemon.metrics import Collector
 
 log = structlog.get_logger("aerobee.app")
@@ -107,11 +107,15 @@ class AppBroker:
         async with self._lives:
             role, disk = self.settings.broker_role, self._disk or RealDisk()
             if self.settings.has_arbiter:
+                from aerobee.broker.daemon.failover_wiring import id_of  # few have one
+
                 self.roles.broker_id = await id_of(
                     self.settings, disk, lambda: not (self._given_up or self._stopping)
                 )
             self.roles.choose()
             if self.settings.has_arbiter:
+                from aerobee.broker.daemon.failover_wiring import ReplicaHere
+
                 self._replica = ReplicaHere(
                     self.settings, self.roles, self._role_change, disk, self._restart
                 )
@@ -121,7 +125,7 @@ class AppBroker:
             if self.is_ready and self._replica is not None:
                 self._fail_over(self._replica)
 
-    def _fail_over(self, replica: ReplicaHere) -> None:
+    def _fail_over(self, replica: "ReplicaHere") -> None:
         """Let the arbiter say who is the master, until the stop."""
         failover = self._role_change.failover = replica.make_failover(self.broker)
         self.broker.replication.failover = failover.status

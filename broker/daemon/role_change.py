@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from aerobee.broker.base.refused import Refused
-from aerobee.broker.daemon.failover import Failover
 from aerobee.broker.daemon.replication import Following
 from aerobee.broker.daemon.roles import Roles
 from aerobee.broker.handlers.context import Broker
 from aerobee.broker.settings import Settings
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from aerobee.broker.daemon.failover import Failover
 
 log = structlog.get_logger("aerobee.app")
 

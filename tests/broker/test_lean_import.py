@@ -11,11 +11,12 @@ import pytest
 CODE = """
 import gc, sys
 import aerobee.broker.__main__
-unused = {"rich", "yaml", "http.client"}
+unused = {"rich", "yaml", "http.client", "numpy._typing._array_like", "aerobee.broker.ha.election"}
 print(sorted(unused & sys.modules.keys()), gc.isenabled())
 with open("/proc/self/status") as status:
     print([line.split()[1] for line in status if line.startswith("Threads:")])
 import rich
+from numpy.typing import ArrayLike
 """
 
 

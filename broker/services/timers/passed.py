@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-Numbers = npt.NDArray[np.int64]
+Numbers = NDArray[np.int64]
 
 
 class Passed(NamedTuple):
@@ -49,9 +49,7 @@ class PassedSeconds:
         ]
 
 
-def has_passed(
-    seconds: Numbers, positions: Numbers, passed: Sequence[Passed]
-) -> npt.NDArray[np.bool_]:
+def has_passed(seconds: Numbers, positions: Numbers, passed: Sequence[Passed]) -> NDArray[np.bool_]:
     """Which units are done, by their seconds and positions in the timer log."""
     over = np.zeros(len(seconds), bool)
     for first, end, log_end in passed:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import structlog
+from numpy.typing import NDArray
 
 from aerobee.broker.services.timers.passed import Numbers, Passed, has_passed
 from aerobee.broker.services.timers.timer_log import (
@@ -35,7 +35,7 @@ class _Pending:
     magic: Numbers
     written_ms: Numbers
 
-    def __getitem__(self, index: npt.NDArray[np.intp]) -> "_Pending":
+    def __getitem__(self, index: NDArray[np.intp]) -> "_Pending":
         return _Pending(
             self.position[index],
             self.second[index],
@@ -166,7 +166,7 @@ def _once_each(found: _Pending) -> _Pending:
     return found[index]
 
 
-def _starts(found: _Pending) -> npt.NDArray[np.bool_]:
+def _starts(found: _Pending) -> NDArray[np.bool_]:
     """Where the next second begins."""
     starts = np.ones(len(found.second), bool)
     starts[1:] = found.second[1:] != found.second[:-1]

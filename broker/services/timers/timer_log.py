@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from aerobee.broker.store.files.disk import Disk, DiskFile, make_folder
 from aerobee.broker.store.files.layout import offset_name, parse_offset_name
@@ -57,7 +57,7 @@ _DTYPE: Final = np.dtype(
         ("deliver_ms", ">i8"),
     ]
 )
-Units = npt.NDArray[np.void]
+Units = NDArray[np.void]
 _SUM_AT: Final = 48  # bits
 _DELIVER_MASK: Final = (1 << _SUM_AT) - 1
 _MAGIC_WORD: Final = 7
@@ -81,22 +81,22 @@ def _summed(units: bytes) -> bytearray:
     return data
 
 
-def _sums(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _sums(words: NDArray[np.int64]) -> NDArray[np.int64]:
     words = words.copy()
     magic = words[:, _MAGIC_WORD]
     words[:, _MAGIC_WORD] = np.where(magic == MAGIC_NOTED, magic, magic & ~MAGIC_CARRIED)
     return (words @ _WEIGHTS) % _SUM_MAX + 1
 
 
-def _are_whole(units: Units) -> npt.NDArray[np.bool_]:
+def _are_whole(units: Units) -> NDArray[np.bool_]:
     """Which units match their sums, or have none."""
     words = units.view(">u2").reshape(-1, UNIT_SIZE // 2).astype(np.int64)
     sums = words[:, _SUM_WORD]
-    whole: npt.NDArray[np.bool_] = (sums == 0) | (sums == _sums(words))
+    whole: NDArray[np.bool_] = (sums == 0) | (sums == _sums(words))
     return whole
 
 
-def _sound(each: npt.NDArray[np.bool_]) -> int:
+def _sound(each: NDArray[np.bool_]) -> int:
     """How many of them are true, before the first that is not."""
     return len(each) if each.all() else int(np.argmin(each))
 
