@@ -18,7 +18,14 @@ _DAY_NOTES: Final = 24  # of an hour
 _NOTES_PER_TEN_MINUTES: Final = 60
 _NOTES_PER_HOUR: Final = 360
 
-Note = tuple[int, int, int, int]  # time in ms, nums, size, times
+
+class Note(NamedTuple):
+    """What a counter had counted at one moment."""
+
+    at_ms: int
+    nums: int
+    size: int
+    times: int
 
 
 class Counter:
@@ -30,7 +37,7 @@ class Counter:
         self.nums = 0  # messages
         self.size = 0  # bytes
         self.times = 0  # requests
-        first: Note = (now_ms, 0, 0, 0)
+        first = Note(now_ms, 0, 0, 0)
         self._minute: deque[Note] = deque([first], _MINUTE_NOTES)
         self._hour: deque[Note] = deque([first], _HOUR_NOTES)
         self._day: deque[Note] = deque([first], _DAY_NOTES)
@@ -42,7 +49,7 @@ class Counter:
 
     def note(self, now_ms: int, number: int) -> None:
         """Keep the numbers of this moment, the `number`th."""
-        note = (now_ms, self.nums, self.size, self.times)
+        note = Note(now_ms, self.nums, self.size, self.times)
         self._minute.append(note)
         if number % _NOTES_PER_TEN_MINUTES == 0:
             self._hour.append(note)
@@ -52,32 +59,31 @@ class Counter:
     @property
     def idle(self) -> bool:
         """Whether nothing was counted in the whole day."""
-        return len(self._day) == _DAY_NOTES and self._day[0][3] == self.times
+        return len(self._day) == _DAY_NOTES and self._day[0].times == self.times
 
     def windows(self, now_ms: int, *, size: bool = False) -> dict[str, dict[str, float]]:
         """As RocketMQ's BrokerStatsData: sum, rate and mean per request of three windows."""
-        column = 2 if size else 1
-        now: Note = (now_ms, self.nums, self.size, self.times)
+        now = Note(now_ms, self.nums, self.size, self.times)
         return {
-            "statsMinute": _window(self._minute[0], now, column),
-            "statsHour": _window(self._hour[0], now, column),
-            "statsDay": _window(self._day[0], now, column),
+            "statsMinute": _window(self._minute[0], now, size),
+            "statsHour": _window(self._hour[0], now, size),
+            "statsDay": _window(self._day[0], now, size),
         }
 
     def rate(self, now_ms: int) -> float:
         """Messages per second in the last minute."""
-        now: Note = (now_ms, self.nums, self.size, self.times)
-        return _window(self._minute[0], now, 1)["tps"]
+        now = Note(now_ms, self.nums, self.size, self.times)
+        return _window(self._minute[0], now, False)["tps"]
 
 
 def _local_day(now_ms: int) -> int:
     return datetime.fromtimestamp(now_ms / 1000).toordinal()
 
 
-def _window(first: Note, last: Note, column: int) -> dict[str, float]:
-    elapsed_ms = last[0] - first[0]
-    total = last[column] - first[column]
-    times = last[3] - first[3]
+def _window(first: Note, last: Note, size: bool) -> dict[str, float]:
+    elapsed_ms = last.at_ms - first.at_ms
+    total = last.size - first.size if size else last.nums - first.nums
+    times = last.times - first.times
     return {
         "avgpt": total / times if times else 0.0,
         "sum": total,

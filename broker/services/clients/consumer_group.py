@@ -4,7 +4,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -40,6 +40,15 @@ class Member:
         }
 
 
+class _Wish(NamedTuple):
+    """A member's subscription in a heap whose first entry is the newest."""
+
+    minus_version: int
+    minus_turn: int  # each member's is another one: the rest is never compared
+    subscription: Subscription
+    member: Member
+
+
 class ConsumerGroup:
     """A group with at least one member online."""
 
@@ -55,8 +64,7 @@ class ConsumerGroup:
         # take seconds. So what is derived from all of them is kept up step by step.
         self._client_ids: list[str] = []  # in order, one for each member
         self._list_body: bytes | None = None
-        # topic -> a heap of (-version, -turn, subscription, member), those that are gone included
-        self._newest: dict[str, list[tuple[int, int, Subscription, Member]]] = {}
+        self._newest: dict[str, list[_Wish]] = {}  # topic -> a heap, with members that have gone
         self._turn = 0
         self._wanted: dict[str, Counter[object]] = {}  # topic -> what is wanted -> by how many
         self._shapes: dict[str, frozenset[object]] = {}  # of topics that members want differently
@@ -77,7 +85,7 @@ class ConsumerGroup:
         self._count(wanted, 1)
         self._turn += 1
         for topic, subscription in wanted.items():
-            entry = (-subscription.version, -self._turn, subscription, member)
+            entry = _Wish(-subscription.version, -self._turn, subscription, member)
             heapq.heappush(self._newest.setdefault(topic, []), entry)
         self._merge(before.keys() | wanted.keys())
         return True
@@ -133,18 +141,19 @@ class ConsumerGroup:
         """The one with the greatest version, of equal ones the latest; None: no member has it."""
         heap = self._newest.get(topic, [])
         if len(heap) > 2 * self._subscribed + 16:  # most are of members that have gone
-            heap[:] = [entry for entry in heap if self._counts(topic, entry[2], entry[3])]
+            heap[:] = [entry for entry in heap if self._counts(topic, entry)]
             heapq.heapify(heap)
-        while heap and not self._counts(topic, heap[0][2], heap[0][3]):
+        while heap and not self._counts(topic, heap[0]):
             heapq.heappop(heap)
         if heap:
-            return heap[0][2]
+            return heap[0].subscription
         self._newest.pop(topic, None)
         return None
 
-    def _counts(self, topic: str, subscription: Subscription, member: Member) -> bool:
+    def _counts(self, topic: str, entry: _Wish) -> bool:
+        member = entry.member
         return (
-            member.subscriptions.get(topic) is subscription
+            member.subscriptions.get(topic) is entry.subscription
             and self.members.get(member.connection) is member
         )
 

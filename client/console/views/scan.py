@@ -112,7 +112,7 @@ def read_cursor(text: str, topic: str) -> list[Reach]:
         )
     except (binascii.Error, msgspec.DecodeError, ValueError):
         raise Misuse("the cursor of the next page is damaged: search again") from None
-    reaches = [Reach(MessageQueue(*row[:3]), row[3], row[4]) for row in rows]
+    reaches = [Reach(MessageQueue(*queue), at, end) for *queue, at, end in rows]
     if any(row.queue.topic != topic for row in reaches):
         raise Misuse("the cursor is of another topic: search again")
     return reaches
