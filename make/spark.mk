@@ -1,6 +1,8 @@
 # Spark: a venv of its own, because PySpark is large and needs Java 17. `make test` does without.
 SV := .venv-spark
-READERS := duckdb polars  # they open the tables that the pipeline keeps
+# They open the tables that the pipeline keeps. DuckDB's extensions are of its own version, and the
+# newest that pip has is 1.5.5.
+READERS := polars duckdb==1.5.5 duckdb-extensions $(patsubst %,duckdb-extension-%==1.5.5,avro iceberg delta)
 CONNECT := 'grpcio>=1.76' 'grpcio-status>=1.76' googleapis-common-protos 'pandas>=2.2' zstandard
 SV_OK := $(SV)/.installed
 SV41 := .venv-spark41
@@ -25,7 +27,7 @@ $(SV)/connect: $(SV_OK)
 KILLS ?= 100
 SEAMS ?= 50
 
-.PHONY: test-spark test-spark-full test-spark-41 test-table-kills test-sink-kills test-sink-failovers test-replay-kills test-seam \
+.PHONY: test-spark test-spark-full test-spark-41 test-table-kills test-sink-kills test-executor-kills test-sink-failovers test-replay-kills test-seam \
 	bench-spark bench-spark-kafka bench-table
 test-spark: $(SV_OK) ## the Spark pipeline on the newest PySpark (Java 17)
 	$(SV)/bin/pytest -q -m "not slow and not apache" tests/spark $(ARGS)
@@ -44,6 +46,9 @@ test-table-kills: $(SV41_OK) ## kills under kept tables: KILLS=100 of the driver
 
 test-sink-kills: $(SV_OK) ## kills under the exactly-once sink: KILLS=100 of the driver, a fifth each of worker and broker; ARGS=30: no new round after 30 minutes
 	cd tests && ../$(SV)/bin/python -m spark.sink_kills $(KILLS) $(or $(SEED),1) $(ARGS)
+
+test-executor-kills: $(SV41_OK) ## KILLS=20 of an executor of a standalone cluster, under the exactly-once sink and under kept tables
+	cd tests && ../$(SV41)/bin/python -m spark.executor_kills $(KILLS) $(or $(SEED),1)
 
 test-sink-failovers: $(SV_OK) ## KILLS=20 of masters under a stream that writes exactly once: three brokers and etcd (Debian's etcd-server)
 	cd tests && ../$(SV)/bin/python -m spark.sink_failovers $(KILLS) $(SEED)

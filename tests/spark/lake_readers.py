@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import duckdb
 import pyspark
+from duckdb_extensions import import_extension
 from spark.helpers import session_config
 from spark.warm import INTERPRETED
 
@@ -62,11 +64,22 @@ def _pyiceberg(where: Path) -> list[bytes]:
     return [bytes(value) for value in rows["value"].to_pylist()]
 
 
-def _duckdb_delta(where: Path) -> list[bytes]:
-    from deltalake import DeltaTable
+@cache
+def _duckdb_of_lakes() -> duckdb.DuckDBPyConnection:
+    """DuckDB with its extensions for both formats, which pip has brought."""
+    connection = duckdb.connect()
+    for extension in ("avro", "iceberg", "delta"):
+        import_extension(extension)
+        connection.load_extension(extension)
+    return connection
 
-    files = DeltaTable(str(where)).file_uris()
-    return _values(duckdb.read_parquet(files).select("value")) if files else []
+
+def _duckdb_delta(where: Path) -> list[bytes]:
+    return _values(_duckdb_of_lakes().sql(f"select value from delta_scan('{where}')"))
+
+
+def _duckdb_iceberg(where: Path) -> list[bytes]:
+    return _values(_duckdb_of_lakes().sql(f"select value from iceberg_scan('{where}')"))
 
 
 def _polars_delta(where: Path) -> list[bytes]:
@@ -79,7 +92,7 @@ def _polars_delta(where: Path) -> list[bytes]:
 READERS = {
     "parquet": {"DuckDB": _duckdb_files, "DuckDB by commit": _duckdb_committed},
     "delta": {"deltalake": _deltalake, "Polars": _polars_delta, "DuckDB": _duckdb_delta},
-    "iceberg": {"pyiceberg": _pyiceberg},
+    "iceberg": {"pyiceberg": _pyiceberg, "DuckDB": _duckdb_iceberg},
 }
 
 

@@ -66,17 +66,22 @@ def run(
         rounds = KillRounds(broker, drivers, folder, seed)
         with Load(broker.namesrv, TOPIC, QUEUES) as load:
             killed = rounds.run(
-                kills, others, load, lambda: _commits(root), lambda: check(root), 5, minutes
+                kills, others, load, lambda: commits(root), lambda: check(root), 5, minutes
             )
         complete(drivers, rows_per_commit=20_000)
         rows = check(root)
-        for table_format in FORMATS:
-            for reader, values in open_with_others(root / table_format, table_format).items():
-                assert sorted(values) == numbers(load.sent), f"{reader} of {table_format}"
+        check_complete(root, load.sent)
     return killed, rows
 
 
-def _commits(root: Path) -> int:
+def check_complete(root: Path, sent: int) -> None:
+    """Every reader finds each of so many messages in each table."""
+    for table_format in FORMATS:
+        for reader, values in open_with_others(root / table_format, table_format).items():
+            assert sorted(values) == numbers(sent), f"{reader} of {table_format}"
+
+
+def commits(root: Path) -> int:
     """How many commits the Parquet table ever had."""
     return max((int(file.stem) for file in root.glob("parquet/_aerobee/commits/*.json")), default=0)
 
