@@ -42,9 +42,7 @@ test: $(OK) ## set up what is missing and run the tests that need Python only
 	AEROBEE_FORKED=1 $(V)/bin/pytest -q $(SPREAD) $(ELSEWHERE) -m "$(QUICK)" $(ARGS)
 
 test-long: $(OK) ## tests of which `make test` tries a share of the cases, with all of them
-	AEROBEE_LONG=1 $(V)/bin/pytest -q -m "$(QUICK)" tests/two_ways/test_two_ways.py tests/access/test_both_ways_agree.py tests/tls/test_tls.py \
-	  tests/ha/test_killed.py tests/sdk/test_order_app.py tests/cli/test_snapshot.py \
-	  tests/broker/test_long_searches.py tests/broker/test_hostile_names.py $(ARGS)
+	AEROBEE_LONG=1 $(V)/bin/pytest -q -m "$(QUICK)" $$(grep -rl --include='test_*.py' '^from effort import' tests | sort) $(ARGS)
 
 coverage: $(OK) ## the same tests with the lines that they reach (Python 3.12+ counts them nearly for free)
 	COVERAGE_CORE=sysmon $(V)/bin/pytest -q $(SPREAD) $(ELSEWHERE) -m "$(QUICK)" --cov --cov-report=term:skip-covered $(ARGS)

@@ -51,17 +51,29 @@ def watched_turns() -> Iterator[LoopTurns]:
         turns.stop()
 
 
-def calls_of(work: Callable[[], object]) -> int:
-    """How many calls a piece of work makes."""
-    count = 0
+class Calls:
+    """The calls of functions in this thread so far."""
 
-    def note(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
+    def __init__(self) -> None:
+        self.count = 0
 
-    sys.setprofile(note)
+    def note(self, _frame: FrameType, event: str, _argument: object) -> None:
+        self.count += event in ("call", "c_call")
+
+
+@contextmanager
+def counted_calls() -> Iterator[Calls]:
+    """Count the calls until the end of the block."""
+    calls = Calls()
+    sys.setprofile(calls.note)
     try:
-        work()
+        yield calls
     finally:
         sys.setprofile(None)
-    return count
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many calls a piece of work makes."""
+    with counted_calls() as calls:
+        work()
+    return calls.count

@@ -5,7 +5,8 @@ import struct
 from itertools import product
 
 import pytest
-from hypothesis import given
+from effort import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers.in_process import pull_ext, send_ext
 
@@ -32,6 +33,7 @@ def header_of(command: Command) -> bytes:
     return header
 
 
+@settings(max_examples=examples(100, share=40))
 @given(
     st.sampled_from(CODECS),
     INT32,

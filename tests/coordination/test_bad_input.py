@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from effort import examples
 from structlog.testing import capture_logs
 
 from aerobee.broker.services.topics.config import TopicConfig
@@ -53,7 +54,7 @@ async def test_no_request_breaks_its_handler(serving: Serving, peer: Peer, code:
     peer.version = 20  # relays to itself are refused at once, nobody waits for them
     choose = random.Random(code)
     with capture_logs() as logs:
-        for _ in range(60):
+        for _ in range(examples(60, share=30)):
             names = choose.sample(NAMES, choose.randint(0, 25))
             ext = {name: choose.choice(TEXTS) for name in names}
             answer = await peer.ask(code, ext, choose.choice(BODIES))

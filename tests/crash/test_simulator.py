@@ -7,6 +7,7 @@ import pytest
 from crash.mutants import MUTANTS
 from crash.planted import search
 from crash.simulator import run_every_kill, run_seed
+from effort import examples
 
 # A seed that catches the bug, as long as the store takes the same steps; the search begins there.
 SEEDS = {
@@ -40,13 +41,14 @@ SEARCH = 1500
 
 
 # More seeds, and these: `make crashsim-quick`, which CI runs.
-@pytest.mark.parametrize("start", range(0, 20, 10))
+@pytest.mark.parametrize("start", range(0, examples(20, share=10), 10))
 def test_no_promise_is_broken_by_a_power_cut(start: int) -> None:
     images = sum(run_seed(seed).images for seed in range(start, start + 10))
     assert images >= 10 * 6
 
 
-@pytest.mark.parametrize("seed", (0, *range(2, 9)))  # 1 stops in order: its start has little to do
+# 1 stops in order: its start has little to do.
+@pytest.mark.parametrize("seed", (0, *range(2, examples(9, share=5))))
 def test_a_start_can_end_at_each_of_its_disk_calls(seed: int) -> None:
     assert run_every_kill(seed).start_kills >= 5
 

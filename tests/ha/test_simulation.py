@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 from crash.ledger import Broken
+from effort import examples
 
 from ha.simulation import failover_mutants as failover
 from ha.simulation.failover_world import run_failover_seed
@@ -25,7 +26,7 @@ def no_log() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.mark.parametrize("seed", range(0, 40, 10))
+@pytest.mark.parametrize("seed", range(0, examples(40, share=20), 10))
 def test_replicas_keep_what_was_acknowledged(seed: int) -> None:
     for number in range(seed, seed + 10):
         run_seed(number)
@@ -42,7 +43,7 @@ def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         run_seed(SEEDS[name])
 
 
-@pytest.mark.parametrize("seed", range(0, 60, 20))
+@pytest.mark.parametrize("seed", range(0, examples(60, share=40), 20))
 def test_failover_keeps_what_was_acknowledged_and_seen(seed: int) -> None:
     for number in range(seed, seed + 20):
         run_failover_seed(number)

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+from effort import examples
 from services.services_world import START_MS, World
 
 from aerobee.broker.services.redelivery import origins
@@ -50,7 +51,7 @@ def run(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(3, share=2)))
 def test_a_crash_at_any_moment_neither_doubles_nor_loses(world: World, how: str, seed: int) -> None:
     chance = random.Random(seed)
     number = 0

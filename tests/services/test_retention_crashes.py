@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from effort import examples
 from services.services_world import World
 
 from aerobee.broker.services.transactions.service import EndRequest
@@ -172,7 +173,7 @@ class Life:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4, share=2)))
 def test_what_waits_comes_once(tmp_path: Path, how: str, seed: int) -> None:
     chance = random.Random(f"{how} {seed}")
     life = Life(tmp_path / "store", chance)

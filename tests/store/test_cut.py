@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from crash.sim_disk import PowerLoss, SimDisk
+from effort import examples
 
 from aerobee.broker.base.clock import VirtualClock
 from aerobee.broker.store.files.disk import make_folder
@@ -79,7 +80,7 @@ def check(store: MessageStore, kept: list[tuple[int, int, Message, int]], keys: 
         assert found == places, f"key {number}"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(3, share=2)))
 def test_a_cut_at_every_record_leaves_what_was_before_it(tmp_path: Path, seed: int) -> None:
     first = opened(settings_of(f"{tmp_path}/0"), RealDisk())
     stored = fill(first, 70, seed)
@@ -112,7 +113,7 @@ def test_what_is_put_after_a_cut_follows_what_was_kept(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4, share=2)))
 def test_cut_tail_is_gone_after_a_power_cut(seed: int) -> None:
     """The power goes at each call to the disk: what is left is the old log or a part of it, in
     order; the same cut then comes to its end, and stays."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 
 from aerobee.broker.store.log import scan_block
 from aerobee.broker.store.message_store import MessageStore
@@ -85,7 +86,7 @@ def derived_files(root: Path) -> dict[str, bytes]:
     return queues | {f"index {n}": path.read_bytes() for n, path in enumerate(index)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(6, share=3)))
 @pytest.mark.parametrize("append_crc", (True, False))
 def test_a_log_without_queues_gives_the_same_ones_in_blocks_and_record_by_record(
     seed: int,

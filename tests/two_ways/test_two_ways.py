@@ -31,7 +31,7 @@ MODES = st.fixed_dictionaries(
 
 @pytest.mark.timeout(900)  # on a busy machine an example takes seconds
 @settings(
-    max_examples=examples(30, share=10),
+    max_examples=examples(30, share=6),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(MODES, st.lists(bursts(), min_size=3, max_size=10))
@@ -65,7 +65,7 @@ def steps(modes: dict[str, object], script: list[list[Asked]]) -> Iterator[list[
             yield burst
 
 
-@settings(max_examples=examples(25, share=8), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25, share=5), suppress_health_check=list(HealthCheck))
 @given(st.lists(bursts(), min_size=3, max_size=10))
 def test_signed_requests_are_admitted_and_refused_alike_on_both_ways(
     script: list[list[Asked]],
