@@ -11,6 +11,7 @@ import pytest
 from aerobee.broker.base.worker import Worker
 from aerobee.broker.store.dispatch import dispatch_block, entries
 from aerobee.broker.store.dispatch.entries import MANY_QUEUES
+from aerobee.broker.store.durability import flush_queues
 from aerobee.broker.store.message_store import MessageStore
 from aerobee.broker.store.queues.consume_queue import KEPT_MAX, ConsumeQueue
 
@@ -147,6 +148,24 @@ async def test_a_flush_writes_them_in_turns_and_claims_what_was_there_when_it_be
     for queue_id in range(QUEUES):
         bodies = [each.body for each in read_all(again, queue_id=queue_id)]
         assert bodies == [b"0", b"1", b"2", b"0", b"1"]
+
+
+@pytest.mark.parametrize("bytes_of_a_queue", [0, 1 << 20])
+async def test_a_checkpoint_of_many_queues_waits_for_more_of_the_log(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, bytes_of_a_queue: int
+) -> None:
+    """It costs a sync of each."""
+    monkeypatch.setattr(flush_queues, "CHECKPOINT_BYTES", 1000)
+    monkeypatch.setattr(flush_queues, "CHECKPOINT_BYTES_PER_QUEUE", bytes_of_a_queue)
+    clock, worker = Rounds(), Worker("test")
+    store = open_store(clock=clock, **ROOMY)
+    send_to_all(store, 3)
+    store.flush.step()
+    task = asyncio.create_task(store.queue_flush.run(worker))
+    await clock.done.wait()
+    task.cancel()
+    worker.stop()
+    assert (store.checkpoint.value.dispatched_offset > 0) == (bytes_of_a_queue == 0)
 
 
 def test_a_stop_is_not_clean_if_they_cannot_be_written(open_store: OpenStore) -> None:

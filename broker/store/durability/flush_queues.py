@@ -32,7 +32,10 @@ from aerobee.broker.store.queues.consume_queue import ConsumeQueue
 from aerobee.broker.store.refusals import Cause
 from aerobee.protocol.files.checkpoint import StoreCheckpoint
 
-CHECKPOINT_BYTES: Final = 128 * 1024 * 1024  # of log after which the queues are flushed whole
+# Of log after which the queues are flushed whole: after a kill, a start reads so much again. Each
+# queue is a file to be synced, so thousands of them wait for more, about what they cost to sync.
+CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
+CHECKPOINT_BYTES_PER_QUEUE: Final = 64 * 1024
 REBUILD_RETRY_S: Final = 5.0
 TURN_WRITES: Final = 64  # writes of kept entries per turn of the loop: less than a millisecond
 
@@ -308,7 +311,14 @@ class QueueFlush:
         waited_ms = (now - self._last_thorough) * 1000
         grown = self._dispatcher.dispatched_offset - self._checkpoint.value.dispatched_offset
         interval = self._settings.flush_consume_queue_thorough_interval
-        if self.deferred or waited_ms >= interval or grown >= CHECKPOINT_BYTES:
+        if self.deferred or waited_ms >= interval or self._is_much(grown):
             self._last_thorough = now
             return True
         return False
+
+    def _is_much(self, grown: int) -> bool:
+        """Whether so many bytes of log without a checkpoint are worth a flush of all queues."""
+        if grown < CHECKPOINT_BYTES:
+            return False
+        dirty = sum(queue.has_unflushed for queue in self._log.queues)
+        return grown >= CHECKPOINT_BYTES + dirty * CHECKPOINT_BYTES_PER_QUEUE

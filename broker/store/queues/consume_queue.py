@@ -361,6 +361,11 @@ class ConsumeQueue:
         last = self.entry(self.max_offset - 1) if self.max_offset else None
         return last[0] + last[1] if last else -1
 
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether entries, written or kept, are not on disk."""
+        return self.max_offset * ENTRY_SIZE > self.flushed_bytes
+
     def unflushed(self, least_pages: int) -> list[MappedFile]:
         """The files to sync, if at least this many pages are dirty (0: any byte)."""
         end = self.written_bytes
