@@ -18,20 +18,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 from bench.brokers import AEROBEE, BrokerProcess
 from bench.load_client import load
-from bench.machine import describe_machine
+from bench.machine import describe_machine, warm_memory
 from bench.rows import running
+from bench.session import log_bytes
 
 Point = tuple[float, float, float]  # size, CPU us per message, messages per second; of a start: ms
 Curve = list[Point]
 RESTART = "restart after kill -9"
 TOPIC = "Growth"
 EACH = 64  # messages of a queue that is pulled from again and again
+SETTLED_WITHIN = 90.0  # seconds
+DIRTY_MAX = 64 << 20  # bytes that the kernel has yet to write
 
 
 class Wire:
@@ -89,8 +93,30 @@ def costs(broker: BrokerProcess, n: int, work: Callable[[], object]) -> tuple[fl
     return (broker.cpu_seconds() - cpu) / n * 1e6, n / took
 
 
-def sends(broker: BrokerProcess, topic: str, n: int, **options: object) -> tuple[float, float]:
+def sends(broker: BrokerProcess, topic: str, n: int, **options: Any) -> tuple[float, float]:
+    with warm_memory(log_bytes(n, **options)):
+        pass
     return costs(broker, n, lambda: load("send", broker.port, topic=topic, n=n, **options))
+
+
+def settle(broker: BrokerProcess) -> None:
+    """Until the broker is idle and the kernel has written what is dirty: what was sent to get to a
+    point is not to be measured at it."""
+    deadline = time.monotonic() + SETTLED_WITHIN
+    while time.monotonic() < deadline:
+        cpu = broker.cpu_seconds()
+        time.sleep(1)
+        if broker.cpu_seconds() - cpu < 0.05 and dirty_bytes() < DIRTY_MAX:
+            return
+    print(f"not settled after {SETTLED_WITHIN:g} s", flush=True)
+
+
+def dirty_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    sizes = {
+        name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)
+    }
+    return (sizes["Dirty"] + sizes["Writeback"]) << 10
 
 
 # --- curves: what grows -> points
@@ -102,6 +128,7 @@ def queues(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
         make_topic(broker, topic, count)
         # The same in each queue at each point, or a pull would bring fewer where there are many.
         load("send", broker.port, topic=topic, n=EACH * count, queues=count, conns=1, window=128)
+        settle(broker)
         pulls = {"topic": topic, "n": n, "max": 32, "queues": min(count, 4)}
         yield "pulls", (count, *costs(broker, n, lambda o=pulls: load("pull", broker.port, **o)))
         yield "sends", (count, *sends(broker, topic, n, queues=count))
@@ -153,13 +180,14 @@ def timers(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
     wire.close()
 
 
-def log_bytes(broker: BrokerProcess, n: int, sizes_gb: list[float]) -> Iterator[tuple[str, Point]]:
+def log_sizes(broker: BrokerProcess, n: int, sizes_gb: list[float]) -> Iterator[tuple[str, Point]]:
     written = 0
     load("send", broker.port, topic="Oldest", n=n)
     for size_gb in sizes_gb:
         more = int((size_gb * (1 << 30) - written) / 10_600)
         load("send", broker.port, topic="Filler", n=more, size=10_240)
         written += more * 10_600
+        settle(broker)
         topic = f"Newest{size_gb * 1000:.0f}"
         yield "sends", (size_gb, *sends(broker, topic, n))
         for name, pulled in (("pulls of the newest", topic), ("pulls of the oldest", "Oldest")):
@@ -191,7 +219,7 @@ def measure(
     curves: dict[str, Curve] = {}
     work = {name: CURVES[name] for name in names if name in CURVES}
     if "log" in names:
-        work["log"] = ("GB of log", lambda broker, n: log_bytes(broker, n, sizes_gb))
+        work["log"] = ("GB of log", lambda broker, n: log_sizes(broker, n, sizes_gb))
     for name, (_, points) in work.items():
         settings = {"maxMessageSize": str(4 << 20)}
         if kind == AEROBEE:

@@ -30,7 +30,7 @@ from peers.wire import Wire
 from aerobee import connect
 from bench.brokers import AEROBEE, APACHE_4, BrokerProcess
 from bench.load_client import drive_of, load
-from bench.machine import describe_machine
+from bench.machine import describe_machine, warm_memory
 from bench.process import need
 from bench.session import Figures, Session
 from bench.tables import Runs, median, table
@@ -249,7 +249,8 @@ async def kill_masters(folder: Path, kills: int) -> list[float]:
 def _catch_up(master: Replica, slave: Replica) -> Figures:
     """From the first byte that the slave gets to the last; Java's reports 5 s after it dialled."""
     end, cpu = master.log_end(), master.cpu_seconds()
-    slave.start()
+    with warm_memory(2 << 30):
+        slave.start()
     start = last = slave.log_end()
     began, slave_cpu = time.perf_counter(), slave.cpu_seconds()
     while last < end:
