@@ -83,6 +83,12 @@ ROWS: Final = (
         "powercut-blocks N=200 FS=xfs SEED=1",
         "{N} images",
     ),
+    Row(
+        "machines",
+        "machines (QEMU) cut off, ext4, SYNC_FLUSH",
+        "powercut-machine N=20 SEED=1",
+        "{N} machines",
+    ),
     Row("bitflips", "bit flips", "bitflips N=10000 SEED=1", "{N} in each kind of file"),
     Row("clockjumps", "clock jumps of 1 h and 10 years", "clockjumps N=100 SEED=1", "{N} jumps"),
     Row("memory", "full load in 512 MiB", "memory MINUTES=30", "{MINUTES} minutes"),

@@ -11,7 +11,7 @@ CRASH  := cd tests && ../$(V)/bin/python -m
 # A mount that another mount namespace has got a copy of (`ip netns exec` makes one) outlives its umount.
 MOUNTS := unshare --mount --propagation private
 
-.PHONY: crashsim crashsim-quick planted-bugs iofaults killtest powercut powercut-blocks powercut-kernel fulldisk test-full-disk test-dead-device test-exchange
+.PHONY: crashsim crashsim-quick planted-bugs iofaults killtest powercut powercut-blocks powercut-machine powercut-kernel fulldisk test-full-disk test-dead-device test-exchange
 crashsim: $(OK) ## the real store on a disk that loses power, IMAGES=20000; and every planted bug
 	$(CRASH) crash.run $(IMAGES)
 	$(V)/bin/pytest -q tests/crash -m "slow and not root" $(ARGS)
@@ -34,6 +34,9 @@ powercut: $(OK) ## power cuts of ext4 and xfs under a broker, N=200 of each (roo
 
 powercut-blocks: $(OK) ## images of a disk at any write of a broker, without some of what was not flushed, N=200 of each FS (root, /dev/fuse)
 	cd tests && $(MOUNTS) ../$(V)/bin/python -m crash.powercut.images $(N) --fs $(FS) --seed $(SEED) $(ARGS)
+
+powercut-machine: $(OK) ## a whole machine (QEMU) that is cut off under a broker, N=200 times (root; qemu-system-x86, busybox-static, linux-image-amd64)
+	cd tests && $(MOUNTS) ../$(V)/bin/python -m crash.powercut.machine $(N) --seed $(SEED)
 
 powercut-kernel: $(OK) ## what fdatasync promises while a file system goes down, without a broker (root, cc)
 	cd tests && $(MOUNTS) ../$(V)/bin/python -m crash.sync_at_shutdown $(N) $(SEED)
