@@ -116,6 +116,7 @@ def answers_of(codec: int, waiting: list[Any], answers: Answers) -> bytes | None
 def derived(
     facts: Sequence[Any],
 ) -> tuple[list[tuple[Any, bytes]], tuple[bytes, bytes, bytes]] | None: ...
+def keep_entries(lanes: list[tuple[Any, bytes]], kept_max: int) -> None: ...
 def read_facts(
     view: memoryview,
     base: int,

@@ -192,3 +192,32 @@ cdef bint add_derived(Lane lane, Keys keys, FactRow* row, const uint8_t* data) e
             keys.add(java_hash(lane.key_hash, data, start, end), offset, time_ms)
         start = end + 1
     return True
+
+
+def keep_entries(list lanes not None, Py_ssize_t kept_max):
+    """`ConsumeQueue.keep` for thousands of queues with an entry or two each."""
+    cdef bytes entries, kept
+    cdef const uint8_t* last
+    cdef Py_ssize_t size
+    cdef int64_t end, write_end
+    for queue, run in lanes:
+        entries = <bytes?>run
+        size = PyBytes_GET_SIZE(entries)
+        if size % ENTRY_SIZE:
+            raise ValueError("not whole entries")
+        if size:
+            end, write_end = <int64_t>queue.write_position + size, queue.write_end
+            if end > write_end:
+                queue.put_run(entries)
+            else:
+                kept = <bytes?>queue.kept + entries
+                last = <const uint8_t*>PyBytes_AS_STRING(entries) + size - ENTRY_SIZE
+                queue.kept = kept
+                queue.write_position = end
+                queue.max_offset = <int64_t>queue.max_offset + size // ENTRY_SIZE
+                queue.max_physical_offset = <int64_t>load_int(last, 8) + <int32_t>load_int(last + 8, 4)
+                if PyBytes_GET_SIZE(kept) >= kept_max or end == write_end:
+                    queue.write_kept()
+        end = queue.max_offset
+        if <int64_t>queue.assigned < end:
+            queue.assigned = end

@@ -25,9 +25,11 @@ from aerobee.broker.store.dispatch.dispatch_block import Derived
 from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.log.facts import Facts
 from aerobee.broker.store.log.rows import EncodedRows
+from aerobee.broker.store.queues.consume_queue import KEPT_MAX, ConsumeQueue
 from aerobee.broker.store.reading.plain_read import Taken, take_compiled
 from aerobee.broker.store.results import BatchPut
 from aerobee.protocol.files.batch import encode_batch
+from aerobee.protocol.files.queue_entry import ENTRY
 from aerobee.protocol.wire.codecs import decode_command
 from aerobee.protocol.wire.command import JSON, Command
 from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
@@ -437,3 +439,53 @@ def test_an_inbox_gives_its_memory_again_once_nobody_refers_to_it() -> None:
     frames = inbox.frames(0, 100)
     assert place() != first
     del frames
+
+
+KEPT_STATE = ("notes", "kept", "write_position", "max_offset", "max_physical_offset", "assigned")
+
+
+class QueueOfNotes(ConsumeQueue):
+    """A queue whose file is a list of what was written."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self, written: int, end: int) -> None:
+        self.notes: list[tuple[str, int, bytes]] = []
+        self.kept = b""
+        self.write_position, self.write_end = 20 * written, 20 * end
+        self.max_offset = self.assigned = written
+        self.max_physical_offset = -1
+
+    def write_kept(self) -> None:
+        self.notes.append(("kept", self.write_position - len(self.kept), self.kept))
+        self.kept = b""
+
+    def put_run(self, entries: bytes) -> None:
+        self.notes.append(("run", self.write_position, entries))
+
+
+def test_entries_of_many_queues_are_kept_alike() -> None:
+    assert hot is not None
+    draw = random.Random(5)
+    python, compiled = (
+        [QueueOfNotes(number % 7, number % 7 + 10 * (number % 9)) for number in range(90)]
+        for _ in range(2)
+    )
+    for _ in range(60):
+        runs = [
+            b"".join(
+                ENTRY.pack(draw.randrange(1 << 62), draw.randrange(1 << 31), draw.randrange(9))
+                for _ in range(draw.choice((0, 1, 1, 1, 2, 40)))
+            )
+            for _ in python
+        ]
+        for queue, entries in zip(python, runs, strict=True):
+            if entries:
+                queue.keep(entries)
+            queue.assigned = max(queue.assigned, queue.max_offset)
+        hot.keep_entries(list(zip(compiled, runs, strict=True)), KEPT_MAX)
+        for one, other in zip(python, compiled, strict=True):
+            assert all(getattr(one, name) == getattr(other, name) for name in KEPT_STATE)
+    assert {kind for queue in python for kind, _, _ in queue.notes} == {"kept", "run"}
+    with pytest.raises(ValueError, match="whole"):
+        hot.keep_entries([(compiled[0], b"short")], KEPT_MAX)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aerobee.broker.compiled import hot
 from aerobee.broker.store.dispatch.entries import MANY_QUEUES
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.scan_block import Block
-from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.queues.consume_queue import KEPT_MAX, ConsumeQueue
 from aerobee.broker.store.queues.queue_table import QueueTable
 from aerobee.protocol.files.java_hash_columns import fold_hashes
 from aerobee.protocol.files.properties_columns import Keys, read_properties
@@ -80,6 +81,9 @@ def dispatch_derived(
 
 def _put_runs(lanes: list[tuple[ConsumeQueue, bytes]]) -> None:
     are_many = len(lanes) > MANY_QUEUES
+    if are_many and hot is not None:
+        hot.keep_entries(lanes, KEPT_MAX)
+        return
     for queue, entries in lanes:
         if entries:
             if are_many:
