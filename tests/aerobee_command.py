@@ -64,7 +64,7 @@ async def ended(
         code, said, complained = await asyncio.shield(all_of_it)
         return code, said, complained
     finally:
-        if not all_of_it.done():  # cancelled: threads that read would hold up the end of the loop
+        if not all_of_it.done():  # cancelled: reader threads would block the loop's shutdown
             call.kill()
             await all_of_it
 
@@ -169,7 +169,7 @@ def start_daemon(
 
 @cache
 def warm() -> socket.socket:
-    """To the process that forks for each call: started once for all tests of this process."""
+    """The socket to the process that forks for each call; started once per test process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = Path(__file__).with_name("warm_command.py")
     process = subprocess.Popen(

@@ -7,12 +7,12 @@ import pytest
 import structlog
 from hypothesis import settings
 
-# A machine that is busy makes one case of many slow, which says nothing about the code.
-# CI tries the same cases each time; who runs the tests by hand tries new ones.
+# On a busy machine single cases are slow, which says nothing about the code.
+# CI tries the same cases each time; a run by hand tries new ones.
 settings.register_profile("no deadline", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("no deadline")
 
-# Begun first, so that no worker is left alone with one of them at the end (`make test`).
+# Started first, so that no worker is left with one of them at the end (`make test`).
 LONGEST = (
     "tests/two_ways/test_two_ways.py",
     "tests/ha/test_killed.py",
@@ -42,8 +42,8 @@ for renderer in structlog.get_config()["processors"]:
         renderer.exception_formatter = structlog.dev.plain_traceback
 
 
-# Modules and the list of tests stay: the collector looks at them neither while they are made, which
-# is a third of the time to collect all tests, nor again and again beside what a test makes.
+# Modules and the list of tests live on: the collector skips them while they are made, which is
+# a third of the time to collect all tests, and in every later collection.
 gc.disable()
 
 

@@ -1,4 +1,4 @@
-"""The real disk, whose syncs under config/ wait until a test lets them go, or fail."""
+"""The real disk, whose syncs under config/ block until a test releases them, or fail."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class GatedFile:
 
 
 class GatedDisk(RealDisk):
-    """`hold()` stops every sync of a config file at its beginning, `let_go()` lets them through."""
+    """`hold()` blocks every sync of a config file before it starts, `let_go()` releases them."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
         self._open.set()
-        self.error: OSError | None = None  # what each of them raises
+        self.error: OSError | None = None  # raised by each sync
         self.passed: list[str] = []  # paths of config files that were synced
-        self.stopped = 0  # syncs that came to the closed gate
+        self.stopped = 0  # syncs that were blocked
         self.written: Counter[str] = Counter()  # bytes, by the name of the config file
-        self.threads: set[str] = set()  # those who synced config files
+        self.threads: set[str] = set()  # that synced config files
 
     def hold(self) -> None:
         self._open.clear()

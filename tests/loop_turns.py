@@ -1,6 +1,6 @@
 """How much is done in one turn of an event loop, as a number that does not depend on the machine.
 
-A callback that keeps the loop shows as a turn with very many calls of functions. The calls of this
+A callback that blocks the loop shows as a turn with very many calls of functions. The calls of this
 thread are counted, Python's and those of C; other threads (a test's clients, say) are not.
 """
 

@@ -1,4 +1,4 @@
-"""A command at a terminal of its own: what it shows and what somebody types."""
+"""A command at a terminal of its own: what it shows and what is typed."""
 
 import asyncio
 import fcntl

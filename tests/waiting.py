@@ -1,4 +1,4 @@
-"""Waiting for what nobody announces, and for what goes on in pieces."""
+"""Polling for conditions, and running generators to their end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ async def until(condition: Callable[[], object], seconds: float = 100.0) -> None
 
 
 async def grown(collection: Callable[[], Sized], by: int, seconds: float = 100.0) -> None:
-    """Return once there are so many more in the collection."""
+    """Return once the collection has grown by `by`."""
     goal = len(collection()) + by
     await until(lambda: len(collection()) >= goal, seconds)
 
 
 def finish(work: Generator[None, None, Result]) -> Result:
-    """What a generator that pauses comes to, without a pause."""
+    """Run a generator to its end and return its result."""
     while True:
         try:
             next(work)

@@ -1,4 +1,4 @@
-"""A broker with users, and a client that asks as one of them, the short way or the general path."""
+"""A broker with users, and a client that signs as one of them, on the fast or the general path."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def loose(command: Command) -> bytes:
 
 
 class Asker(FrameClient):
-    """One connection that asks as any user."""
+    """One connection, whose requests can be signed as any user."""
 
     def start(
         self,

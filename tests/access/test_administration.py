@@ -86,7 +86,7 @@ async def test_mqadmin_of_5_makes_and_changes_users_and_rights(app: AppBroker) -
         await done(3003, name)
         assert await send() == NO
         await done(3003, name, expected=1)
-        await done(3003, {"username": "pub"}, expected=1)  # it stands in the operator's file
+        await done(3003, {"username": "pub"}, expected=1)  # defined in the operator's file
 
 
 async def test_mqadmin_of_4_makes_and_changes_accounts(app: AppBroker) -> None:
@@ -192,7 +192,7 @@ async def test_denials_and_administration_are_written_down_and_counted(app: AppB
             subject = {"subject": "User:nobody"}
             await asker.ask("root", 3007, subject, {"policies": policies})
     denied = [line for line in lines if line["event"] == "denied"]
-    assert len(denied) == 1  # the others are counted
+    assert len(denied) == 1  # the rest are only counted
     assert (denied[0]["user"], denied[0]["code"]) == ("nothing", 25)
     assert denied[0]["peer"] == "127.0.0.1"
     done = [line for line in lines if line["event"] == "administration"]
@@ -239,13 +239,13 @@ async def test_the_command_changes_users_of_a_running_broker(app: AppBroker) -> 
     await aerobee("send", "orders", "hello", "--url", theirs, code=1)
     listed = json.loads(await aerobee("user", "list", "--json", "--url", url))
     assert {"user": "app", "type": "Normal", "status": "enable", "from": ""} in listed
-    await aerobee("user", "remove", "app", "--url", url, code=2)  # nobody could be asked
+    await aerobee("user", "remove", "app", "--url", url, code=2)  # no terminal to confirm at
     await aerobee("user", "remove", "app", "--yes", "--url", url)
 
 
 async def test_the_command_changes_the_files_before_the_first_start(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    await aerobee("user", "add", "app", "--store", store, code=1)  # nobody could change it
+    await aerobee("user", "add", "app", "--store", store, code=1)  # no super user yet
     made = json.loads(await aerobee("user", "add", "root", "--super", "--json", "--store", store))
     await aerobee("user", "add", "app", "--store", store)
     await aerobee("acl", "grant", "app", "Pub", "Topic:t", "--store", store)
@@ -259,7 +259,7 @@ async def test_the_command_changes_the_files_before_the_first_start(tmp_path: Pa
 
 
 async def test_a_broker_that_refuses_a_stranger_is_alive_all_the_same(app: AppBroker) -> None:
-    """So asks a container's health check, which has no user."""
+    """A container's health check has no user and sends this."""
     for port in (app.broker_port, app.namesrv_port):
         for words in ((), ("--direct",)):
             url = f"mq://127.0.0.1:{port}"

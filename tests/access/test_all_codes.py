@@ -14,14 +14,14 @@ from aerobee.broker.daemon.wiring import make_front
 from aerobee.protocol.wire.codes import RequestCode
 
 NO = 16
-# Requests of ours to clients: nobody sends them to a broker.
+# Requests from broker to client: a broker never receives them.
 TO_CLIENTS = {39, 40, 220, 221, 326}
 SIGNED = {code for code, row in ROWS.items() if row is Level.SIGNED}
 OPEN = {code for code, row in ROWS.items() if row is Level.OPEN}
 
 
 def everything(offset: int, message_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields and a body that name, for any code, what belongs to somebody else."""
+    """Fields and a body that name, for any code, another user's resources."""
     names = {"consumerGroup": "theirs", "group": "theirs", "groupName": "theirs"}
     names |= {"srcGroup": "theirs", "destGroup": "theirs", "compareGroup": "theirs"}
     ext = send_fields("secret") | pull_fields("secret", "theirs") | names
@@ -56,7 +56,7 @@ async def foreign_record(asker: Asker) -> tuple[int, str]:
 async def test_every_code_wants_the_right_credentials(
     tmp_path: Path, general: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerobee.broker.auth.guard.GUESSES_MAX", 10**6)  # we guess a lot
+    monkeypatch.setattr("aerobee.broker.auth.guard.GUESSES_MAX", 10**6)  # we send many
     async with guarded_broker(tmp_path) as app:
         await make_topics(app, "secret")
         codes = sorted(make_front(app.broker).dispatcher.handlers)

@@ -42,14 +42,14 @@ HOLES = {
     "4.9.8": {8, 9, 11, 20, 23, 24, 25, 28, 29, 30, 34, 37},
     "5.5.0": {9, 15, 16, 23, 24, 28, 33, 34},
 }
-# Among these: the topic that is named is checked, though not the one of the record.
+# Among these: the named topic is checked, but not the record's own.
 NO_HOLE = {"4.9.8": set(), "5.5.0": {"28 record by id, own topic named (33)"}}
 # What Apache denies and we allow: (case, request code).
 STRICTER: dict[str, set[tuple[int, int]]] = {
     "4.9.8": {(27, 12)},  # it forgets that clients sign the field
     "5.5.0": {(12, 310), (29, 29), (29, 30), (29, 31)},
 }
-# Without a meaning there: users by name, other request codes, the name server's port.
+# Not applicable there: users by name, other request codes, the name server's port.
 LEFT_OUT = {"4.9.8": {5, 15, 32, 35, 36, 38, 40, 42, 43}, "5.5.0": {35, 38, 42, 43}}
 
 
@@ -76,7 +76,7 @@ async def test_ours_is_stricter_where_the_table_says_so(version: str, tmp_path: 
 
 
 class _As:
-    """Asks with the longer names."""
+    """Asks with the longer user names."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
@@ -93,7 +93,7 @@ async def _is_denied(asker: Asker, case: Case, places: dict[Any, int]) -> str:
             _As(asker).ask(case.user, case.code, ext, case.body, **case.options), 5
         )
     except (TimeoutError, ConnectionError):
-        return ""  # it has no answer to this, and no objection either
+        return ""  # not answered, but not denied either
     text = answer.remark or ""
     is_denied = answer.code == NO or "AclException" in text
     return f"{answer.code} {text}" if is_denied else ""

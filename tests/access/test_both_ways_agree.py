@@ -1,4 +1,4 @@
-"""Whatever a request is made of, the short way lets pass what the general one does, and no more."""
+"""Whatever a request is made of, the fast path admits exactly what the general one does."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_short_way_lets_nothing_pass_that_the_general_way_denies(
     admits = Admission(guard, peer_at("10.0.0.1")).send_check()
     short = [
         admits_send(admits, command, header)
-        for _ in range(2)  # the second time by memory
+        for _ in range(2)  # the second time from the cache
     ]
     assert short[0] == short[1]
     try:

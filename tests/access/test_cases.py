@@ -1,4 +1,4 @@
-"""What is allowed and what is denied, case by case, the short way and the general path."""
+"""What is allowed and what is denied, case by case, on the fast and the general path."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_21_a_oneway_request_that_is_denied_is_silent_and_changes_nothing(
     await make_topics(app, "t")
     async with Asker.connected(app.broker_port) as asker:
         asker.tell("nothing", 15, QUEUE | GROUP | {"commitOffset": 1})
-        await asker.ask("", 105, {"topic": "t"})  # an answer after it: it has been handled
+        await asker.ask("", 105, {"topic": "t"})  # answered in order: the oneway is handled
     assert app.broker.offsets.query("g", "t", 0) < 0
     assert app.broker.guard.audit.denials["no right"] == 1
 

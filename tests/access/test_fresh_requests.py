@@ -1,4 +1,4 @@
-"""A request that somebody has copied from the wire is not taken again, where the broker asks so."""
+"""A request replayed from the wire is rejected where the broker requires fresh requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def frame_of(signer: Signer, code: int, ext: dict[str, Any], body: bytes, codec:
 
 
 async def answer_to(app: AppBroker, frame: bytes) -> Command:
-    """Over a connection of its own, as one who has copied it would."""
+    """Over a separate connection, as an attacker would replay it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", app.broker_port)
     decoder = FrameDecoder()
     try:
@@ -150,7 +150,7 @@ def test_memory_is_bounded_by_sessions_of_two_windows(monkeypatch: pytest.Monkey
         assert begin("u") == ""
     assert "too many sessions" in begin("u")
     assert begin("other") == ""
-    clock.ms += 2001  # nothing of these can come again
+    clock.ms += 2001  # none of these can be replayed any more
     for _ in range(8):
         assert begin("u") == ""
     assert len(fresh._sessions) == 8

@@ -79,7 +79,7 @@ def test_a_client_without_that_file_is_a_client_of_another_cluster(tmp_path: Pat
 
 
 def test_the_console_of_such_a_broker_is_nobody_until_it_is_logged_in(tmp_path: Path) -> None:
-    """The page's process inherits the broker's variables, and must not sign by that file."""
+    """The page's process inherits the broker's variables, and must not sign with that file."""
     with broker(tmp_path) as daemon:
         daemon.ready()
         browser = Browser(f"http://{daemon.metrics_address()}")

@@ -1,4 +1,4 @@
-"""What one address and one user may take; over it a client is told so, in words."""
+"""Limits per address and per user; beyond them requests are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ async def test_a_user_s_connection_too_many_gets_the_reason_and_is_closed(tmp_pa
         ]
         assert (await first.ask("root", 310, send_fields("t"), b"x")).code == 0
         assert (await first.ask("root", 310, send_fields("t"), b"x")).code == 0
-        assert (await second.ask("root", 28)).code == 0  # only now it is known whose it is
+        assert (await second.ask("root", 28)).code == 0  # only now its user is known
         answer = await second.ask("root", 310, send_fields("t"), b"x")
         assert (answer.code, "User:root has 2 connections" in (answer.remark or "")) == (BUSY, True)
         await asyncio.wait_for(second._reading, 10)
-        for _ in range(2):  # another user's are another's
+        for _ in range(2):  # another user has its own limit
             assert (await third.ask("pub", 310, send_fields("t"), b"x")).code == 0
 
 
@@ -70,7 +70,7 @@ async def test_pulls_that_wait_are_in_flight_and_more_of_them_are_refused(
             refused = await two.ask("sub", 11, waiting, codec=codec)
             assert refused.code == BUSY
             assert "maxRequestsPerUser" in (refused.remark or "")
-            # What carries no message goes on; so does another user.
+            # Requests without messages still pass; so do other users'.
             assert (await two.ask("sub", 30, {"topic": "t", "queueId": 0})).code == 0
             async with Asker.connected(app.broker_port) as other:
                 assert (await other.ask("root", 310, send_fields("t"), b"wakes them")).code == 0
@@ -98,11 +98,11 @@ async def test_bytes_over_a_second_s_worth_are_refused_until_they_are_paid_for(
                 while (await asker.ask("pub", 310, send_fields("t"), b"x")).code:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
         counted = app.broker.stats.broker_put.nums
-        assert counted == 2 + len(stored)  # the topic's first one; what was refused is not stored
+        assert counted == 2 + len(stored)  # with the topic's first and the retry, no refused ones
 
 
 class ShownConnection:
-    """As much of a connection as a quota looks at."""
+    """The part of a connection that a quota reads."""
 
     def __init__(self) -> None:
         self.peer, self.user, self.name = ("10.0.0.1", 1), "", "10.0.0.1:1"
@@ -127,14 +127,14 @@ async def test_requests_that_come_in_one_piece_are_counted_one_by_one(
         await make_topics(app, "t")
         waiting = pull_fields("t", "g", queueOffset=1, sysFlag=6, suspendTimeoutMillis=60000)
         async with Asker.connected(app.broker_port) as asker:
-            asked = [asker.start("sub", 11, waiting) for _ in range(10)]  # written in one turn
+            asked = [asker.start("sub", 11, waiting) for _ in range(10)]  # written at once
             answers = [await each for each in asked[3:]]
             assert {answer.code for answer in answers} == {BUSY}
             assert f"maxRequestsPer{setting.title()}" in (answers[0].remark or "")
             assert len(app.broker.long_polling) == 3
             async with Asker.connected(app.broker_port) as other:
                 sent = asyncio.ensure_future(other.ask("root", 310, send_fields("t"), b"wakes"))
-                if setting == "address":  # which is full
+                if setting == "address":  # whose limit is reached
                     assert (await sent).code == BUSY
                 else:
                     assert [(await each).code for each in asked[:3]] == [0, 0, 0]
@@ -156,7 +156,7 @@ def test_answers_are_paid_for_whatever_is_asked_in_between() -> None:
         if admitted:
             connection.outbox.written += 256 << 10
             answered += 256 << 10
-        quota.gate([HEARTBEAT])  # which is never refused, and settles nothing for free
+        quota.gate([HEARTBEAT])  # never refused, and clears no debt
     assert answered <= 62 * 1_000_000
 
 

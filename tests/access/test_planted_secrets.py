@@ -32,7 +32,7 @@ from aerobee.protocol.wire.command import JSON, MSGPACK, ROCKETMQ
 from aerobee.protocol.wire.conversation import Conversation
 from aerobee.protocol.wire.signing import Credentials, Signer
 
-MARK = "Xy7Q"  # every planted secret begins so
+MARK = "Xy7Q"  # prefix of every planted secret
 FIRST = f'{{"username":"first","password":"{MARK}-first-secret"}}'
 INNER = f'{{"accessKey":"inner","secretKey":"{MARK}-inner-secret"}}'
 PLANTED = USERS.replace("a-secret-of", f"{MARK}-secret-of")
@@ -45,7 +45,7 @@ def assert_no_secret(texts: list[str]) -> None:
 
 
 async def settled(what: Awaitable[Any]) -> str:
-    """How it ends, in every form in which a program may show that."""
+    """The result or error, in every form in which a program may print it."""
     try:
         ended = await what
     except Exception as error:
@@ -78,7 +78,7 @@ async def test_a_daemon_shows_none_in_logs_answers_and_metrics(tmp_path: Path) -
         for codec in (JSON, ROCKETMQ, MSGPACK):
             answers += await _ask_everything(port, codec)
         metrics = await asyncio.to_thread(_read, f"http://{daemon.metrics_address()}/metrics")
-        # Files that became bad are told without what stands in them.
+        # A file that is now invalid is reported without its content.
         write_users(tmp_path, PLANTED + f"\n  - {{accessKey: x, secretKey: {MARK}-bad, type: bad")
         daemon.signal(signal.SIGHUP)
         await until(lambda: "not reloaded" in daemon.log())
@@ -95,7 +95,7 @@ async def _ask_everything(port: int, codec: int) -> list[str]:
     seen = []
     new = {"username": "new", "password": f"{MARK}-secret-of-new"}
     async with Asker.connected(port) as asker:
-        for _ in range(2):  # the second time it is there already
+        for _ in range(2):  # the second time it already exists
             seen.append(await asker.ask("root", 3001, {"username": "new"}, new, secret=ROOT))
         plain = {"accessKey": "a", "secretKey": f"{MARK}-secret-a"}
         seen.append(await asker.ask("root", 50, plain, secret=ROOT, codec=codec))
@@ -103,7 +103,7 @@ async def _ask_everything(port: int, codec: int) -> list[str]:
         bad = b"{" + MARK.encode()
         seen.append(await asker.ask("root", 3006, {"subject": "User:new"}, bad, secret=ROOT))
         ext = {"username": "new", "subject": "User:new", "topic": "t", "b": "t"}
-        skipped = {36, 34, 35, 38}  # of clients: they tell nothing of users
+        skipped = {36, 34, 35, 38}  # client requests: they say nothing about users
         codes = sorted(code for code in ROWS if code not in skipped and code < 1 << 15)
         waiting = [asker.start("root", code, ext, secret=ROOT, codec=codec) for code in codes]
         done, _ = await asyncio.wait(waiting, timeout=5)

@@ -1,4 +1,4 @@
-"""What is open is so because somebody said it; limits; registration that is signed."""
+"""What is open was opened explicitly; limits; signed registration."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_every_contract_is_kept(tree: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broken(tree: Path) -> dict[str, str]:
-    """What is told of each contract that breaks when all of these imports are planted: to look at
+    """The report on each contract that breaks when all of these imports are planted: one lint of
     the whole package takes seconds."""
     with ExitStack() as stack:
         for _, path, imported, form in BREACHES.values():
@@ -133,7 +133,7 @@ def test_a_breach_fails_and_names_both_modules(
     contract, path, imported, _ = breach
     told = broken[contract]
     for name in ("aerobee." + path.removesuffix(".py").replace("/", "."), imported):
-        # Of a cycle the siblings are named within their folder.
+        # In a cycle siblings are named relative to their folder.
         assert name in told or f".{name.rpartition('.')[2]}" in told, told
 
 
@@ -162,7 +162,7 @@ def test_make_check_fails_with_a_breach(tree: Path) -> None:
         "a layer of the broker knows one above it, inside a function"
     ]
     venv = sys.prefix
-    installed = f"{venv}/.installed"  # this environment serves, whatever has set it up
+    installed = f"{venv}/.installed"  # use this environment as it is
     with planted(tree, path, imported, form):
         result = run(tree, "make", f"V={venv}", "-o", installed, "check")
     assert result.returncode != 0

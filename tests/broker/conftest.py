@@ -46,7 +46,7 @@ async def app(tmp_path: Path) -> AsyncIterator[AppBroker]:
 
 @pytest.fixture
 def codec() -> int:
-    """Of the client; a module that wants each of them has a fixture of its own."""
+    """The client's codec; modules that test all codecs override this fixture."""
     return JSON
 
 

@@ -1,4 +1,4 @@
-"""Which address a client is told: the one it came by, or the one outside of a port mapping."""
+"""Which address a client is given: the one it connected to, or the one outside a port mapping."""
 
 import socket
 import threading

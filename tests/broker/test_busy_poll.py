@@ -1,5 +1,5 @@
-"""Staying awake: after a request for the next one, and for a disk or a slave while it is quick and
-nobody else needs the core."""
+"""Busy polling: after a request for the next one, and for a disk or a slave while it is quick and
+no other process needs the core."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from aerobee.broker.net.busy_poll import OTHERS_S, QUICK_S, SKIPS_MAX, STAY_AWAK
 
 
 class Turning:
-    """A loop whose turns, and a clock whose seconds, go when a test says so."""
+    """A loop and a clock that a test advances by hand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.due: deque[Callable[[], None]] = deque()
         self.now_s = 1.0
         monkeypatch.setattr(busy_poll, "perf_counter", lambda: self.now_s)
-        self.others_s = 0.0  # that others take of the core at each turn
+        self.others_s = 0.0  # that other processes use the core each turn
         monkeypatch.setattr(busy_poll, "sched_yield", self._yield)
         self.poll = BusyPoll(cast(asyncio.AbstractEventLoop, self))
 
@@ -55,12 +55,12 @@ def test_a_quick_disk_is_waited_for_awake_each_time(loop: Turning) -> None:
     for _ in range(3):
         loop.poll.expect()
         assert loop.is_awake_after(QUICK_S * 0.9)
-        loop.poll.touch()  # its answer
+        loop.poll.touch()  # its answer arrives
         assert not loop.is_awake_after(QUICK_S)
 
 
 def slept_through(loop: Turning, *, then_quick: bool = False) -> int:
-    """How many answers the loop waits for asleep until it stays awake for one, which is late."""
+    """How many answers the loop sleeps for until it polls for one; that one is late."""
     count = 0
     while True:
         loop.poll.expect()
@@ -89,7 +89,7 @@ def test_who_waits_for_a_disk_does_not_keep_the_core_from_others(loop: Turning) 
     loop.poll.expect()
     assert loop.is_awake_after(0)
     assert loop.is_awake_after(0)
-    assert not loop.is_awake_after(0)  # they have had too much of it
+    assert not loop.is_awake_after(0)  # other processes used too much of the core
     loop.poll.expect()
     assert not loop.is_awake_after(0)
 

@@ -1,4 +1,4 @@
-"""A start that is cancelled while the broker begins to listen, where asyncio's loop gives way;
+"""A start that is cancelled while the broker begins to listen, where asyncio's loop yields;
 uvloop does not."""
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ async def cancelled_start(tmp_path: Path, listening: int) -> None:
     for port in (app.broker_port, app.namesrv_port):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), 1)
-    async with running_broker(tmp_path) as again:  # the store was closed in order
+    async with running_broker(tmp_path) as again:  # the store was closed cleanly
         assert again.is_ready

@@ -20,7 +20,7 @@ async def test_what_is_not_in_memory_is_read_by_a_thread(
     app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(client, 30)
-    await asyncio.sleep(0.05)  # what was found in memory is believed for 20 ms
+    await asyncio.sleep(0.05)  # residency is cached for 20 ms
     cold_reads: list[object] = []
     real = app.broker.store.read_cold
     monkeypatch.setattr(PullReads, "recent_bytes", 0)

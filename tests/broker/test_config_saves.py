@@ -1,5 +1,5 @@
-"""Topics, groups, offsets and key-values are saved by a thread: an answer waits for its own save,
-others wait for nobody's."""
+"""Topics, groups, offsets and key-values are saved by a thread: an answer waits for its own save
+and for no other."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ async def app(tmp_path: Path, disk: GatedDisk) -> AsyncIterator[AppBroker]:
 
 @pytest.fixture
 async def clients(app: AppBroker) -> AsyncIterator[tuple[Client, Client]]:
-    """Somebody who sends to a topic that is there, and somebody who makes things."""
+    """One client sends to an existing topic, the other creates things."""
     pair = await Client.connect(app), await Client.connect(app)
     await pair[0].request(RequestCode.SEND_MESSAGE_V2, send_ext("Live"), b"first")
     await pair[1].ask(create_group(pair[1], "g"))
-    for make in KINDS.values():  # the first of each kind has its whole file written
+    for make in KINDS.values():  # the first of each kind writes the whole file
         assert (await pair[1].ask(make(pair[1], "Settled"))).code == 0
     yield pair
     for client in pair:
@@ -101,7 +101,7 @@ async def clients(app: AppBroker) -> AsyncIterator[tuple[Client, Client]]:
 
 
 async def live(client: Client, count: int = 20) -> None:
-    """Sends to a topic that is there, each answered."""
+    """Sends to an existing topic, each answered."""
     for _ in range(count):
         answer = await client.request(RequestCode.SEND_MESSAGE_V2, send_ext("Live"), b"live")
         assert answer.code == 0
@@ -116,7 +116,7 @@ async def test_sends_go_on_while_a_change_is_being_saved_and_its_answer_waits(
     made = asyncio.ensure_future(maker.ask(KINDS[kind](maker, "New")))
     await until(lambda: disk.stopped)
     await live(sender)
-    await live(maker)  # not even the same client's
+    await live(maker)  # nor do the same client's sends wait
     assert not made.done()
     disk.let_go()
     assert (await made).code == 0
@@ -143,7 +143,7 @@ async def test_what_changes_during_one_save_is_saved_together_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, maker = clients
-    monkeypatch.setattr(table_file, "QUIET_S", 3600.0)  # no JSON file comes in between
+    monkeypatch.setattr(table_file, "QUIET_S", 3600.0)  # no JSON file is written in between
     await maker.ask(KINDS[kind](maker, "Before"))
     disk.hold()
     first = asyncio.ensure_future(maker.ask(KINDS[kind](maker, "First")))
@@ -257,7 +257,7 @@ async def test_a_send_whose_new_topic_cannot_be_saved_is_refused_and_not_stored(
     assert app.broker.store.max_physical_offset == end
     await live(sender, 3)
     disk.error = None
-    await until(lambda: app.broker.topics.is_durable("New"))  # it is tried again by itself
+    await until(lambda: app.broker.topics.is_durable("New"))  # retried automatically
     assert (await maker.ask(create_by_send(maker, "New"))).code == 0
 
 
@@ -280,7 +280,7 @@ async def test_a_change_that_is_not_saved_is_reported_and_saved_later(
     config = tmp_path / "store" / "config"
 
     def is_saved() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # while one takes the place of another
+        with contextlib.suppress(FileNotFoundError):  # while one file replaces another
             return any('"New"' in path.read_text() for path in config.glob("*.json"))
         return False
 
@@ -303,7 +303,7 @@ async def test_what_a_change_costs_does_not_grow_with_the_table(
         for number in range(first + 1990, first + 2000):
             assert (await maker.ask(create_topic(maker, f"N{number}"))).code == 0
             ends.append(written())
-        # The usual one: a journal that is full has the whole file written, once in thousands.
+        # The median: a full journal rewrites the whole file once in thousands of changes.
         costs.append(statistics.median(end - start for start, end in pairwise(ends)))
     assert max(costs) < 2 * min(costs), costs
 

@@ -61,7 +61,7 @@ class CountedBytes(bytes):
 
 
 class CountedFrames(list[RawFrame]):
-    """Counts the frames that are looked at or copied."""
+    """Counts the frames that are read or copied."""
 
     seen = 0
 
@@ -97,7 +97,7 @@ class CountedDecoder(FrameDecoder):
 async def test_a_read_of_many_small_requests_is_gone_through_once(
     app: AppBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Going through the rest again for each request takes a time that grows with their square."""
+    """Rescanning the rest for each request would be quadratic."""
     await client.request(310, send_ext("Orders"), b"x")
     assert app._server is not None
     [connection] = app._server.connections
@@ -197,7 +197,7 @@ async def test_bytes_that_are_no_frame_are_said_once_though_answers_are_still_du
         connection.waits_begin(3)
         with capture_logs() as logs:
             client.writer.write(b"GET / HTTP/1.1")
-            connection.data_received(b"GET / HTTP/1.1")  # what was read before the pause
+            connection.data_received(b"GET / HTTP/1.1")  # already read before the pause
             for _ in range(3):
                 connection.waits_end()
                 await asyncio.sleep(0.01)
@@ -211,7 +211,7 @@ async def test_a_header_nested_too_deep_closes_the_connection_without_a_tracebac
     app: AppBroker, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await Client.connect(app)
-    depth = 100_000  # deeper than any Python lets its parser go
+    depth = 100_000  # deeper than any Python's parser allows
     ext = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
     client.writer.write(frame_of(b'{"code":%d,"extFields":%s,"opaque":1}' % (code, ext)))
     await ended(client)
@@ -264,7 +264,7 @@ async def test_who_sends_no_more_gets_the_answers_that_were_too_large_to_be_made
         client = await Client.connect(app)
         for _ in range(3):
             await client.request(310, send_ext("Orders"), bytes(1 << 20))
-        app.broker.store.reput.catch_up()  # a pull gives what is dispatched by then
+        app.broker.store.reput.catch_up()  # a pull returns only dispatched messages
         commands = [client.command(11, pull_ext("Orders")) for _ in range(6)]  # 18 MB of answers
         answers = [client.expect(command) for command in commands]
         client.writer.write(b"".join(map(encode_frame, commands)))

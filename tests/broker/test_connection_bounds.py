@@ -25,7 +25,7 @@ from aerobee.protocol.wire.frame import FrameDecoder, encode_frame
 
 
 async def test_connections_beyond_the_most_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_server, "REFUSING_S", 0.1)  # for a first request, which does not come
+    monkeypatch.setattr(net_server, "REFUSING_S", 0.1)  # the wait for a first request, never sent
     async with Echo(connections_max=3) as server:
         clients = [await server.connect() for _ in range(3)]
         for client in clients:
@@ -115,7 +115,7 @@ async def test_no_more_is_read_from_the_disk_than_the_client_takes(
         stalled.sendall(encode_frame(Command(11, pull_ext("Large"))) * 100)  # 100 MB of answers
         await until(lambda: len(fetched) > 3)
         before = -1
-        while before < len(fetched):  # until no more are
+        while before < len(fetched):  # until fetching stops
             before = len(fetched)
             await asyncio.sleep(0.1)
         assert before < 30  # a few in the sockets' buffers

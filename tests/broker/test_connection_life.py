@@ -108,7 +108,7 @@ async def test_a_question_without_an_answer_ends_by_its_time_or_with_the_connect
             await asked
         with pytest.raises(ConnectionClosed):
             await connection.request(Command(309), timeout=30)
-        connection.send(Command(1))  # to nobody: nothing happens
+        connection.send(Command(1))  # the peer is gone: a no-op
 
 
 async def test_a_oneway_of_ours_has_the_bit_and_its_own_number() -> None:
@@ -184,13 +184,13 @@ async def test_a_stop_does_not_wait_for_ever_for_a_client_that_does_not_read() -
 
 
 def test_a_free_port_is_not_one_that_another_start_has_bound() -> None:
-    """Two that start at once: both would bind it, and the second would fail when it listens."""
+    """Two concurrent starts would both bind it, and the second would fail in listen()."""
     with bind("127.0.0.1", 0) as other:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             bind("127.0.0.1", port, is_found=True)
     with bind("127.0.0.1", port, is_found=True), bind("127.0.0.1", port):
-        pass  # what is asked for by its number is bound also beside the rest of an earlier start
+        pass  # an explicit port is bound even beside leftovers of an earlier start
 
 
 def test_a_pair_of_ports_lies_two_apart() -> None:

@@ -77,7 +77,7 @@ def test_every_byte_arrives_in_order_however_slowly_it_is_read(count: int) -> No
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             sock.sendall(b"ab")
             received.extend(_read(sock, len(wanted) * 2 // 3, 50_000))
-            sock.sendall(b"c")  # nothing is under way any more
+            sock.sendall(b"c")  # nothing is in flight any more
             received.extend(_read(sock, len(wanted) // 3, 1 << 20))
 
     run_with(pieces, client, released)

@@ -44,7 +44,7 @@ def test_systemd_is_notified_of_ready_alive_reloading_and_stopping(tmp_path: Pat
         daemon.signal(signal.SIGHUP)
         assert "MONOTONIC_USEC=" in systemd.until("RELOADING=1")
         systemd.until("READY=1")
-        daemon.signal(signal.SIGSTOP)  # a loop that does not turn feeds no watchdog
+        daemon.signal(signal.SIGSTOP)  # a stopped loop sends no watchdog pings
         time.sleep(0.3)
         systemd.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -135,7 +135,7 @@ def test_a_busy_systemd_is_notified_again_and_not_waited_for(
     systemd = Systemd(tmp_path / "notify")
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
     with systemd.socket:
-        for _ in range(1000):  # more than the socket holds: who waited would not come to an end
+        for _ in range(1000):  # more than the socket holds: a blocking send would hang
             notifier.status("serving")
         systemd.socket.setblocking(False)
         with pytest.raises(BlockingIOError):

@@ -1,6 +1,6 @@
 """Collections stay short while clients are served; in a quiet moment memory goes back.
 
-Each test has a process of its own: what it looks at is the whole process's."""
+Each test runs in its own process: it measures the whole process."""
 
 import subprocess
 import sys

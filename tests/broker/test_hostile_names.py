@@ -1,4 +1,4 @@
-"""Names that nobody has heard of, in every request: no table of the broker grows with them."""
+"""Unknown names in every request: no table of the broker grows with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aerobee.protocol.wire.codes import RequestCode
 from aerobee.protocol.wire.frame import encode_frame
 
 OF_EACH_KIND = examples(60, 30)
-CREATED_MAX = OF_EACH_KIND * 5 // 6  # topics, and groups, that clients may make by themselves
+CREATED_MAX = OF_EACH_KIND * 5 // 6  # topics, and groups, that clients may create implicitly
 NAMES = (
     *(
         "topic",
@@ -42,7 +42,7 @@ NUMBERS = {
     **{"endTimestamp": "9999999999999", "delayLevel": "1", "expressionType": "TAG"},
     **{"topicFilterType": "SINGLE_TAG", "order": "false", "isForce": "true", "value": "v"},
 }
-# By these an operator makes what lasts, as much as is wanted; and one ends the connection's turn.
+# Operators create permanent entries with these, without a limit; one ends the connection's turn.
 BY_OPERATORS = {
     RequestCode.UPDATE_AND_CREATE_TOPIC,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -52,7 +52,7 @@ BY_OPERATORS = {
 
 
 def sizes(thing: object, path: str = "broker", seen: set[int] | None = None) -> Iterator[Any]:
-    """(path, length) of each container that hangs on the broker's own objects."""
+    """(path, length) of each container reachable from the broker's own objects."""
     seen = set() if seen is None else seen
     if id(thing) in seen or path.count(".") > 5:
         return

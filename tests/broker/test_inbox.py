@@ -43,7 +43,7 @@ async def send_many(client: Client, topic: str, count: int) -> None:
 
 
 async def many_sent(app: AppBroker, count: int = 3000) -> Client:
-    """A client whose reads go to the inbox by now."""
+    """A client whose reads already go to the inbox."""
     client = await Client.connect(app)
     await client.request(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"makes the topic")
     await send_many(client, "T", count)

@@ -186,7 +186,7 @@ async def test_the_number_of_holds_is_bounded(app: AppBroker, client: Client) ->
     futures = [asyncio.create_task(client.ask(command)) for command in commands]
     await until(lambda: sum(future.done() for future in futures) == 2)
     assert len(app.broker.long_polling) == 3
-    await fill(client, 1)  # which those that are held get
+    await fill(client, 1)  # delivered to the held pulls
     codes = [answer.code for answer in await asyncio.gather(*futures)]
     assert sorted(codes) == [ResponseCode.SUCCESS] * 3 + [ResponseCode.PULL_NOT_FOUND] * 2
 

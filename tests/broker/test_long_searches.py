@@ -1,4 +1,4 @@
-"""A key that very many records share: whoever searches for it waits, nobody else does."""
+"""A key shared by very many records: only the client that searches for it waits."""
 
 from __future__ import annotations
 

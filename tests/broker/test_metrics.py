@@ -166,7 +166,7 @@ def test_a_second_broker_starts_without_metrics_where_no_port_was_asked_for(
 async def test_metrics_start_on_any_address_without_asking_a_name_server(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    """One that does not answer would keep the broker from starting for many seconds."""
+    """One that does not answer would delay the start by many seconds."""
     asked: list[str] = []
 
     def note(name: str = "") -> str:

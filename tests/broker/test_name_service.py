@@ -90,7 +90,7 @@ def test_a_registration_of_many_topics_is_made_in_slices(make: Any) -> None:
             next(slices)
             sizes += 1
             if sizes == 5:
-                del topics["T2999"]  # the table may change meanwhile
+                del topics["T2999"]  # the table may change between slices
     assert sizes >= 3000 // 64
     body = finish(make(VERSION, topics, -1))
     version, found, _ = finish(decode_slices(body, compressed=make is compressed_slices))
@@ -126,7 +126,7 @@ async def test_a_broker_that_goes_while_its_topics_are_read_leaves_none(
         with pytest.raises(LinkError):
             await registering
     await until(lambda: not server.name_service.routes.topics())
-    await asyncio.sleep(0.05)  # nothing comes after it
+    await asyncio.sleep(0.05)  # nothing is registered afterwards
     assert not known("T0") and not known("T19999")
 
 
@@ -235,7 +235,7 @@ async def test_a_master_that_comes_again_elsewhere_takes_the_place_of_its_old_se
             beat = {"clusterName": "DefaultCluster", "brokerAddr": "10.0.0.2:10911"}
             await ask(RequestCode.BROKER_HEARTBEAT, **beat)
     dropped = [log["address"] for log in logs if log["event"] == "broker dropped"]
-    assert dropped == ["10.0.0.1:20911"]  # the replica, and that once
+    assert dropped == ["10.0.0.1:20911"]  # the replica only, and once
     route = await route_of(ask, "orders")
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.2:10911"}
 

@@ -86,7 +86,7 @@ async def test_what_names_nothing_finds_or_changes_nothing_as_at_rocketmq(
 async def test_a_key_without_a_value_is_not_there(ask: Ask) -> None:
     item = {"namespace": "N", "key": "k"}
     assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="v")).code == 0
-    assert (await ask(RequestCode.PUT_KV_CONFIG, **item)).code == 0  # no value: none is there
+    assert (await ask(RequestCode.PUT_KV_CONFIG, **item)).code == 0  # no value: the key is removed
     assert (await ask(RequestCode.GET_KV_CONFIG, **item)).code == ResponseCode.QUERY_NOT_FOUND
     answer = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="N")
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
@@ -96,7 +96,7 @@ async def test_a_key_that_cannot_be_saved_is_no_success(
     server: AppNameServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_file, "RETRY_S", 0.05)
-    monkeypatch.setattr(table_file, "WHOLE_SHARE", 0.0)  # else a slow disk is waited for, 20-fold
+    monkeypatch.setattr(table_file, "WHOLE_SHARE", 0.0)  # else it pauses for 20 save times
     path = Path(server.name_service.kv.file.path)
     item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
     assert (await ask(RequestCode.PUT_KV_CONFIG, **item, value="broker-a:4")).code == 0

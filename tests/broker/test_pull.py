@@ -56,7 +56,7 @@ async def test_large_answers_are_sent_in_pieces_and_come_whole(
     await dispatched(app)
     answer = await client.request(11, pull_ext("One", maxMsgNums="1000"))
     assert len(bodies(answer)) == 301
-    for _ in range(2):  # what was held for the answer is let go once it is sent
+    for _ in range(2):  # references are released once the answer is sent
         await client.request(11, pull_ext("Orders", 1))
     held = {file.holders for file in app.broker.store.commit_log.files.files}
     assert held == {0}
@@ -76,7 +76,7 @@ async def test_a_reader_that_is_never_idle_does_not_hold_the_files_for_ever(
     while received < 60_000_000:
         received += len(await asyncio.wait_for(reader.read(1 << 20), 5))
         most = max(most, len(connection.outbox.releases))
-    assert 2 < most < 60  # of the 200 whose answers were sent
+    assert 2 < most < 60  # of the 200 answers sent
     writer.close()
     await until(lambda: connection.is_closed)
     assert {file.holders for file in app.broker.store.commit_log.files.files} == {0}
@@ -321,7 +321,7 @@ async def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(client: 
 
 
 async def test_a_heartbeat_is_wanted_in_full_when_a_pull_is_ahead_of_it(client: Client) -> None:
-    """Clients of 5.5 forget to send one when two of their threads want to at once."""
+    """5.5 clients drop one when two of their threads send at the same time."""
     await tagged(client, "A")
     pull = pull_ext("Orders", sysFlag="0", subVersion="101")
     del pull["subscription"], pull["expressionType"]

@@ -170,7 +170,7 @@ async def test_a_name_server_whose_machine_is_gone_does_not_hold_up_the_others(
 ) -> None:
     with contextlib.ExitStack() as sockets:
         gone = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(3):  # once its backlog is full, those who connect hear nothing
+        for _ in range(3):  # once its backlog is full, connects hang
             waiting = sockets.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(gone.getsockname())

@@ -1,4 +1,4 @@
-"""What the answer to a send says of the disk."""
+"""What the answer to a send guarantees about the disk."""
 
 import shutil
 from pathlib import Path

@@ -345,6 +345,6 @@ def test_a_variable_may_name_the_file_that_holds_the_value(tmp_path: Path) -> No
     env = {"AEROBEE_INITAUTHENTICATIONUSER_FILE": str(secret), "AEROBEE_ACL_FILE": str(users)}
     settings = load_settings(None, [], env)
     assert settings.init_authentication_user == '{"username":"root","password":"s3cr3t"}'
-    assert settings.acl_file == str(users)  # a setting whose own name ends so
+    assert settings.acl_file == str(users)  # a setting whose own name ends in _FILE
     with pytest.raises(SettingsError, match=r"/nowhere of the variable AEROBEE_.*cannot be read"):
         load_settings(None, [], {"AEROBEE_INITAUTHENTICATIONUSER_FILE": "/nowhere"})

@@ -1,4 +1,4 @@
-"""Many clients at once: each turn of the loop does a little, and others are served in between."""
+"""Many clients at once: each turn of the loop is short, so that others are served in between."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from aerobee.protocol.wire.frame import encode_frame
 
 CROWD = 300
 CALLS_MAX = 30_000  # of a turn; 9,000 is usual, all of the crowd in one turn: 100,000
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed without a goodbye
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed by a reset
 
 
 async def test_work_that_can_wait_is_done_in_order_a_slice_in_each_turn() -> None:
@@ -64,7 +64,7 @@ def heartbeat(client_id: str) -> bytes:
 
 
 async def something_waits(app: AppBroker) -> None:
-    """At the turn of the loop in which work was put off."""
+    """Returns in the turn of the loop in which work was deferred."""
     deadline = time.monotonic() + 10
     while not len(app.broker.turns):
         assert time.monotonic() < deadline, "nothing was put off"
@@ -109,7 +109,7 @@ async def test_members_that_join_ask_and_leave_at_once_do_not_keep_the_loop(
 async def test_what_a_client_said_before_it_went_counts_though_it_had_to_wait(
     app: AppBroker, client: Client, how: str
 ) -> None:
-    """A consumer that stops tells how far it has come, does not wait for an answer, and closes."""
+    """A stopping consumer commits its offset as a oneway and closes the connection."""
     await client.request(310, send_ext("Orders"))
     app.broker.turns.slice_s = 0.0
     ext = {"consumerGroup": "cg", "topic": "Orders", "queueId": "0"}
@@ -151,7 +151,7 @@ async def test_reads_full_of_requests_from_many_clients_do_not_keep_the_loop(
     socks = await asyncio.to_thread(connect_all, app.broker_port)
     await until(lambda: len(app._server.connections) == CROWD + 1)  # type: ignore[union-attr]
     with watched_turns() as turns:
-        for sock in socks:  # while the loop stands still: all are ready at its next look
+        for sock in socks:  # while the loop is blocked: all are readable at its next poll
             sock.sendall(frames)
         answered = app.broker.latencies[RequestCode.PULL_MESSAGE]
         await until(lambda: sum(answered.counts) >= CROWD)

@@ -1,4 +1,4 @@
-"""What clients in other languages really send, by hand-made bytes: the broker must take it all.
+"""What clients in other languages really send, as hand-made bytes: the broker must accept it all.
 
 C++ sends long names, numbers and booleans in the header, integers for enums and "oneways" that look
 like requests; ali-ons commits -1 and tags "null"; Go pulls by the subscription of its heartbeat and
@@ -158,7 +158,7 @@ def test_a_cpp_batch_in_code_10_becomes_its_messages(wire: Wire, topic: str) -> 
 
 
 def test_cpp_may_send_its_traces_to_the_topic_of_its_region(wire: Wire) -> None:
-    """Release 2 of C++ sends them to a name that is otherwise the broker's: Apache lets it."""
+    """Release 2 of C++ sends them to a name otherwise reserved for the broker; Apache allows it."""
     topic = "rmq_sys_TRACE_DATA_DefaultRegion"
     answer = wire.request(10, cpp_send(topic), b"a trace")
     assert answer.code == 0, answer
@@ -188,7 +188,7 @@ def test_a_cpp_heartbeat_with_integers_for_enums_makes_a_member_at_once(
         members = wire.request(38, {"consumerGroup": topic})
         return bool(json.loads(members.body) == {"consumerIdList": ["cpp-1"]})
 
-    wait_for(is_alone, timeout=30, what="the other one's connection is closed")  # told again
+    wait_for(is_alone, timeout=30, what="the other one's connection is closed")  # notified again
     assert sum(notice.code == 40 for notice in wire.unasked) >= 2
 
 

@@ -1,4 +1,4 @@
-"""Commands that change or remove something: they refuse what was hardly meant."""
+"""Commands that change or remove something: they refuse likely mistakes."""
 
 from collections.abc import Sequence
 

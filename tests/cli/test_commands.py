@@ -213,7 +213,7 @@ async def test_a_replay_that_ends_half_way_tells_how_far_it_came(
         async def one_is_there() -> bool:
             return bool(await replayed_bodies(mq))
 
-        await until(one_is_there)  # and its answer is on the way: the broker has sent it before
+        await until(one_is_there)  # its answer was sent before that
     await aerobee_broker.stop()
     assert "1 of 3 dead letter(s) of g were sent again, then: " in (await replay).err
 
@@ -272,7 +272,7 @@ async def test_doctor_sees_a_broker_at_an_address_that_cannot_be_reached(
 ) -> None:
     """The name server's route points elsewhere, as after a wrong brokerIP1."""
     async with aerobee_broker.connect() as mq:
-        # The name service forgets who leaves: the ghost stays connected.
+        # The name service drops brokers that disconnect: the ghost stays connected.
         await register_ghost(mq, aerobee_broker.namesrv, dead_address())
         result = await aerobee("doctor", "--json", url=aerobee_broker.url, code=1)
     [ghost] = [row for row in result.json if row["what"] == "broker ghost"]

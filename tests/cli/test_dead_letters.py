@@ -34,13 +34,13 @@ async def test_a_letter_is_replayed_once_and_listed_as_such(aerobee_broker: Embe
         await aerobee("dlq", "replay", "g", "--again", url=url)
         assert await bodies_of(mq, "orders") == [b"one", b"one", b"two", b"two"]
         shown = [row["topic"] for row in (await aerobee("topic", "list", "--json", url=url)).json]
-        assert shown == ["orders"]  # where the marks are is the command's own business
+        assert shown == ["orders"]  # the command's own topic of marks is hidden
 
 
 async def test_a_replay_never_goes_among_the_dead_letters(aerobee_broker: EmbeddedBroker) -> None:
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
-        await mq.send("%DLQ%g", b"by hand")  # nothing says where it came from
+        await mq.send("%DLQ%g", b"by hand")  # no origin property
         await put_letters(mq, b"of a letter", origin="%DLQ%other")
         await put_letters(mq, b"known")
         told = await aerobee("dlq", "replay", "g", url=url, code=1)

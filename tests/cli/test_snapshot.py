@@ -20,14 +20,14 @@ from aerobee.testing import EmbeddedBroker
 SMALL_LOG = {"mappedFileSizeCommitLog": "262144", "mappedFileSizeConsumeQueue": "20000"}
 
 
-PACE_S = 0.02  # between two sends of a sender when nobody waits for more of them
+PACE_S = 0.02  # between two sends of a sender while no test waits for them
 
 
 class Load:
-    """Sends that go on until it is left; `acknowledged` holds what the broker has answered.
+    """Sends until its block is left; `acknowledged` holds what the broker has answered.
 
-    At full speed only while somebody waits for a number of them: all that is sent meanwhile is
-    copied, verified and read by each check."""
+    At full speed only while a test waits for a number of them: each check copies, verifies
+    and reads everything sent."""
 
     def __init__(self, mq: Client) -> None:
         self._mq = mq
@@ -180,7 +180,7 @@ async def test_a_log_file_that_retention_removes_meanwhile_is_not_in_the_copy(
         derived = module._Copying._derived
 
         def with_retention(copying: module._Copying) -> Iterator[str]:
-            """The oldest log file goes after it was linked."""
+            """The oldest log file is removed after it was linked."""
             os.unlink(tmp_path / "a/store/commitlog" / first)
             yield str(tmp_path / "a/store/consumequeue/orders/0/gone")  # as of a deleted topic
             yield from derived(copying)

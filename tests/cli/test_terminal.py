@@ -1,4 +1,4 @@
-"""The `aerobee` command where scripts and people are rough with it."""
+"""The `aerobee` command with closed pipes, interrupts, odd bytes and wrong usage."""
 
 import asyncio
 import base64
@@ -38,7 +38,7 @@ async def test_tables_show_what_looks_like_markup_as_it_is(aerobee_broker: Embed
 
 async def test_a_reader_that_goes_away_is_no_error(aerobee_broker: EmbeddedBroker) -> None:
     async with aerobee_broker.connect() as mq, mq.producer("orders", linger=0.005) as orders:
-        for number in range(2000):  # their lines are more than a pipe holds
+        for number in range(2000):  # more output than a pipe holds
             await orders.send(b"%d" % number + b"x" * 100)
     store = aerobee_broker.folder / "store"
     for words in (
@@ -69,7 +69,7 @@ async def test_interrupting_a_send_that_reads_its_input_ends_it(
             stderr=PIPE,
             preexec_fn=heed_interrupts,
         )
-        await until(partial(has_threads, process.pid))  # it reads
+        await until(partial(has_threads, process.pid))  # it is reading
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(5):
             await process.wait()

@@ -1,4 +1,4 @@
-"""Which hot path an installation has is told by `aerobee --version` and by a broker's start."""
+"""Which hot path an installation has is shown by `aerobee --version` and by a broker's start."""
 
 import os
 import re

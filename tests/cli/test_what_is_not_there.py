@@ -1,4 +1,4 @@
-"""Asking for what does not exist, or for what is damaged: told as such, and nothing is made."""
+"""Asking for what does not exist or is damaged: reported as such, and nothing is created."""
 
 import os
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ async def test_what_is_not_there_is_not_found_and_not_made(
 
 
 async def damaged_store(folder: Path) -> Path:
-    """Three messages; one bit of the second one's body is the wrong way round."""
+    """Three messages; one bit of the second one's body is flipped."""
     async with EmbeddedBroker(folder) as broker, broker.connect() as mq:
         await mq.admin.create_topic("orders", queues=1)
         for number in range(3):

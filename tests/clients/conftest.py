@@ -1,4 +1,4 @@
-"""The broker under test and the clients of others that are let loose on it."""
+"""The broker under test and the third-party clients that use it."""
 
 from __future__ import annotations
 

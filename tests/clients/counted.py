@@ -1,4 +1,4 @@
-"""What came, by how often."""
+"""Counts of received bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients in several languages do alike."""
+"""Flows shared by clients in several languages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peers.under_test import Broker
 
 
 def messages_arrive_once(client: RemoteClient, broker: Broker, name: str, mode: str) -> None:
-    """What is sent in this way comes once, with tags and keys."""
+    """What is sent in this mode is delivered once, with tags and keys."""
     producer = client.producer(broker.namesrv, f"p-{name}")
     (first,) = client.send(producer, name, 1, prefix="first")
     assert (first["status"], len(first["offsetId"])) == ("SEND_OK", 32)
@@ -42,7 +42,7 @@ def batch_is_single_messages(client: RemoteClient, broker: Broker, name: str) ->
 
 
 def two_share_the_queues(client: RemoteClient, broker: Broker, name: str) -> list[Event]:
-    """Two consumers share the queues, and a third goes on where they were."""
+    """Two consumers share the queues, and a third resumes where they stopped."""
     producer = client.producer(broker.namesrv, f"p-{name}")
     client.send(producer, name, 4, prefix="first")
     one = client.consumer(broker.namesrv, f"one-{name}", f"g-{name}", name)

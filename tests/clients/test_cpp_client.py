@@ -195,7 +195,7 @@ def test_a_cpp_pull_consumer_reads_every_queue_to_its_end(
 def test_cpp_clients_find_a_broker_that_was_restarted(
     own_broker: Callable[..., Broker], cpp: CppClient, name: str
 ) -> None:
-    """By a new consumer: one that waits in a pull notices after half a minute, with any broker."""
+    """With a new consumer: one held in a pull notices only after half a minute, with any broker."""
     broker = own_broker()
     producer = cpp.producer(broker.namesrv, f"p-{name}")
     cpp.send(producer, name, 4)
@@ -216,7 +216,7 @@ def test_cpp_is_told_that_the_broker_refuses_a_message(
 ) -> None:
     producer = cpp.producer(broker.namesrv, f"p-{name}")
     cpp.send(producer, name, 1)
-    with pytest.raises(ClientError, match="No route"):  # what it says whenever it gives up
+    with pytest.raises(ClientError, match="No route"):  # its error for every failure
         cpp.send(producer, name, 1, keys="k" * 40_000)
     (after,) = cpp.send(producer, name, 1)
     cpp.stop(producer)

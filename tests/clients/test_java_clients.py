@@ -107,7 +107,7 @@ def test_an_idle_push_consumer_gets_a_new_message_at_once(
     java.send(producer, name, 1, prefix="first")
     consumer = java.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
     java.wait_messages(consumer, 1)
-    time.sleep(1)  # let all its queues go into the long poll
+    time.sleep(1)  # let all its queues enter the long poll
     java.send(producer, name, 40)
     messages = java.wait_messages(consumer, 41)[1:]
     java.stop(producer, consumer)
@@ -208,11 +208,11 @@ def test_lite_pull_by_assignment_seeks_and_commits(
     )
     first = java.call("poll", name=lite, n=20)["messages"]
     assert bodies(first) == numbered("m", 20)
-    # The producer begins its round anew when it learns the new topic's route: about five a queue.
+    # The producer restarts its round-robin once it has the new topic's route: about five a queue.
     counts = Counter(message["queue"] for message in first)
     expected = {(queue, offset) for queue, count in counts.items() for offset in range(3, count)}
     java.call("seek", name=lite, topic=name, offset=3)
-    # A pull that already waits at the broker is not called back by every version: up to 20 s.
+    # Not every version cancels a pull already held at the broker: up to 20 s.
     again = java.call("poll", name=lite, n=len(expected), commit=True, wait=35_000, timeout=40)[
         "messages"
     ]
@@ -245,13 +245,13 @@ def test_two_consumers_share_the_queues_and_one_takes_over_when_the_other_leaves
     one = java.consumer(broker.namesrv, f"one-{name}", f"g-{name}", name)
     java.wait_messages(one, 8)
     two = java.consumer(broker.namesrv, f"two-{name}", f"g-{name}", name)
-    time.sleep(2)  # the broker tells the first one, which lets go of half of its queues
+    time.sleep(2)  # the broker notifies the first one, which gives up half of its queues
 
     def new(consumer: str, prefix: str) -> list[Event]:
         return [m for m in java.messages(consumer) if m["body"].startswith(prefix)]
 
     java.send(producer, name, 40, prefix="shared")
-    # On a busy machine a client of 5.5 sometimes misses its first round and shares 20 s later.
+    # On a busy machine a client of 5.5 sometimes misses its first rebalance and shares 20 s later.
     wait_for(
         lambda: len(new(one, "shared")) + len(new(two, "shared")) >= 40,
         timeout=60,

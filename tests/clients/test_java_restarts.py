@@ -24,7 +24,7 @@ def test_offsets_are_kept_over_a_restart_of_the_broker(
     java.send(producer, name, 20)
     consumer = java.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)
     java.wait_messages(consumer, 20)
-    time.sleep(1)  # until its threads have counted the last ones as done
+    time.sleep(1)  # until its threads have acknowledged the last ones
     java.stop(consumer)
 
     broker.stop()
@@ -41,15 +41,15 @@ def test_offsets_are_kept_over_a_restart_of_the_broker(
 def test_a_clean_restart_of_the_broker_delivers_nothing_again_to_a_group(
     own_broker: Callable[..., Broker], java: JavaClient, name: str
 ) -> None:
-    """Before 5.x a client's heartbeat is no sooner for a restart: one is back before the other."""
+    """Before 5.x a restart does not hasten a client's heartbeat: one returns before the other."""
     broker = own_broker()
     producer = java.producer(broker.namesrv, f"p-{name}")
     java.send(producer, name, 8)
     consumers = []
-    for which, pause in (("one", 0), ("two", 100)):  # the first would have time for more
+    for which, pause in (("one", 0), ("two", 100)):  # the first could take more queues
         options = {"pause": pause, "heartbeat": 12_000}
         consumers += [java.consumer(broker.namesrv, which + name, f"g-{name}", name, **options)]
-        time.sleep(5)  # so far apart are their heartbeats from now on
+        time.sleep(5)  # keeps their heartbeats that far apart
 
     def got() -> Counter[str]:
         messages = [m for consumer in consumers for m in java.messages(consumer)]

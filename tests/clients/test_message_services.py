@@ -17,7 +17,7 @@ from peers.under_test import Broker
 
 pytestmark = pytest.mark.apache
 
-EARLY_MS = 150  # no delivery may come earlier than its time by more than the precision
+EARLY_MS = 150  # how early a delivery may be: the precision
 
 
 def waited(message: Event) -> int:
@@ -213,7 +213,7 @@ def test_a_bad_sql_filter_is_refused_when_the_consumer_starts(
 
 def test_a_request_gets_its_reply(broker: Broker, java: JavaClient, name: str) -> None:
     producer, consumer = start(java, broker, name, tags="ask", reply=True)
-    # A producer that already knows the route would say who it is only with its next heartbeat.
+    # A producer that already knows the route would register only with its next heartbeat.
     asker = java.producer(broker.namesrv, f"a-{name}")
     java.call("request", name=asker, topic=name, tags="ask", prefix="warm-up")
     answer = java.call("request", name=asker, topic=name, tags="ask", prefix="question")

@@ -22,7 +22,7 @@ REFRESH_MS = 1000  # clients look for routes again this often, so that they are 
 def test_what_is_pending_at_a_sigkill_is_delivered_at_its_time(
     own_broker: Callable[..., Broker], java: JavaClient, name: str
 ) -> None:
-    """And clients that lived through it go on by themselves."""
+    """And clients that were running resume without help."""
     broker = own_broker()
     quick: dict[str, Any] = {"poll": REFRESH_MS, "heartbeat": REFRESH_MS}
     producer = java.producer(broker.namesrv, f"p-{name}", **quick)

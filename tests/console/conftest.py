@@ -19,7 +19,7 @@ from console.world import ConsoleProcess, Loop, World
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# As root, without the browser's own errands: nothing may leave the machine.
+# As root, without the browser's background requests: nothing may leave the machine.
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
@@ -99,7 +99,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page that must not complain, and from which no request may leave the machine."""
+    """A page that must log no error, and from which no request may leave the machine."""
     context = browser.new_context(viewport={"width": 1360, "height": 860}, accept_downloads=True)
     context.set_default_timeout(60_000)
     page = context.new_page()

@@ -1,4 +1,4 @@
-"""The broker's own console: a process that is there while somebody looks, and costs nothing."""
+"""The broker's own console: a process that runs only while it is used."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_alive(pid: int) -> bool:
 
 
 def is_served(daemon: Daemon) -> bool:
-    with contextlib.suppress(ConnectionResetError):  # by one whose threads are still ending
+    with contextlib.suppress(ConnectionResetError):  # by a child that is shutting down
         return bool(browser_of(daemon).begin()["token"])
     return False
 
@@ -57,7 +57,7 @@ def is_served(daemon: Daemon) -> bool:
 def test_the_page_and_its_figures_come_by_the_metrics_port(daemon: Daemon) -> None:
     browser = browser_of(daemon)
     assert b"aerobee_" in browser.ask("GET", "/metrics")[2]
-    assert children(daemon) == []  # nobody has looked yet
+    assert children(daemon) == []  # not opened yet
     status, _, page = browser.ask("GET", "/console/")
     assert status == 200 and b"<title>Aerobee console</title>" in page
     assert len(children(daemon)) == 1
@@ -85,9 +85,9 @@ def test_its_threads_run_when_nobody_else_wants_the_core(daemon: Daemon) -> None
     child = children(daemon)[0]
     threads = [int(each.name) for each in Path(f"/proc/{child}/task").iterdir()]
     assert {os.sched_getscheduler(each) for each in threads} == {os.SCHED_IDLE}
-    # Cores are shared out between sessions first: in one of its own it would be the broker's equal.
+    # CPU is shared between sessions first: in its own one it would get as much as the broker.
     assert os.getsid(child) == os.getsid(daemon.process.pid)
-    assert os.getpgid(child) == child  # and Ctrl-C is not for it
+    assert os.getpgid(child) == child  # so Ctrl-C does not reach it
 
 
 def test_it_ends_with_the_broker_however_that_ends(daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""Hostile texts stay texts, everybody can use the pages, and pictures of them for the documents."""
+"""Hostile texts are escaped, pages are accessible, and screenshots for the documents."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def hostile() -> Iterator[str]:
 
 
 async def _hostile_names(mq: Client) -> None:
-    """Brokers refuse most of them; those that they take must be shown as they are."""
+    """Brokers reject most of them; those they accept must be shown as they are."""
     for text in HOSTILE:
         for make in (mq.admin.create_topic, mq.admin.create_group):
             try:

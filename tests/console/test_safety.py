@@ -1,4 +1,4 @@
-"""What a stranger's page, name or browser cannot do: asked over HTTP, without a browser."""
+"""What a foreign page, name or browser cannot do: tested over HTTP, without a browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from console.world import ConsoleProcess, Loop
 
 @dataclass
 class Browser:
-    """As little of one as a session needs."""
+    """The minimum that a session needs."""
 
     address: str
     cookie: str = ""
@@ -191,7 +191,7 @@ def test_a_proxy_says_who_looks_and_nobody_else_may(broker: EmbeddedBroker) -> N
         browser.cookie = headers["Set-Cookie"].partition(";")[0]
         browser.token = session["token"]
         assert browser.ask("GET", "/console/api/topics", **ada)[0] == 200
-        # Her cookie is nothing in the hands of another, nor without the proxy's word.
+        # Her cookie is rejected for another user, and without the proxy's header.
         assert browser.ask("GET", "/console/api/topics", **eve)[0] == 401
         assert browser.ask("GET", "/console/api/topics")[0] == 401
         assert browser.ask("POST", "/console/api/send", {"topic": "t"}, **eve)[0] == 403

@@ -1,4 +1,4 @@
-"""What the pages are told, asked without a browser where time must pass or brokers must be many."""
+"""The pages' data, tested without a browser: passing time, many brokers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_end_of_space_follows_from_growth_and_room() -> None:
     full = state | {"commitLogDiskRatio": "0.8"}
     assert space_ends_ms(view, "a", full, {"diskMaxUsedSpaceRatio": "75"}) == 0
     kept = {"diskMaxUsedSpaceRatio": "75", "fileReservedTime": "5"}
-    assert space_ends_ms(view, "a", state, kept) is None  # what is older is gone by then
+    assert space_ends_ms(view, "a", state, kept) is None  # retention removes files before that
     assert size_of("Free : 1.5 MiB.") == 3 << 19 and size_of("") is None
 
 
@@ -209,7 +209,7 @@ async def test_a_reset_moves_several_topics_together() -> None:
         for wrong in (change, wanted | {"confirm": "g"}, change | {"confirm": "g", "moves": [1]}):
             with pytest.raises(Misuse):
                 await resets.reset(view, wrong)
-        await send_numbered(view.mq, "a", 3)  # what came after the preview changes nothing of it
+        await send_numbered(view.mq, "a", 3)  # messages after the preview do not change it
         await resets.reset(view, change | {"confirm": "g"})
         lags = await view.admin.lag("g")
         assert sum(row.lag for row in lags if row.queue.topic in ("a", "b")) == 23
@@ -242,7 +242,7 @@ async def test_a_page_is_made_once_for_all_who_have_it_open() -> None:
         asked = [page_of(reader, "waiting", {"topic": topic}, view) for topic in "aab"]
         assert await asyncio.gather(*asked) == [b'{"made":1}', b'{"made":1}', b'{"made":2}']
         await asyncio.gather(*(page_of(reader, "tail", {}, view) for _ in range(2)))
-        assert made == ["a", "b", "", ""]  # who tails has seen other messages than the others
+        assert made == ["a", "b", "", ""]  # tails are not shared: each has its own position
 
 
 async def test_lists_of_topics_and_groups_are_whole() -> None:

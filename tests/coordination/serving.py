@@ -112,7 +112,7 @@ class Peer(FrameClient):
         self.writer.write(encode_frame(request.answer(code, {}, data)))
 
     async def notices(self, count: int) -> list[Command]:
-        """The next requests of the broker, that many."""
+        """The next `count` requests of the broker."""
         return [await asyncio.wait_for(self.asked.get(), 10) for _ in range(count)]
 
     def _command(self, code: int, ext: dict[str, Any] | None, body: Any) -> Command:

@@ -1,4 +1,4 @@
-"""Who is online, how far they are, and what only they can answer."""
+"""Consumers online, their progress, and what only they can answer."""
 
 import json
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ async def test_the_progress_of_all_groups_is_reported(serving: Serving, peer: Pe
 async def test_the_progress_of_many_groups_is_found_in_one_walk(
     serving: Serving, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand groups, each with a walk of its own, would stop the broker for 20 s."""
+    """Ten thousand groups, each with a walk of its own, would block the broker for 20 s."""
     walks = 0
 
     class Table(dict[str, dict[int, int]]):

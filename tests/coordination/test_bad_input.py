@@ -51,7 +51,7 @@ async def test_no_request_breaks_its_handler(serving: Serving, peer: Peer, code:
     serving.broker.groups.get("g")
     await serving.store("T", 0, b"one")
     await peer.ask(34, body={"clientID": "c", "consumerDataSet": [{"groupName": "g"}]})
-    peer.version = 20  # relays to itself are refused at once, nobody waits for them
+    peer.version = 20  # relays to itself are rejected at once, without a wait
     choose = random.Random(code)
     with capture_logs() as logs:
         for _ in range(examples(60, share=30)):

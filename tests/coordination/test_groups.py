@@ -102,7 +102,7 @@ async def test_an_operator_makes_reads_and_deletes_a_group(serving: Serving, pee
     assert table["g"] == body
     serving.broker.offsets.commit("g", "T", 0, 5)
     assert (await peer.ask(207, {"groupName": "g", "removeOffset": "true"})).code == 0
-    answer = await peer.ask(352, {"group": "g"})  # as its next use will make it
+    answer = await peer.ask(352, {"group": "g"})  # the defaults of its next use
     assert json.loads(bytes(answer.body)) == GroupConfig("g").to_json()
     assert serving.broker.groups.find("g") is None
     assert (await peer.ask(352, {"group": "a/b"})).code == 26

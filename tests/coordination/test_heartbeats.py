@@ -1,4 +1,4 @@
-"""Clients come, share queues, disagree, fall silent and go."""
+"""Clients register, share queues, disagree, time out and leave."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ async def test_half_a_character_in_a_client_id_keeps_no_member_from_the_list(pee
 async def test_a_reply_goes_by_the_newest_connection_of_the_producer_that_waits(
     serving: Serving,
 ) -> None:
-    """The older one may be dead without our knowing, for minutes."""
+    """The older one may be dead for minutes before we notice."""
     clients = serving.broker.clients
     body = {"clientID": "p1", "producerDataSet": [{"groupName": "pg"}, {"groupName": "other"}]}
     async with serving.connect() as first, AsyncExitStack() as later:
@@ -55,7 +55,7 @@ async def test_a_reply_goes_by_the_newest_connection_of_the_producer_that_waits(
         await first.ask(HEART_BEAT, body=body)  # a late one changes nothing
         assert clients.producer_by_client_id("p1") is new
         await second.ask(UNREGISTER, {"clientID": "p1", "producerGroup": "pg"})
-        assert clients.producer_by_client_id("p1") is new  # of the other group still
+        assert clients.producer_by_client_id("p1") is new  # still in the other group
         await later.aclose()
         await until(lambda: clients.producer_by_client_id("p1") is old)
     await until(lambda: clients.producer_by_client_id("p1") is None)
@@ -341,7 +341,7 @@ async def test_members_known_at_the_stop_are_named_until_they_leave_or_are_late(
 
         await one.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
         assert await named() == ["c1", "c2", "c3", "sdk"]
-        await serving.clock.advance(4)  # an SDK would be back long since
+        await serving.clock.advance(4)  # an SDK would have reconnected long ago
         assert await named() == ["c1", "c2", "c3"]
         await two.ask(UNREGISTER, {"clientID": "c2", "consumerGroup": "g"})
         assert await named() == ["c1", "c3"]

@@ -42,8 +42,8 @@ def test_offsets_are_there_again_after_a_restart(folder: Folder) -> None:
 
 
 def test_offsets_that_are_taken_back_are_on_disk_at_once(folder: Folder) -> None:
-    """A second power failure, seconds later: messages have come in the places of those that the
-    first one took, and must be consumed."""
+    """A second power failure, seconds later: new messages have the offsets of those that the
+    first one lost, and must be consumed."""
     offsets = open_offsets(folder("consumerOffset.json"))
     offsets.commit("g", "T", 0, 7)
     offsets.commit("g", "T", 3, 9)
@@ -256,7 +256,7 @@ async def test_without_resets_by_the_server_only_clients_online_are_moved(tmp_pa
         await consumer.ask(34, body=heartbeat_body("c1", "g", wants("T")))
         await consumer.notices(1)
         answer = await admin.ask(RESET, ext)
-        assert fastjson.loads(answer.body)["offsetTable"][queue("T", 0)] == 1  # never forward
+        assert fastjson.loads(answer.body)["offsetTable"][queue("T", 0)] == 1  # moves back only
         answer = await admin.ask(RESET, ext | {"isForce": "true"})
         assert fastjson.loads(answer.body)["offsetTable"][queue("T", 0)] == 3
         assert [push.code for push in await consumer.notices(2)] == [220, 220]

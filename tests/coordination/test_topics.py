@@ -241,7 +241,7 @@ async def test_all_topics_come_whole_or_in_pages(serving: Serving, peer: Peer) -
     serving.broker.topics.put(TopicConfig("AAA"))
     ext = {"topicSeq": 8, "maxTopicNum": 4, "dataVersion": version}
     again = json.loads(bytes((await peer.ask(21, ext)).body))
-    assert "AAA" in again["topicConfigTable"]  # changed meanwhile: from the start
+    assert "AAA" in again["topicConfigTable"]  # changed meanwhile: restarts from the beginning
 
 
 async def test_a_topics_status_has_first_end_and_newest_of_each_queue(

@@ -1,4 +1,4 @@
-"""What an answer promised is there after a kill in the next moment, also in a crowd."""
+"""What was acknowledged survives an immediate kill, also under many clients."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_what_an_operator_was_told_is_done_is_there_after_a_kill(tmp_path: Path)
                 assert wire.request(101, {"namespace": "n", "key": f"k{number}"}).code == 0
             query = {"consumerGroup": "G4", "topic": "T4", "queueId": 2}
             assert wire.request(14, {**query, "setZeroIfNotFound": "false"}).ext["offset"] == "0"
-        broker.restart()  # in order: then the JSON files hold it all, and there is no journal
+        broker.restart()  # clean: then the JSON files hold everything, and there is no journal
         saved = (tmp_path / "store/config/topics.json").read_text()
         assert '"T29"' in saved and '"T3"' not in saved
         broker.stop()

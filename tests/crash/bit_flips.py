@@ -121,7 +121,7 @@ def verified_files(folder: Path) -> frozenset[str]:
     opened: set[str] = set()
     listening = True
 
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:  # stays: Python cannot remove one
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:  # never removed: Python cannot
         if listening and event == "open":
             opened.add(str(arguments[0]))
 
@@ -134,8 +134,8 @@ def verified_files(folder: Path) -> frozenset[str]:
 def picked(
     templates: Mapping[str, Template], kind: str, count: int, rng: random.Random
 ) -> list[Flip]:
-    """Bits of the kind's files, none twice: one of ten behind the end of what a file holds, the
-    others in it, or all there are if these are fewer."""
+    """Bits of the kind's files, without repeats: one of ten behind the end of a file's content, the
+    rest inside it, or all if there are fewer."""
     content, rest = [], []
     for how, template in templates.items():
         for name in template.files(kind):
@@ -167,7 +167,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def try_flip(template: Template, name: str, bit: int, work: Path) -> tuple[str, str]:
-    """What came of it, and what is wrong with that, if anything."""
+    """The outcome, and what is wrong with it, if anything."""
     template.copy_flipped(name, bit, work)
     try:
         found = verify_quietly(work) if name in template.verified else []
@@ -283,7 +283,7 @@ def run_flips(
             for flips in [picked(templates, kind, count, random.Random(f"{seed}/{kind}"))]
             for share in range(0, len(flips), SHARE)
         ]
-        tasks.sort(key=lambda task: task[0])  # all kinds go on together
+        tasks.sort(key=lambda task: task[0])  # interleaves the kinds
         tasks = tasks[part]
         processes = min(len(os.sched_getaffinity(0)), len(tasks), 8)
         context = multiprocessing.get_context("spawn")

@@ -97,13 +97,13 @@ class BlockLog:
         return bisect.bisect_right(self.times, moment)
 
     def end_of(self, count: int) -> float:
-        """The time until which the device held exactly so many. Whoever was answered before
-        it relies on none that came later."""
+        """The time until which the device held exactly `count` entries. Answers sent before
+        it rely on no later entry."""
         return self.times[count] if count < len(self.times) else float("inf")
 
 
 class Images:
-    """Images of one log, at ever later points."""
+    """Images of one log, at increasing points."""
 
     def __init__(self, base: Path, log: BlockLog) -> None:
         self._durable = base  # changed in place: what is flushed at the point that was asked last
@@ -118,7 +118,7 @@ class Images:
             flushed -= 1
         _apply(self._durable, entries[self._flushed : flushed])
         self._flushed = flushed
-        # Holes stay holes: most of a small disk was never written.
+        # Keeps holes: most of a small disk was never written.
         subprocess.run(["cp", "--sparse=auto", str(self._durable), str(target)], check=True)
         cached = [each for each in entries[flushed:count] if each is not None]
         if kind == SOME_SECTORS:

@@ -76,10 +76,10 @@ class Run:
                 await self.broker.restart()
             if self.problems:
                 return
-        # Set right, then a day later: whatever waits for a time of day has its turn.
+        # Set right, then a day later: everything scheduled for a time of day runs.
         for ahead_ms in (0, 24 * HOUR_MS, FAR_MS + 24 * HOUR_MS):
             self.clock.set_by_ms = ahead_ms
-            await asyncio.sleep(3.0)  # files that may expire have the time to do so
+            await asyncio.sleep(3.0)  # expired files get removed
         await self.broker.restart()  # twice with a clock that is wrong from the start on
         await self.broker.restart()
         await asyncio.sleep(3.0)
@@ -155,7 +155,7 @@ class Run:
 
 
 async def run(jumps: int, seed: int) -> Run:
-    early = patch.object(clean, "FIRST_DELAY_S", 0.1)  # files are looked at from the first jump on
+    early = patch.object(clean, "FIRST_DELAY_S", 0.1)  # cleaning runs from the first jump on
     with tempfile.TemporaryDirectory() as folder, early:
         broker = EmbeddedBroker(Path(folder), **SETTINGS)
         clock = broker.clock = SetClock()  # type: ignore[assignment]

@@ -22,11 +22,11 @@ IMAGES = 2
 
 
 class Broken(AssertionError):
-    """A promise of the table that an image does not keep."""
+    """A guarantee of the table that an image violates."""
 
 
 class Table:
-    """One life of a table, and what it owes."""
+    """One life of a table, and what it must have kept."""
 
     def __init__(self, disk: SimDisk, owed: Table | None = None) -> None:
         self.disk = disk

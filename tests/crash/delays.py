@@ -112,7 +112,7 @@ class DelayLife(ServiceLife):
         self.schedule.file.save()
 
     def set_clock(self) -> None:
-        """Set right, or wrong by an hour or by years; what waits may be due early then."""
+        """Set right, or wrong by an hour or by years; pending messages may then be due early."""
         before = self.clock.set_by_ms
         self.clock.set_by_ms = self.rng.choice((0, 0, HOUR_MS, -HOUR_MS, 90_000 * HOUR_MS))
         if self.clock.set_by_ms > before:
@@ -131,7 +131,7 @@ class DelayLife(ServiceLife):
         return [bytes(each.body[:16]) for each in self.messages(topic, queue_id, start)]
 
     def settle(self) -> None:
-        """What the log has kept is promised, what it has not is not."""
+        """Exactly what the log has kept counts as promised from now on."""
         end, chain = self.store.max_physical_offset, self.chain
         if lost := [key for key in chain.promised if chain.sent[key].end > end]:
             raise Broken(f"promised {min(lost)!r} is gone")
@@ -139,7 +139,7 @@ class DelayLife(ServiceLife):
         chain.promised = set(chain.sent)
 
     def check(self) -> None:
-        """Let everything come, then count."""
+        """Deliver everything pending, then count."""
         levels = range(len(DELAYS_MS))
         kept = {key for level in levels for key in self._keys(SCHEDULE_TOPIC, level)}
         if lost := self.chain.promised - kept:

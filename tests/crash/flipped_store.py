@@ -76,7 +76,7 @@ class Observed:
 
 
 def open_broker(root: Path) -> tuple[Broker, HandClock, Roles]:
-    """Loaded as `aerobee broker` loads it; nothing of it runs by itself."""
+    """Loaded as `aerobee broker` loads it; no coroutine runs."""
     clock = HandClock()
     settings = Settings(**SETTINGS, store_path_root_dir=str(root))
     broker = make_broker(settings, clock)
@@ -150,7 +150,7 @@ def _send(broker: Broker, clock: HandClock, rng: random.Random, number: int) -> 
 
 
 def _deliver(broker: Broker, clock: HandClock) -> int | None:
-    """What is due now; when more is, as the services say."""
+    """Deliver what is due now; returns when more is due."""
     later: list[int] = []
     for step in (broker.schedule.step, broker.timers.step):
         for _ in range(200):
@@ -183,7 +183,7 @@ def _remember(broker: Broker, roles: Roles) -> None:
 
 
 def observe(root: Path, keys: Sequence[tuple[str, str]] = ()) -> Observed:
-    """`keys`: to be asked for; those of the messages that are there."""
+    """`keys`: to query; by default some of the messages found."""
     broker, clock, roles = open_broker(root)
     found = Observed()
     try:
@@ -210,8 +210,8 @@ def _read_all(broker: Broker, found: Observed, topics: tuple[str, ...]) -> None:
 
 
 def _pull(broker: Broker, found: Observed, topic: str, queue_id: int, at: int) -> int:
-    """Some messages, as a pull brings them to a client of the SDK, which asks for them one by one
-    when they cannot be taken apart; where to go on."""
+    """Some messages, as an SDK client pulls them: one by one when a batch cannot be decoded.
+    Returns the next offset."""
     for count in (8, 1):
         data, following = _read(broker, topic, queue_id, at, count)
         try:

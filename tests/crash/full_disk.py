@@ -61,7 +61,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def broker_on(disk: Path, **settings: str) -> AerobeeBroker:
-    """Its store is on the small disk, its log elsewhere: what it says must not depend on room."""
+    """Its store is on the small disk, its log output elsewhere: logging needs no free space."""
     broker = AerobeeBroker(
         disk.parent / "run", **SIZES, **settings, storePathRootDir=str(disk / "store")
     )
@@ -117,7 +117,7 @@ def max_offset(wire: Wire) -> int:
 
 
 def fill(path: Path, leave: int = 0) -> None:
-    """A neighbour takes every block that is left, but for so many bytes."""
+    """Another process takes every free block, except for `leave` bytes."""
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while free(path) > leave:
             file.write(bytes(1 << 16))
@@ -142,7 +142,7 @@ class Totals:
 
 
 def fill_up(disk: Path, broker: AerobeeBroker, end: int, rng: random.Random, totals: Totals) -> int:
-    """One fill and what comes of it; `end`: how many messages there are, the result: then."""
+    """Fill the disk once and check; `end`: how many messages exist before, the result: after."""
     neighbour = disk / "neighbour"
     with Wire(broker.broker, 30) as wire:
         fill(neighbour, rng.choice((0, rng.randint(0, ROOM_LEFT))))

@@ -54,14 +54,14 @@ NUMBERS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS, SHORT
 FAULTS = (*NUMBERS, SLOW)
 WRITES = frozenset({"write", "write_small"})  # calls that can be short
 SLOW_S = 2.0
-SLOW_TIMES = 10  # in the place of for ever: the script waits for each of them
-SLOW_AT_ONCE = 6  # cases: they sleep
-# What is done for speed or for other programs, where the system can: nobody waits for it.
+SLOW_TIMES = 10  # instead of forever: the script waits for each of them
+SLOW_AT_ONCE = 6  # concurrent cases: they mostly sleep
+# Best-effort calls, for speed or for other programs: nothing depends on them.
 SILENT = frozenset({"prewrite", "modified_ms", "set_modified_ms"})
-# Each of them is about another put or flush that took long, on a slow disk or a busy machine.
+# Logged for each slow put or flush, on a slow disk or a busy machine.
 REPEATED = frozenset({"put_message_lock was held long", "a flush of the commitlog was slow"})
 FOR_EVER = 1 << 30
-PATIENCE_S = 0.4  # for what may never come
+PATIENCE_S = 0.4  # for conditions that may never hold
 LIFE_S = 40.0
 SETTINGS: dict[str, Any] = SMALL | {
     "flush_disk_type": "SYNC_FLUSH",
@@ -104,7 +104,7 @@ class Case(NamedTuple):
 
     @property
     def patience_s(self) -> float:
-        """What the script may take longer than on a sound disk."""
+        """Extra time for the script, compared with a sound disk."""
         return SLOW_S * self.times if self.fault == SLOW else 0.0
 
 
@@ -143,11 +143,11 @@ def caller() -> str:
 
 @dataclass
 class Run:
-    """What came of one script."""
+    """The outcome of one script."""
 
     acknowledged: dict[bytes, int] = field(default_factory=dict)  # body: physical offset
     problems: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)  # to whoever waits
+    told: list[str] = field(default_factory=list)  # errors returned to callers
 
 
 # --- the script
@@ -174,7 +174,7 @@ def must_be_told(disk: SiteDisk, raised_before: int) -> bool:
     if case is None or disk.raised == raised_before:
         return False
     if case.fault == SHORT and case.site.caller == "abort_file.AbortFile.mark_running":
-        return False  # the file exists, which is what it is for
+        return False  # its existence is all that matters
     return case.fault != SLOW and case.site.call not in SILENT
 
 
@@ -251,7 +251,7 @@ async def first_life(app: AppBroker, client: Client, run: Run) -> None:
     await commit_batch(app, run)
     await read(client, run)
     await patient(lambda: app.broker.timers.pending == 0)
-    await asyncio.sleep(0.1)  # the savers have their turns
+    await asyncio.sleep(0.1)  # let the savers run
 
 
 async def second_life(app: AppBroker, client: Client, run: Run) -> None:
@@ -368,7 +368,7 @@ def cases(sites: list[Site], faults: Collection[str] = FAULTS) -> Iterator[Case]
 
 
 def try_case(case: Case) -> tuple[list[str], bool]:
-    """What is wrong, and whether the script came to the site."""
+    """What is wrong, and whether the script reached the site."""
     with tempfile.TemporaryDirectory() as folder:
         disk = SiteDisk(case)
         run = asyncio.run(run_script(Path(folder), disk))

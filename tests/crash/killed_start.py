@@ -30,7 +30,7 @@ COUNTED = (
 
 
 def count_calls(allowed: int, name: str) -> None:
-    """End the process at the call after so many, counted from the first lock on."""
+    """Kill the process at the call after `allowed` ones, counted from the first lock on."""
     left = allowed
     locked = False
 

@@ -104,11 +104,11 @@ def write(address: str, ledger: Ledger, name: str, rng: random.Random) -> None:
                 else:
                     ledger.refused.add(key)
     except OSError:
-        return  # killed: what is still waiting is unknown
+        return  # killed: the outcome of pending sends is unknown
 
 
 def live_and_die(broker: AerobeeBroker, ledger: Ledger, rng: random.Random) -> None:
-    """Write for a moment and be killed in the middle of it."""
+    """Write for a moment and kill the broker meanwhile."""
     writers = [
         threading.Thread(
             target=write,
@@ -130,14 +130,14 @@ def live_and_die(broker: AerobeeBroker, ledger: Ledger, rng: random.Random) -> N
 
 
 def die_in_starts(broker: AerobeeBroker, ledger: Ledger, rng: random.Random) -> None:
-    """Starts that do not come to their end."""
+    """Starts that are killed before they finish."""
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         if rng.random() < 0.7:
-            # Often at a change of a length: in between a cut leaves a file short.
+            # Often at a truncate: half-way through a cut a file is short.
             ends = (f"{rng.randint(0, CALLS_OF_A_START)}", f"{rng.randint(0, 15)}:ftruncate")
             broker.launch(sys.executable, "-m", "crash.killed_start", rng.choice(ends))
             broker.wait_until_ready_or_gone()
-            broker.wait_for_exit(rng.uniform(0, 0.3))  # it saves after its start, too
+            broker.wait_for_exit(rng.uniform(0, 0.3))  # it saves shortly after its start
         else:
             broker.launch()
             time.sleep(rng.uniform(0.4, 1.1) * ledger.start_s)
@@ -204,7 +204,7 @@ def make_topic(address: str) -> None:
 
 
 def run(folder: Path, kills: int, seed: int, flush: str) -> Ledger:
-    """So many kills in one flush mode; AssertionError when something is lost."""
+    """`kills` kills in one flush mode; AssertionError when something is lost."""
     rng = random.Random(seed)
     ledger = Ledger()
     broker = AerobeeBroker(folder, flushDiskType=flush, **SIZES)

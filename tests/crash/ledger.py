@@ -1,4 +1,4 @@
-"""What the store was told and what it has promised: held against what a recovery finds."""
+"""What was sent to the store and what it promised, compared with what a recovery finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFSETS = f"{ROOT}/config/consumerOffset.json"
 
 
 class Broken(AssertionError):
-    """A promise of the store that an image does not keep."""
+    """A guarantee of the store that an image violates."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Ledger:
     """What was sent over all lives, and what of it the store has promised to keep."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
-    attempted: dict[str, Message] = field(default_factory=dict)  # may be there without an answer
+    attempted: dict[str, Message] = field(default_factory=dict)  # may be stored without an answer
     promised: set[str] = field(default_factory=set)
     offset_saved: int = 0  # the consumer offset whose save returned
     offset_asked: int = 0  # the newest that was ever tried

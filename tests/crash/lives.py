@@ -66,11 +66,11 @@ class ServiceLife:
         self.store.load()
 
     def settle(self) -> None:
-        """Take over what a power cut has left: what the log has kept is promised."""
+        """Continue from what a power cut left: what the log has kept counts as promised."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Let everything come, then count; Broken when a promise is not kept."""
+        """Deliver everything pending, then count; Broken when a promise is not kept."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ def _check_images(
 ) -> SimDisk:
     rng = chain.rng
     for number in range(IMAGES_PER_CUT):
-        own = replace(chain)  # each image goes a way of its own
+        own = replace(chain)  # each image has its own chain
         image = chain.disk.lose_power(rng) if number else chain.disk.copy().stop_process()
         for _ in range(rng.choice((0, 0, 1, 2))):
             image = _interrupt(image, own, life, report)

@@ -29,7 +29,7 @@ class PowerLoss(BaseException):
 
 
 class Violation(AssertionError):
-    """The code under test broke a rule that a real disk would punish later."""
+    """The code under test broke a rule; on a real disk that would fail only later."""
 
 
 _OTHER_BYTE = bytes(255 - byte for byte in range(256))
@@ -51,7 +51,7 @@ class SimFile:
         """Memory has no read-ahead."""
 
     def prewrite(self, start: int, length: int) -> None:
-        """All blocks are alike here."""
+        """All blocks behave the same here."""
         self.prewritten = max(self.prewritten, start + length)
 
     def make_ready(self, start: int, length: int) -> None:
@@ -115,7 +115,7 @@ class SimFile:
         return not any(self._inode.current[position : self._inode.length])
 
     def _store(self, position: int, data: bytes | memoryview) -> None:
-        """Through the map. A kill may come half-way; a sync finds a store into no block."""
+        """Through the map. A kill may interrupt it; a sync detects a store without a block."""
         half = len(data) // 2
         self._inode.current[position : position + half] = data[:half]
         self._disk.tick("store", self.path)
@@ -222,7 +222,7 @@ class SimDisk:
             applied = changes[: rng.randint(0, len(changes))]
             for change in applied:
                 _apply(names, folders, change)
-            # A journal keeps its order: only the newest of the new files can lack its length.
+            # The journal is ordered: only the newest of the new files can lack its length.
             sized |= {id(change.inode) for change in applied[:-1]}
             newest = max([newest, *(change.number for change in applied)])
             if len(applied) < len(changes):
@@ -252,7 +252,7 @@ class SimDisk:
         return after
 
     def copy(self) -> SimDisk:
-        """The same disk once more, page cache and all."""
+        """A copy of the disk, page cache included."""
         return copy.deepcopy(self)
 
     def stop_process(self) -> SimDisk:

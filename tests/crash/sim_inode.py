@@ -36,7 +36,7 @@ class Inode:
         self.current = bytearray(content)
         self.clean = bytearray(content)
         self.durable = bytearray(content)
-        self.resizes: list[Resize] = []  # since it was last synced
+        self.resizes: list[Resize] = []  # since the last sync
         self.allocated: list[tuple[int, int]] = []  # ranges that own blocks
         self.size_durable = False  # the length it was made with
         self.torn = False  # a small file between its truncation and its sync

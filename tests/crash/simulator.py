@@ -53,7 +53,7 @@ class SimClock(Clock):
 
 
 def sim_settings(rng: random.Random) -> StoreSettings:
-    """Small files, so that every kind of edge is met often."""
+    """Small files, so that boundaries are hit often."""
     return StoreSettings(
         store_path_root_dir=ROOT,
         mapped_file_size_commit_log=rng.choice((8192, 16384, 32768)),
@@ -64,13 +64,13 @@ def sim_settings(rng: random.Random) -> StoreSettings:
         transient_store_pool_enable=rng.random() < 0.25,
         transient_store_pool_size=5,
         disk_guard_enable=False,
-        # A draw of its own, so that seeds that are known to find something still do.
+        # A separate generator, so that seeds known to find something still do.
         write_without_mmap=random.Random(rng.getstate()[1][0]).random() < 0.5,
     )
 
 
 class InPlace(Executor):
-    """Does at once what a thread would do."""
+    """Runs a thread's work inline."""
 
     def submit(self, call: Any, /, *args: Any, **_: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -104,7 +104,7 @@ class Life:
         self._numbers = 0
 
     def _on_arrival(self, arrivals: list[Arrival]) -> None:
-        if self.store.sync_flush:  # what a consumer has seen must stay
+        if self.store.sync_flush:  # what a consumer has read must not be lost
             for arrival in arrivals:
                 offset = arrival.physical_offset
                 for sent in self.ledger.sent.values():
@@ -203,7 +203,7 @@ class Life:
         self.store.reput.step()
 
     def _prepare(self) -> None:
-        """A send to a queue that is new is about to come, or never does."""
+        """As before a first send to a new queue, which may never follow."""
         self.store.prepare_queue(self.rng.choice(TOPICS), self.rng.randrange(QUEUES + 1))
 
     def _flush_queues(self) -> None:
@@ -231,7 +231,7 @@ class Life:
 class Report:
     images: int = 0
     lives: int = 0
-    recovery_cuts: int = 0  # starts that the power ended
+    recovery_cuts: int = 0  # starts that a power cut ended
     start_kills: int = 0  # starts that a kill ended
 
     def add(self, other: Report) -> None:
@@ -327,7 +327,7 @@ def _live(life: Life, disk: SimDisk, rng: random.Random, *, clean: float) -> Non
 
 
 def _check_images(chain: _Chain, report: Report) -> SimDisk:
-    """Recover and check several images of this moment; the disk to go on with."""
+    """Recover and check several images of this moment; the disk to continue with."""
     disk, rng = chain.disk, chain.rng
     for number in range(IMAGES_PER_CUT):
         image = disk.lose_power(rng) if number else disk.copy().stop_process()
@@ -339,7 +339,7 @@ def _check_images(chain: _Chain, report: Report) -> SimDisk:
 
 
 def _interrupt_starts(image: SimDisk, chain: _Chain, report: Report) -> SimDisk:
-    """Starts that do not come to their end; the disk after them."""
+    """Starts that are cut off; the disk after them."""
     rng = chain.rng
     for _ in range(rng.choice((1, 1, 2, 3))):
         _is_ended(image, chain, rng.randint(0, CALLS_OF_A_START))

@@ -52,7 +52,7 @@ def log_file(store: Path, number: int) -> Path:
 
 
 def forget(store: Path) -> None:
-    """Out of memory with it: the next read is the device's."""
+    """Drop it from the page cache: the next read goes to the device."""
     for path in store.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -61,7 +61,7 @@ def forget(store: Path) -> None:
 
 
 def read_each(wire: Wire) -> tuple[int, set[str]]:
-    """How many messages can be read, one after the other; what the others are refused with."""
+    """How many messages can be read, one by one; the errors of the others."""
     found, refusals = 0, set()
     for queue_id in range(QUEUES):
         for offset in range(MESSAGES // QUEUES):

@@ -32,13 +32,13 @@ def test_a_few_flips_in_each_kind_of_file_are_seen_or_without_effect() -> None:
 
 
 def believe_every_record(patch: Patch) -> None:
-    """A client that does not look at checksums."""
+    """A client that does not verify checksums."""
     patch.setattr(record, "CRC_NAME", b"none")
     patch.setattr(record, "sums_match", lambda *_: True)
 
 
 def read_without_checks(patch: Patch) -> None:
-    """A broker that delivers again what it finds."""
+    """A broker that redelivers records unchecked."""
     believe_every_record(patch)
     real: Callable[..., Any] = record_scan.check_record
     patch.setattr(read_records, "check_record", lambda *given: real(*given[:4], False))

@@ -32,9 +32,9 @@ def test_no_saved_change_is_lost_in_many_lives() -> None:
 
 
 def without_chain(patch: Patch) -> None:
-    """Each line has a checksum of its own: lines of an earlier use can follow."""
+    """Checksums are not chained: stale lines of an earlier use are accepted."""
     patch.setattr(config_journal, "crc32", lambda data, chain=0: crc32(data))
-    patch.setattr(journal_file, "END", b"")  # which would part the lines, too
+    patch.setattr(journal_file, "END", b"")  # the end mark would separate them, too
 
 
 def replay_beside_any_file(patch: Patch) -> None:
@@ -73,7 +73,7 @@ def go_on_in_a_journal_that_failed(patch: Patch) -> None:
 
 
 def take_the_page_cache_for_the_disk(patch: Patch) -> None:
-    """After a kill the start does not write anew what it found."""
+    """After a kill the start does not rewrite what it found."""
 
     def load(path: str, disk: Any) -> tuple[Any, bool]:
         content, data = json_file.read_json(path, disk)

@@ -143,7 +143,7 @@ def by_time(wire: Wire, queue_id: int) -> Answer:
 
 
 class Load:
-    """Senders and readers, until they are stopped; one that is refused goes on."""
+    """Senders and readers, until they are stopped; a refused one continues."""
 
     def __init__(self, address: str) -> None:
         self.sent = 0

@@ -1,6 +1,6 @@
 """A real disk of 64 MB that fills up under a broker: refused with a reason, never a SIGBUS.
 
-What was acknowledged stays readable all the time, and sends are taken again once there is room.
+What was acknowledged stays readable all the time, and sends are accepted again once there is room.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_a_disk_without_room_refuses_and_heals(small_disk: Path, by_call: str) -
         end, refusal = send_until_refused(wire, 100)
         assert "No space left on device" in refusal.header["remark"], refusal.header
         assert "free space" in refusal.header["remark"]
-        for _ in range(20):  # it stays so, and the process lives
+        for _ in range(20):  # still refused, and the process survives
             assert send(wire, end).code != 0
         check_readable(wire, 0, max(max_offset(wire), 100))
         neighbour.unlink()

@@ -23,7 +23,7 @@ def test_a_failed_disk_call_breaks_no_promise_and_is_reported_once() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(100)
 def test_an_error_that_is_not_reported_or_reported_in_every_round_is_found() -> None:
-    """The check itself: what it is for, planted."""
+    """The check itself must catch both, planted."""
     case = Case(Site("write", "timer_log.TimerLog._write_at", "timerlog"), "EIO", FOR_EVER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reports, "log", lambda *_args, **_fields: None)

@@ -49,7 +49,7 @@ class TimerChain(Chain):
     timer_file: int = 4096
     sent: dict[bytes, Sent] = field(default_factory=dict)
     promised: set[bytes] = field(default_factory=set)
-    read: list[bytes] = field(default_factory=list)  # what a consumer has had, by queue offset
+    read: list[bytes] = field(default_factory=list)  # what a consumer has read, by queue offset
 
 
 class TimerLife(ServiceLife):
@@ -127,13 +127,13 @@ class TimerLife(ServiceLife):
         self.sync()
         flushed, chain = self.store.flushed_offset, self.chain
         kept = {key for key, sent in chain.sent.items() if sent.end <= flushed}
-        chain.promised = chain.promised | kept  # not in place: other images have made no promise
+        chain.promised = chain.promised | kept  # not in place: other images share the old set
 
     def save_point(self) -> None:
         self.timers.checkpoints.step()
 
     def clean(self) -> None:
-        """Remove a file of the log, or get nearer to it: all of them count as old. The queues of a
+        """Remove a file of the log, or come closer to it: all of them count as old. The queues of a
         file that is hours old have been synced long ago."""
         self.dispatch()
         self.flush()

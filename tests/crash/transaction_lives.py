@@ -45,7 +45,7 @@ class Half:
     queue_offset: int
     physical_offset: int
     end: int  # of its record in the log
-    word: bool | None = None  # what the producer has said: commit or not
+    word: bool | None = None  # the producer's decision: commit or not
     word_end: int = 0  # of the log, when that was stored
 
 
@@ -110,7 +110,7 @@ class TransactionLife(ServiceLife):
             )
 
     def end(self) -> None:
-        """A producer's word about an open transaction."""
+        """A producer's decision about an open transaction."""
         self.dispatch()
         waiting = [key for key, half in self.chain.halves.items() if half.word is None]
         if waiting:
@@ -119,12 +119,12 @@ class TransactionLife(ServiceLife):
     def _end(self, key: bytes, commit: bool) -> None:
         half = self.chain.halves[key]
         request = EndRequest("g", half.queue_offset, half.physical_offset, commit, key.decode())
-        half.word = commit  # it may be stored without an answer
+        half.word = commit  # it may be stored even if unanswered
         self.transactions.end(request)
         half.word_end = self.store.max_physical_offset
 
     def check_one(self) -> None:
-        """As the check loop does it, without asking anybody."""
+        """As the check loop does it, without asking a producer."""
         self.dispatch()
         if self.transactions.prepare():
             self.transactions.write_due_ops()
@@ -156,7 +156,7 @@ class TransactionLife(ServiceLife):
     # --- batches
 
     def commit_batch(self) -> None:
-        """The next batch, or the last one again when nobody has answered it."""
+        """The next batch, or the last one again while it is unanswered."""
         number = self.chain.committed + 1
         rows = self.chain.rows.setdefault(number, [b"%d-%d" % (number, row) for row in range(7)])
         chunks = []
@@ -212,9 +212,9 @@ class TransactionLife(ServiceLife):
         for key in sorted(chain.kept):
             half = chain.halves[key]
             if key not in chain.ended and half.word is None:
-                self._end(key, True)  # Refused: it was lost, or has been ended by nobody
+                self._end(key, True)  # Refused: it was lost, or ended without a request
             elif key not in chain.ended and half.word:
-                with suppress(Refused):  # the end may be there, but nobody was told
+                with suppress(Refused):  # the end may be stored but unanswered
                     self._end(key, True)
         self.dispatch()
         counts = self._delivered()

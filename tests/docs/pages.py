@@ -26,7 +26,7 @@ def followed(
     instead: Mapping[str, str],
     more: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, str]]:
-    """What each command said, by its text. `instead`: addresses of the test in the place of the
+    """The output of each command, by its text. `instead`: addresses of the test in the place of the
     page's. What a command left running is killed at the end."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

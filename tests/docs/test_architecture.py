@@ -1,4 +1,4 @@
-"""docs/architecture.md tells what is true: its paths, functions, layers and threads are there."""
+"""docs/architecture.md is accurate: its paths, functions, layers and threads exist."""
 
 import re
 import tomllib

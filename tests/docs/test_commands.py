@@ -2,7 +2,7 @@
 
 `RUNNERS` says which test runs a block as it stands there, `ELSEWHERE` which one runs its commands
 with other words, because they need root, Spark or the network. A new block fails here until
-somebody has decided that. Blocks called `console` are not run: they set up what the tests have
+it is listed. Blocks called `console` are not run: they set up what the tests have
 already. Their commands must be there all the same.
 """
 

@@ -38,7 +38,7 @@ SIZES = {
 TOPIC = "Exchange"
 QUEUES = 2
 ROUND = 500  # messages of a round: two log files, two or three of each queue and of the index
-SAMPLE = 37  # every so many messages are looked up by key and time
+SAMPLE = 37  # every 37th message is looked up by key and time
 OURS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
 
 _numbers = itertools.count()
@@ -175,7 +175,7 @@ def check_time(wire: Wire, record: StoredMessage, times: list[int], exact: bool)
 
 
 def under(broker: AerobeeBroker | ApacheBroker, ledger: Ledger, *, kill: bool) -> None:
-    """One turn: all is there, more is written, the end comes."""
+    """One turn: check everything, write more, stop or kill."""
     with broker:
         check(broker, ledger)
         with Wire(broker.broker, timeout=30) as wire:

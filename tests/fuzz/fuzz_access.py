@@ -49,7 +49,7 @@ copied: list[bytes] = []  # requests of the control client, each after its answe
 
 
 def signed_request(rng: random.Random) -> bytes:
-    """What somebody without rights could send."""
+    """What a client without rights could send."""
     if copied and rng.random() < 0.3:
         frame = rng.choice(copied)
         return frame if rng.random() < 0.3 else damaged(rng, frame)
@@ -132,7 +132,7 @@ async def _records(port: int, rng: random.Random, context: ssl.SSLContext) -> No
 
 
 async def control(app: AppBroker, deadline: float, counts: dict[str, int]) -> None:
-    """One who may send: each of its messages is taken, once."""
+    """A client with the right to send: each message is accepted, once."""
     reader, writer = await asyncio.open_connection("127.0.0.1", app.broker_port)
     signer, decoder = Signer(ROOT), FrameDecoder()
     while time.monotonic() < deadline:

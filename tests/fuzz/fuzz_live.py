@@ -48,7 +48,7 @@ from aerobee.protocol.wire.frame import encode_frame
 
 PEERS = 4
 WINDOW = 32
-KEPT = "Kept"  # no request names it
+KEPT = "Kept"  # never named in a request
 SUSPEND = 2
 SIGNS_OF_A_CRASH = ("Traceback", "most recent call", "Error: ", "Exception(")
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -113,7 +113,7 @@ class Values:
 def make_request(rng: random.Random, values: Values, opaque: int) -> Command:
     code = rng.choice(CODES)
     ext = {name: values.of(name) for name in FIELDS if rng.random() < 0.95}
-    if code in PULLS:  # those that wait are not late
+    if code in PULLS:  # no long polls: they would look late
         ext["sysFlag"] = str(rng.randrange(64) & ~SUSPEND)
         ext["suspendTimeoutMillis"] = "0"
     if code == RequestCode.END_TRANSACTION and ZERO.fullmatch(ext.get("commitOrRollback", "")):

@@ -1,4 +1,4 @@
-"""Requests that a client could send, and how they go wrong."""
+"""Requests that a client could send, and mutations of them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ HEARTBEAT = json.dumps(
     }
 ).encode()
 
-# These would rightly take from the control client what it needs.
+# These would legitimately break the control client.
 LEFT_OUT = frozenset(
     {
         RequestCode.UPDATE_BROKER_CONFIG,
@@ -167,7 +167,7 @@ BUSY_CODES = [10, 11, 310, 320, 361, 34, 15, 36]
 
 
 def request(rng: random.Random) -> Command:
-    """One that is sound, or would be if a field or two were not."""
+    """A valid request, or one with a few invalid fields."""
     codec = rng.choice([JSON, JSON, ROCKETMQ, MSGPACK])
     code = rng.choice(BUSY_CODES if rng.random() < 0.5 else CODES)
     ext = dict(FIELDS)

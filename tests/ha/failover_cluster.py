@@ -42,7 +42,7 @@ class Replicas:
                 broker.kill()
 
     def name_each_other(self) -> None:
-        """Let each one's name service know all: a restart of one after the other."""
+        """Register each broker with every name service, by a rolling restart."""
         names = ";".join(broker.namesrv for broker in self.brokers.values())
         for broker in self.brokers.values():
             broker.settings["namesrvAddr"] = names
@@ -63,16 +63,16 @@ class Replicas:
             return {}
 
     def away_s(self, number: int) -> float | None:
-        """For how long the arbiter has not answered it."""
+        """Seconds since the arbiter last answered it."""
         found: float | None = self.status(number).get("failover", {}).get("awaySeconds")
         return found
 
     def is_away(self, number: int, seconds: float) -> bool:
-        """Whether the arbiter has not answered it for so long."""
+        """Whether the arbiter has not answered it for that long."""
         return (self.away_s(number) or 0) > seconds
 
     def leader(self) -> int | None:
-        """That takes messages, in the newest epoch."""
+        """The broker that accepts messages, in the newest epoch."""
         told = {number: self.status(number).get("failover", {}) for number in self.brokers}
         leading = {number: of["epoch"] for number, of in told.items() if of.get("leads")}
         return max(leading, key=lambda number: leading[number]) if leading else None
@@ -90,7 +90,7 @@ class Replicas:
         return self.status(leader)["failover"]["inSync"] if leader is not None else []
 
     def wait_in_sync(self, *numbers: int) -> int:
-        """Until these are the in-sync set; the master."""
+        """Waits until these are the in-sync set; returns the master."""
         wait_for(
             lambda: self.in_sync() == sorted(numbers), timeout=60, what=f"{numbers} are in sync"
         )
@@ -99,7 +99,7 @@ class Replicas:
     # -- the checker
 
     def check(self, producer: Producer) -> None:
-        """All are there, in step and byte-equal, and have what was acknowledged."""
+        """All are up, in sync and byte-equal, and have what was acknowledged."""
         self.wait_in_sync(*self.brokers)
         addresses = [broker.broker for broker in self.brokers.values()]
         wait_for(lambda: len(set(map(ends, addresses))) == 1, timeout=60, what="all are in step")
@@ -163,7 +163,7 @@ def ends(address: str) -> tuple[int, int]:
 
 
 class FailoverProducer(Producer):
-    """Tries one broker after the other until one takes its messages."""
+    """Tries one broker after the other until one accepts its messages."""
 
     def __init__(self, cluster: Replicas) -> None:
         super().__init__("")

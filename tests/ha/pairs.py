@@ -66,7 +66,7 @@ async def send(client: Client, topic: str, body: bytes, queue_id: int = 0) -> in
 
 
 async def send_many(client: Client, topic: str, count: int, size: int = 500) -> list[bytes]:
-    """So many messages to queue 0, in lots."""
+    """Send `count` messages to queue 0, 64 per write."""
     bodies = [b"%06d " % number + bytes(size) for number in range(count)]
     assert await send(client, topic, bodies[0]) == 0
     for first in range(1, count, 64):

@@ -1,4 +1,4 @@
-"""A master and a slave as processes of their own, and a producer that goes on whatever happens."""
+"""A master and a slave as processes of their own, and a producer that never gives up."""
 
 from __future__ import annotations
 

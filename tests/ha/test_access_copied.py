@@ -1,4 +1,4 @@
-"""Users and rights of a master are its slaves' too; what an operator gave one of them is told."""
+"""Users and rights of a master are its slaves' too; an operator's changes to one are reported."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_slave_tells_that_only_one_of_both_has_access_control(
 
 
 async def test_nobody_but_a_broker_is_given_the_users(tmp_path: Path) -> None:
-    """Neither a super user nor who needs not sign; and to a broker they go under a seal."""
+    """Neither a super user nor a whitelisted client gets them; a broker gets them encrypted."""
     users = USERS + "globalWhiteRemoteAddresses: [127.0.0.1]\n"
     values = locked(tmp_path)
     async with running_master(tmp_path, **values) as master:
@@ -201,7 +201,7 @@ async def test_nobody_on_the_way_can_say_that_nothing_has_changed(
 
 
 async def test_a_replica_does_not_take_the_users_of_another_group(tmp_path: Path) -> None:
-    """Both groups share the inner secret, and somebody on the way asks the other group's master."""
+    """Both groups share the inner secret, and a man in the middle asks the other group's master."""
     values = locked(tmp_path)
     async with (
         running_master(tmp_path, "ours", broker_name="ours", **values) as ours,
@@ -229,7 +229,7 @@ class Crossed:
 
 
 class Forged:
-    """A master whose answers somebody on the way has replaced."""
+    """A master whose answers a man in the middle has replaced."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

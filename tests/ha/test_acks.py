@@ -31,7 +31,7 @@ class Master:
         self.clock = clock
 
     async def send(self, data: bytes, then_has: int) -> list[int]:
-        """The acks that came by the time the replica's log ended there."""
+        """The acks received by the time the replica's log ends there."""
         self._sock.sendall(data)
         await until(lambda: self.store.max_physical_offset == then_has, 60)
         return self.acks()

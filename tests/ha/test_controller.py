@@ -101,12 +101,12 @@ def test_mqadmin_shows_and_steers_it(tmp_path: Path) -> None:
 
 
 def alive(controller: ApacheController) -> list[bool]:
-    """Of the members in sync, by one that leads."""
+    """Liveness of the in-sync members, as the leading controller reports it."""
     return [row["alive"] for row in controller.record("pair").get("inSyncReplicas", [])]
 
 
 def test_another_controller_leads_while_messages_come(tmp_path: Path) -> None:
-    """The one that led is frozen; when it goes on, it takes heartbeats and leads no more."""
+    """The leader is frozen; once resumed it accepts heartbeats but leads no more."""
     peers = ";".join(f"n{number}-127.0.0.1:{free_port()}" for number in range(3))
     controllers = [
         ApacheController(

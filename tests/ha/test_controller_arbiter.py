@@ -106,7 +106,7 @@ async def test_a_set_is_changed_by_its_master_and_once_from_each_revision(life_o
     assert revision is not None and revision > view.revision
     seen = await one.read()
     assert (seen.record, seen.revision) == (wanted, revision)
-    assert await one.compare_and_set(view.revision, view.record) is None  # from the old one
+    assert await one.compare_and_set(view.revision, view.record) is None  # a stale revision
     assert (await one.read()).revision == revision
 
 
@@ -139,7 +139,7 @@ async def test_the_end_of_its_heartbeats_lets_another_be_elected(life_of: Lives)
 
 
 async def test_who_may_lack_something_does_not_take_its_election(life_of: Lives) -> None:
-    """It was elected for the heartbeats of its last life, whose end nobody has noticed."""
+    """It was elected by the heartbeats of its last life, whose end went unnoticed."""
     one, other = life_of(1), life_of(2)
     await with_both_in_sync(one, other)
     later = life_of(2, "a later life")
@@ -147,11 +147,11 @@ async def test_who_may_lack_something_does_not_take_its_election(life_of: Lives)
     await one.withdraw()
     view = await read_until(later, lambda view: view.record and view.record.epoch > 2)
     assert view.record is not None
-    assert view.record.master == 0 and view.record.in_sync == {2}  # nobody: wait for a person
+    assert view.record.master == 0 and view.record.in_sync == {2}  # no master: left to an operator
 
 
 async def test_a_later_life_is_no_master_from_memory(life_of: Lives) -> None:
-    await led(life_of(1))  # it is killed, and the controller has not noticed
+    await led(life_of(1))  # killed, unnoticed by the controller
     later = life_of(1, "a later life")
     view = await joined(later)
     assert view.record is not None and view.record.holder == ""
@@ -161,7 +161,7 @@ async def test_a_later_life_is_no_master_from_memory(life_of: Lives) -> None:
     wanted = Record(view.record.epoch + 1, 1, frozenset({1}), "a later life")
     assert await later.compare_and_set(view.revision, wanted)
     found = (await later.read()).record
-    assert found is not None and found.epoch >= wanted.epoch  # it counts each try to elect
+    assert found is not None and found.epoch >= wanted.epoch  # each attempt to elect increments it
     assert replace(found, epoch=wanted.epoch) == wanted
 
 
@@ -179,7 +179,7 @@ async def test_a_number_that_the_log_has_is_not_used_again(life_of: Lives) -> No
 
 
 async def test_a_change_whose_outcome_stays_unknown_ends_the_epoch(life_of: Lives) -> None:
-    """The controller does not change a set to itself, so no later change can tell."""
+    """The controller does not change a set to itself, so no later change can resolve it."""
     one = life_of(1)
     view = await led(one)
     assert view.record is not None

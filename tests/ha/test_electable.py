@@ -1,4 +1,4 @@
-"""Who may lack what it acknowledged: a table of starts."""
+"""Which replicas may lack what they acknowledged: a table of starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAVED: dict[str, object] = {"bootId": "k1", "electable": True}
         ("k2", False, False, False),  # the machine went down
         ("k2", True, False, True),  # after a clean stop
         ("k2", False, True, True),  # what was acknowledged was on disk
-        ("", False, False, False),  # nobody can tell
+        ("", False, False, False),  # unknown
     ],
 )
 def test_a_new_kernel_after_an_unclean_end_tells_of_a_power_cut(
@@ -46,4 +46,4 @@ def test_who_caught_up_stays_electable_over_a_kill_and_not_over_a_power_cut(
     first.caught_up()
     assert start("k1").is_electable
     assert not start("k2").is_electable
-    assert not start("k2").is_electable  # a second start makes it no better
+    assert not start("k2").is_electable  # a second start does not help

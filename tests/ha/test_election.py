@@ -41,7 +41,7 @@ def test_a_master_that_is_there_is_followed() -> None:
 
 
 def test_a_starting_broker_is_never_master_from_memory() -> None:
-    """Its old announcement may even live on."""
+    """Its stale announcement may still exist."""
     step = Voter(1, "a new life").decide(view(record(), MASTER, TWO), replace(MASTER, leads=0), 0.0)
     assert step == Stand(5)
 

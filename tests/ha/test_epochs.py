@@ -133,8 +133,8 @@ def test_an_empty_log_follows_any_master() -> None:
 
 
 def test_a_log_of_which_all_has_expired_goes_on_where_it_ended() -> None:
-    """Not from the master's first byte: it may be in sync, and be elected before it has come
-    so far again."""
+    """Not from the master's first byte: it may be in sync, and be elected before it has caught
+    up again."""
     ours = state(600, (1, 0), (2, 500), start=600)
     followed = Follow(epochs((1, 0), (2, 500)), 600)
     assert plan_rejoin(ours, state(900, (1, 0), (2, 500), (3, 700))) == followed
@@ -161,7 +161,7 @@ def test_a_returning_master_is_cut_where_its_successor_began() -> None:
 
 
 def test_replica_never_cuts_by_confirm_offset() -> None:
-    """What it has of the common epoch stays, however little the new master has acknowledged."""
+    """Its part of the common epoch is kept, however little the new master has acknowledged."""
     plan = plan_rejoin(state(700, (1, 0)), state(700, (1, 0), (2, 700)))
     assert isinstance(plan, Follow)
 

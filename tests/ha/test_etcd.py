@@ -106,7 +106,7 @@ async def test_changes_are_reported(arbiter: EtcdArbiter, other: EtcdArbiter) ->
 
     listening = asyncio.create_task(listen())
     async with asyncio.timeout(20):
-        await heard.wait()  # the watch is there
+        await heard.wait()  # the watch is established
     for act in (arbiter.announce(Alive(1)), arbiter.compare_and_set(0, FIRST), arbiter.withdraw()):
         heard.clear()
         async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""A real etcd that asks for certificates and passwords: it is used, and what is wrong is said."""
+"""A real etcd that asks for certificates and passwords: it works, and errors are reported."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_what_does_not_open_it_is_named(
             await own.read()
         assert etcd.server.url in str(caught.value)
         assert "secret" not in str(caught.value)
-        with pytest.raises(ArbiterError, match=told):  # and again: no state is left behind
+        with pytest.raises(ArbiterError, match=told):  # twice: no stale state
             await own.announce(Alive(1))
 
 

@@ -1,5 +1,5 @@
-"""A replica whose whole log has expired, and one whose disk refuses: neither says more than it has,
-and what it had said stays true."""
+"""A replica whose whole log has expired, and one whose disk refuses: neither acks more than it has,
+and earlier acks stay valid."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_replica_whose_log_has_expired_goes_on_where_it_ended(tmp_path: 
 async def test_what_could_not_be_written_is_never_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also not by the word that is due at the same moment."""
+    """Not even by the report that is due at the same moment."""
     settings = StoreSettings(
         store_path_root_dir=str(tmp_path),
         mapped_file_size_commit_log=FILE,
@@ -92,7 +92,7 @@ async def test_what_could_not_be_written_is_never_acknowledged(
 
 
 def test_the_checker_of_chaos_passes_over_a_log_that_begins_at_the_common_end() -> None:
-    """A slave whose disk was full had removed all that the others were compared by."""
+    """A slave with a full disk had removed every file that the check compares."""
     whole = {f"{0:020d}": b"one", f"{10:020d}": b"two"}
     assert where_all_have_files([whole, {}, whole], 20) == [{}, {}, {}]
     rest = {f"{10:020d}": b"two"}

@@ -47,7 +47,7 @@ def shows(address: str, *bodies: bytes) -> bool:
 def lose_arbiter(
     cluster: Replicas, stop: Callable[[], object], start: Callable[[], object]
 ) -> None:
-    """While it is away nobody is stopped and nothing is changed."""
+    """While it is down no broker stops and no role changes."""
     master = cluster.wait_in_sync(1, 2)
     stop()
     producer = FailoverProducer(cluster)
@@ -60,8 +60,8 @@ def lose_arbiter(
         )
     producer.acknowledge(200)
     assert cluster.leader() == master
-    assert set(producer.codes) <= {0, 14}  # of the replica, which it has tried
-    # Without its replica the master may be the only one left, or the only one cut off.
+    assert set(producer.codes) <= {0, 14}  # 14: from the replica, which it also tries
+    # Without its replica the master cannot tell whether it is alone or cut off.
     cluster.brokers[3 - master].kill()
     address = cluster.brokers[master].broker
     wait_for(lambda: send_one(address, "x") == 14, timeout=60, what="it takes no messages")
@@ -90,14 +90,14 @@ def kill_masters(cluster: Replicas, *members: int) -> None:
 
 
 def freeze_master(cluster: Replicas) -> None:
-    """Of two, under load: it is replaced, and acknowledges nothing when it goes on."""
+    """Of two, under load: it is replaced, and acknowledges nothing once resumed."""
     master = cluster.wait_in_sync(1, 2)
     producer = FailoverProducer(cluster)
     producer.start()
     producer.acknowledge(100)
     os.kill(cluster.brokers[master].pid, signal.SIGSTOP)
     cluster.wait_for_leader(other_than=master)
-    os.kill(cluster.brokers[master].pid, signal.SIGCONT)  # it believes to be the master
+    os.kill(cluster.brokers[master].pid, signal.SIGCONT)  # it still believes it is the master
     old = cluster.brokers[master].broker
     codes = {send_one(old, f"late{number}") for number in range(3)}
     assert 0 not in codes, "a master that was replaced acknowledged a message"
@@ -112,7 +112,7 @@ def test_a_killed_master_is_replaced_and_comes_back_as_a_replica(tmp_path: Path)
 
 
 def test_a_topic_made_just_before_the_master_died_is_there(tmp_path: Path) -> None:
-    """Its successor was not told of it, nor that its first message is confirmed."""
+    """Its successor has not heard of it, nor that its first message is confirmed."""
     with Cluster(tmp_path, 2) as cluster:
         master = cluster.wait_in_sync(1, 2)
         assert send_one(cluster.brokers[master].broker, "first") == 0
@@ -123,7 +123,7 @@ def test_a_topic_made_just_before_the_master_died_is_there(tmp_path: Path) -> No
 
 
 def test_a_stopped_master_hands_over_at_once(tmp_path: Path) -> None:
-    """A lease of a minute is not waited for."""
+    """It does not wait for the lease of a minute."""
     with Cluster(tmp_path, 2, failoverLease="60000") as cluster:
         master = cluster.wait_in_sync(1, 2)
         producer = FailoverProducer(cluster)
@@ -145,7 +145,7 @@ def test_a_frozen_master_is_replaced_and_loses_nothing_that_it_acknowledged(
 
 
 def test_an_announcement_lost_under_a_live_master_loses_nothing(tmp_path: Path) -> None:
-    """As etcd does when its own leader stalls (etcd#15247): the others take it for gone."""
+    """As etcd does when its own leader stalls (etcd#15247): the others consider it dead."""
     with Cluster(tmp_path, 2) as cluster:
         master = cluster.wait_in_sync(1, 2)
         producer = FailoverProducer(cluster)

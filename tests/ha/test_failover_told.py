@@ -1,4 +1,4 @@
-"""What an operator is told of failover: commands, doctor, metrics, and settings that do not fit."""
+"""What an operator sees of failover: commands, doctor, metrics, and settings that do not fit."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_metrics_tell_of_the_set_and_of_etcd(tmp_path: Path) -> None:
             async def leads() -> bool:
                 try:
                     return (await scrape(app.metrics_port))["aerobee_failover_leads"] == 1
-                except (OSError, KeyError):  # it starts again, as the master
+                except (OSError, KeyError):  # it restarts, as the master
                     return False
 
             await until(leads, 60)

@@ -1,4 +1,4 @@
-"""How a master cuts what it sends: at once to a slave that waits, gathered for one that works."""
+"""How a master cuts what it sends: at once to an idle slave, batched for a busy one."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ def put(store: MessageStore, size: int = 100) -> int:
 
 
 class StillClock(Clock):
-    """Its seconds go when a test says so."""
+    """A clock that a test advances."""
 
     now_s = 1.0
 
@@ -38,7 +38,7 @@ class StillClock(Clock):
 
 
 class Slave:
-    """The other end of a link, which answers nothing by itself."""
+    """The other end of a link; acks only when a test says so."""
 
     def __init__(self, sock: socket.socket, link: Link) -> None:
         self._sock = sock
@@ -72,7 +72,7 @@ class Slave:
 async def followed(
     folder: Path, *, are_awaited: bool = True
 ) -> AsyncIterator[tuple[MessageStore, Slave]]:
-    """A store with one message, and a slave that has it. Nobody looks after the link by time."""
+    """A store with one message, and a slave that has it. No timer runs on the link."""
     settings = StoreSettings(
         store_path_root_dir=str(folder),
         mapped_file_size_commit_log=4 << 20,
@@ -150,7 +150,7 @@ async def test_records_gather_after_many_if_nobody_waits_for_their_copies(tmp_pa
 
 
 async def test_a_large_frame_has_the_bytes_of_the_log(tmp_path: Path) -> None:
-    """The kernel takes it from the file, as far as the socket has room."""
+    """Sent by the kernel from the file, as far as the socket has room."""
     async with followed(tmp_path) as (store, slave):
         first = store.max_physical_offset
         for size in (FROM_FILE_BYTES, 900 << 10):

@@ -38,7 +38,7 @@ class Master:
         return end
 
     def later(self, seconds: float) -> frozenset[int] | None:
-        """Look as often as a master does; the last proposal."""
+        """Check as often as a master does; the last proposal."""
         found = None
         for _ in range(round(seconds / 0.25)):
             self.clock.ms += 250
@@ -81,12 +81,12 @@ def test_a_late_member_whose_link_is_silent_does_not_join_again(pair: Master) ->
     assert pair.answers == {end: PutStatus.PUT_OK}
     for _ in range(20):
         pair.later(0.25)
-        pair.set.acked("link", 2, 1000)  # a heartbeat; it hears nothing
+        pair.set.acked("link", 2, 1000)  # a heartbeat; it receives nothing
         assert pair.answers[pair.put()] is PutStatus.PUT_OK
     pair.set.acked("link", 2, end)
     pair.later(0.25)
     last = pair.put()
-    assert last not in pair.answers  # it hears us again, and is waited for
+    assert last not in pair.answers  # it receives again, so its ack is required
 
 
 def test_shrink_counts_only_after_the_record_has_it(pair: Master) -> None:
@@ -95,7 +95,7 @@ def test_shrink_counts_only_after_the_record_has_it(pair: Master) -> None:
     wanted = pair.later(LATE_S + 0.5)
     assert wanted == frozenset({1})
     pair.set.proposed(wanted)
-    assert not pair.answers  # nobody knows what became of it
+    assert not pair.answers  # the outcome is unknown
     pair.set.decided(wanted)
     assert pair.answers == {end: PutStatus.PUT_OK}
 
@@ -107,9 +107,9 @@ def test_growth_of_unknown_outcome_still_waits(alone: Master) -> None:
     alone.set.proposed(wanted)
     alone.set.left("link")
     end = alone.put()
-    assert alone.later(LATE_S * 2) == frozenset({1})  # it is to be decided by another change
+    assert alone.later(LATE_S * 2) == frozenset({1})  # another change must resolve it
     assert not alone.answers
-    alone.set.decided(frozenset({1, 2}))  # so it was recorded
+    alone.set.decided(frozenset({1, 2}))  # it was recorded after all
     assert not alone.answers
     alone.set.decided(frozenset({1}))
     assert alone.answers == {end: PutStatus.PUT_OK}
@@ -124,7 +124,7 @@ def test_a_growth_that_was_refused_is_not_waited_for_unlike_one_of_unknown_outco
     before = alone.set.proposed(frozenset({1, 2}))
     alone.set.left("link")
     alone.set.refused(before)
-    assert alone.later(0.25) is None  # there is nothing left to be decided
+    assert alone.later(0.25) is None  # nothing left to resolve
     assert alone.answers == {} and alone.put() in alone.answers
     alone.set.proposed(frozenset({1, 2}))  # no answer
     alone.set.refused(alone.set.proposed(frozenset({1})))
@@ -161,7 +161,7 @@ def test_who_lacks_a_part_of_what_is_confirmed_does_not_join(alone: Master) -> N
     alone.set.acked("link", 2, 1000)
     assert alone.later(1.0) is None
     alone.set.acked("link", 2, alone.end - 100)
-    assert alone.later(0.5) is None  # near: from now on it is waited for
+    assert alone.later(0.5) is None  # close: from now on its ack is required
     alone.set.acked("link", 2, alone.end)
     assert alone.later(0.25) == frozenset({1, 2})
 
@@ -196,7 +196,7 @@ def test_a_member_that_reconnects_below_confirm_is_taken_out_first(pair: Master)
     pair.set.acked("another", 2, 500)
     assert pair.later(0.25) == frozenset({1})
     pair.set.acked("another", 2, pair.end)
-    assert pair.later(0.25) == frozenset({1})  # first out, then it may join
+    assert pair.later(0.25) == frozenset({1})  # it must leave before it may rejoin
 
 
 def test_a_slow_member_leaves_the_set(pair: Master) -> None:
@@ -249,7 +249,7 @@ def test_fewer_members_than_are_needed_acknowledge_nothing() -> None:
     assert not master.answers
     master.set.acked("link", 2, first)
     master.later(0.25)
-    assert not master.answers  # it joins, and is not recorded yet
+    assert not master.answers  # joining, not recorded yet
     master.set.decided(frozenset({1, 2}))
     assert master.answers == {first: PutStatus.PUT_OK}
 

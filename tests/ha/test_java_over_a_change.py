@@ -1,4 +1,4 @@
-"""Apache's Java producer and consumer go on while the master under them changes: nothing that was
+"""Apache's Java producer and consumer keep working while the master changes: nothing that was
 answered with SEND_OK is lost, and no queue has a gap."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COPIED = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
 
 
 class JavaProducer(threading.Thread):
-    """Sends one message after the other, whatever comes of it; `acked` has the bodies of those
+    """Sends one message after the other, ignoring failures; `acked` has the bodies of those
     that were answered with SEND_OK."""
 
     def __init__(self, java: JavaClient, names: str) -> None:

@@ -1,4 +1,4 @@
-"""Kill, stop and freeze either side while messages come: nothing acknowledged is lost."""
+"""Kill, stop and freeze either side under load: nothing acknowledged is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replication with access control and TLS: a slave signs in, anybody else is sent nothing."""
+"""Replication with access control and TLS: a slave signs in, any other client gets nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def fill(master: AppBroker, count: int = 50, **options: Any) -> None:
 
 
 async def read_log_of(master: AppBroker) -> bytes:
-    """What somebody is sent who only knows the stream's form: a report of having nothing."""
+    """What an unsigned client gets that only reports offset 0."""
     reader, writer = await asyncio.open_connection("127.0.0.1", master.broker.addresses.ha_port)
     try:
         writer.write(bytes(8))
@@ -88,7 +88,7 @@ async def test_the_stream_goes_under_tls_where_the_slave_is_told_so(
     }
     client = {"tls_enable": True, "tls_client_trust_cert_path": authority.pair.certificate}
     values = locked(tmp_path)
-    # Through the one who watches the slave comes from another address than it says.
+    # Behind the relay the slave's address differs from the one it reports.
     unsigned = {"slaves_need_signature": False}
     async with running_master(tmp_path, **values, **tls, **client, **unsigned) as master:
         await fill(master, ssl=client_context(authority))

@@ -31,7 +31,7 @@ NO_NAMES = {"namesrv_listen_port": -1}
 
 @asynccontextmanager
 async def names(folder: Path) -> AsyncIterator[AppNameServer]:
-    """A name server that no failure concerns."""
+    """A name server that stays up."""
     settings = Settings(namesrv_listen_port=0, store_path_root_dir=str(folder / "names"))
     app = AppNameServer(settings)
     await app.start()
@@ -119,7 +119,7 @@ def test_a_superseded_masters_own_name_service_shows_the_later_one() -> None:
     with pytest.raises(NewerMaster, match="new:1 is the master of a in epoch 3, later than 1"):
         routes.register(registration("old:1", 1), "other link")
     routes.connection_closed("link")
-    assert routes.broker("a", "here:1") is None  # it takes no messages, so it is not shown again
+    assert routes.broker("a", "here:1") is None  # it accepts no messages, so it is not listed again
 
 
 def test_a_master_beside_its_own_name_service_refuses_an_earlier_one() -> None:
@@ -131,8 +131,8 @@ def test_a_master_beside_its_own_name_service_refuses_an_earlier_one() -> None:
 async def test_clients_of_a_superseded_masters_name_service_reach_the_later_one(
     tmp_path: Path,
 ) -> None:
-    """Each broker has a name service, and each registers with both. The old master is back: who
-    asks its name service is sent to the new one, and a slave that asks there follows that one."""
+    """Each broker has a name service, and each registers with both. The old master is back:
+    clients of its name service are sent to the new one, and a slave that asks there follows it."""
     old_names, new_names = free_port(), free_port()
     both = f"127.0.0.1:{old_names};127.0.0.1:{new_names}"
     old = {"namesrv_listen_port": old_names, "namesrv_addr": both}
@@ -162,7 +162,7 @@ async def test_clients_of_a_superseded_masters_name_service_reach_the_later_one(
 
 
 async def test_a_slave_hears_of_no_older_master(tmp_path: Path) -> None:
-    """Beside an old master that is up again its own name service still tells of it."""
+    """A restarted old master is still listed by its own name service."""
     async with names(tmp_path / "a") as one, names(tmp_path / "b") as two:
         one.name_service.routes.register(registration("new:1", 3, "broker-a", ha="new:2"), "link")
         two.name_service.routes.register(registration("old:1", 2, "broker-a", ha="old:2"), "link")
@@ -193,7 +193,7 @@ async def test_a_slave_hears_of_no_older_master(tmp_path: Path) -> None:
 
 
 async def test_an_epoch_that_a_slave_has_no_byte_of_is_not_used_again(tmp_path: Path) -> None:
-    """One is promoted and dies before two has heard of it; then two is."""
+    """One is promoted and dies before two has heard of it; then two is promoted."""
     async with names(tmp_path) as served:
         async with slave_of(tmp_path, served, 1) as one:
             await promote(one)
@@ -239,7 +239,7 @@ async def test_a_promoted_slave_that_was_away_is_a_slave_again(tmp_path: Path) -
             async with slave_of(tmp_path, served, 2) as two:
                 await in_step(two, one, 30)
                 await until(lambda: two.broker.topics.get("orders"))
-            await send_many(client, "orders", 7)  # which nobody copies
+            await send_many(client, "orders", 7)  # never copied
             await client.close()
         async with slave_of(tmp_path, served, 2) as two:
             await promote(two)

@@ -150,7 +150,7 @@ async def test_a_slave_does_not_follow_a_master_that_has_another_message_in_its_
             await in_step(slave, master)
             await until(lambda: slave.broker.topics.get("fresh"))
         await client.close()
-    async with running_master(tmp_path, "other") as other:  # as one that has lost its tail
+    async with running_master(tmp_path, "other") as other:  # like a master that lost its tail
         client = await Client.connect(other)
         await send_many(client, "orders", 50, size=600)
         async with running_slave(tmp_path, other) as slave:
@@ -248,7 +248,7 @@ async def test_an_offset_committed_while_the_master_was_away_is_kept(tmp_path: P
 async def test_progress_waits_until_the_slave_has_the_log_that_it_refers_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a promotion in between takes for done what was never copied."""
+    """Else a promotion in between would skip messages that were never copied."""
     async with running_master(tmp_path) as master:
         client = await Client.connect(master)
         await send_many(client, "orders", 10)
@@ -265,7 +265,7 @@ async def test_progress_waits_until_the_slave_has_the_log_that_it_refers_to(
             monkeypatch.setattr(MasterClient, "log_end", ahead)
             await until(lambda: asked)
             master.broker.offsets.commit("billing", "orders", 0, 7)
-            await asyncio.sleep(2.5)  # more than a round, and its patience
+            await asyncio.sleep(2.5)  # more than a round and its timeout
             assert slave.broker.offsets.query("billing", "orders", 0) == -1
             assert asked == 1, "what waits is not given up for something newer"
             await send_many(client, "orders", 1)

@@ -31,7 +31,7 @@ Peer = TypeVar("Peer", Client, FakeSlave)
 
 @asynccontextmanager
 async def closing(connecting: Awaitable[Peer]) -> AsyncIterator[Peer]:
-    """Closed also when the story breaks off."""
+    """Closed also when the test fails."""
     peer = await connecting
     try:
         yield peer
@@ -40,8 +40,8 @@ async def closing(connecting: Awaitable[Peer]) -> AsyncIterator[Peer]:
 
 
 async def test_rmq_2181_a_slave_that_is_behind_moves_no_reader(tmp_path: Path) -> None:
-    """A reader that comes from the master is past the slave's end; that is no reason to move it
-    back, to the end or to 0: what it has read would come again."""
+    """A reader that comes from the master is past the slave's end; it must not be reset to the
+    end or to 0: it would get messages again."""
     async with (
         running_master(tmp_path) as master,
         running_slave(tmp_path, master) as slave,
@@ -71,8 +71,8 @@ def move_readers_at_a_slave(patch: Patch) -> None:
 
 
 async def test_rmq_3388_a_slave_whose_part_of_the_log_is_gone_is_told_so(tmp_path: Path) -> None:
-    """A slave that was away until the master had removed what comes next for it: heartbeats alone
-    would leave it there for ever, and sends with SLAVE_NOT_AVAILABLE."""
+    """A slave was down until the master had removed the next bytes it needs: with heartbeats alone
+    it would hang forever, and sends would get SLAVE_NOT_AVAILABLE."""
     async with (
         running_master(tmp_path, ha_send_heartbeat_interval=50) as master,
         closing(Client.connect(master)) as client,
@@ -105,8 +105,8 @@ def acked(master: AppBroker, end: int) -> bool:
 async def test_rmq_1535_a_large_message_is_waited_for_however_many_pieces_it_has(
     tmp_path: Path,
 ) -> None:
-    """A message goes to the slave in pieces, each of which is acknowledged: so many of them are no
-    time-out."""
+    """A message goes to the slave in pieces, each of which is acknowledged: many pieces must not
+    time out."""
     settings: dict[str, Any] = {
         "ha_transfer_batch_size": 4096,
         "mapped_file_size_commit_log": 1 << 20,
@@ -136,7 +136,7 @@ async def test_rmq_1535_a_large_message_is_waited_for_however_many_pieces_it_has
 async def test_rmq_1244_acks_for_others_are_no_timeout_for_the_one_that_waits(
     tmp_path: Path,
 ) -> None:
-    """Most puts wait for nobody; their acknowledgements wake the one that does."""
+    """Most puts do not wait; their acks must not fail the one that does."""
     asked = Asked(behind_max=10_000)
     asked.copies.acked("link", 1, 0)
     asked.put(1000)
@@ -164,7 +164,7 @@ def give_up_after_five_acks(patch: Patch) -> None:
 async def test_rmq_7264_a_topic_that_was_deleted_and_recreated_is_so_at_a_slave(
     tmp_path: Path,
 ) -> None:
-    """The slave may not have been told between the two: its queue begins anew with the records."""
+    """The slave may miss the state in between: its queue restarts with the new records."""
     async with (
         running_master(tmp_path) as master,
         running_slave(tmp_path, master) as slave,

@@ -172,13 +172,13 @@ def test_an_ack_never_goes_back() -> None:
 def test_the_pace_holds_back_what_is_more_than_a_second_allows() -> None:
     pace = Pace(1000)
     assert pace.take(800, 5.0) == 0
-    assert pace.take(800, 5.1) == 0  # the last one may go over
+    assert pace.take(800, 5.1) == 0  # the last one may exceed the limit
     assert pace.take(1, 5.25) == pytest.approx(0.75)
     assert pace.take(800, 6.0) == 0
 
 
 class Asked:
-    """What puts were told."""
+    """The status of each put."""
 
     def __init__(self, needed: int = 1, behind_max: int = 1000) -> None:
         self.clock = VirtualClock()

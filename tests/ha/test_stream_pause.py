@@ -23,7 +23,7 @@ from ha.test_stream import FILE, frame, log_of
 async def test_what_is_not_confirmed_yet_stops_no_replica_from_reading_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_arbiter: bool
 ) -> None:
-    """What is confirmed comes on the same connection. Without an arbiter dispatch goes first."""
+    """The confirm offset comes on the same connection. Without an arbiter dispatch goes first."""
     monkeypatch.setattr(stream, "UNDISPATCHED_MAX", FILE)
     settings = StoreSettings(
         store_path_root_dir=str(tmp_path),
@@ -56,7 +56,7 @@ async def test_what_is_not_confirmed_yet_stops_no_replica_from_reading_on(
 
 
 async def test_records_of_a_frame_whose_rest_is_late_are_acknowledged(tmp_path: Path) -> None:
-    """Nothing else comes that the replica could acknowledge them with."""
+    """No later frame arrives to trigger the ack."""
     settings = StoreSettings(
         store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=FILE, disk_guard_enable=False
     )

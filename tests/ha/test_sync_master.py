@@ -1,4 +1,4 @@
-"""SYNC_MASTER: SEND_OK means that so many brokers have the message."""
+"""SYNC_MASTER: SEND_OK means that enough brokers have the message."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_without_a_slave_a_send_is_stored_and_answered_so(tmp_path: Path) 
         assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
         assert answer.ext["queueOffset"] == "0" and answer.ext["msgId"]
         answer = await client.request(RequestCode.SEND_MESSAGE_V2, send_ext("orders"), b"x")
-        assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE  # by the fast way too
+        assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE  # on the fast path too
         assert answer.ext["queueOffset"] == "1" and answer.ext["msgId"]
         await client.close()
 
@@ -204,7 +204,7 @@ async def test_an_ack_waits_for_the_disk_of_a_sync_flush_slave(
         client = await Client.connect(master)
         assert await send(client, "orders", b"x") == 0
         flush = slave.broker.store.flush
-        monkeypatch.setattr(flush, "ask", lambda _end: None)  # its disk stands still
+        monkeypatch.setattr(flush, "ask", lambda _end: None)  # its disk hangs
         assert await send(client, "orders", b"x") == ResponseCode.FLUSH_SLAVE_TIMEOUT
         monkeypatch.undo()
         flush.ask(slave.broker.store.max_physical_offset)

@@ -42,7 +42,7 @@ class Asked:
 
     def __init__(self, broker: str, namesrv: str, *, compact: bool = True) -> None:
         self.addresses = {"broker": broker, "namesrv": namesrv}
-        self._compact = compact  # as Java's clients write it; our fast path knows no other
+        self._compact = compact  # as Java's clients write it; our fast path reads no other form
         self._facts = self._prepare()
 
     def answers(self, row: Row) -> tuple[Seen, ...]:

@@ -1,4 +1,4 @@
-"""Requests as clients build them, each with one field or the other out of the ordinary.
+"""Requests as clients build them, each with one or more unusual fields.
 
 Texts in braces are facts of the broker that is asked: `{offset}` and `{id}` of a stored message,
 `{half}` and `{half_queue}` of a half message, `{broker}` its name.

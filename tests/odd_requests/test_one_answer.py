@@ -11,7 +11,7 @@ from odd_requests.sends import SENDS
 
 
 def test_the_fast_path_answers_odd_requests_as_the_general_one(tmp_path: Path) -> None:
-    """A header with spaces takes the general path, one without goes the fast way where it can."""
+    """A header with spaces takes the general path, one without the fast path where possible."""
     with (
         AerobeeBroker(tmp_path / "fast", **SETTINGS) as fast,
         AerobeeBroker(tmp_path / "general", **SETTINGS) as general,

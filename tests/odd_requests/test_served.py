@@ -1,4 +1,4 @@
-"""What RocketMQ serves is served here, odd as it is: the quick part of the table, without a JVM."""
+"""What RocketMQ serves is served here, however odd: the quick part of the table, without a JVM."""
 
 from collections.abc import Iterator
 

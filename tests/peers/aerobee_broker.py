@@ -52,12 +52,12 @@ class AerobeeBroker:
         return self._process is not None
 
     def exit_code(self) -> int | None:
-        """With what it ended by itself; None while it lives."""
+        """The exit code of a broker that ended; None while it runs."""
         assert self._process is not None, "the broker was not started"
         return self._process.poll()
 
     def wait_for_exit(self, timeout_s: float) -> int | None:
-        """With what it ends by itself; None when it lives on after that time."""
+        """Its exit code; None when it is still running after the timeout."""
         assert self._process is not None, "the broker was not started"
         try:
             return self._process.wait(timeout_s)
@@ -74,14 +74,14 @@ class AerobeeBroker:
         self.broker, self.namesrv = ready["broker"], ready["namesrv"]
 
     def launch(self, *command: str) -> None:
-        """Starts the process and does not wait for it; `command`: in the place of `aerobee`."""
+        """Starts the process and does not wait for it; `command`: instead of `aerobee`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = {"storePathRootDir": str(self.store), **self._ports, **self.settings}
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         self._process = start_daemon(command, ["broker", *sets], self.folder / "broker.log")
 
     def wait_until_ready_or_gone(self) -> None:
-        """For one that was launched: until its ready line, or its end."""
+        """After `launch`: wait for its ready line, or its exit."""
         self._first_line()
 
     def _first_line(self) -> str:
@@ -102,7 +102,7 @@ class AerobeeBroker:
         assert code == 0, f"exit code {code}; its log:\n{self.log()[-4000:]}"
 
     def kill(self) -> None:
-        """SIGKILL, in the middle of whatever it does."""
+        """SIGKILL, at any point."""
         assert self._process is not None, "the broker is not running"
         self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""A server that says back what it is asked, on the connection of the broker."""
+"""An echo server on the broker's own connection class."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def echo(request: Request) -> Command:
 
 
 class Echo:
-    """A server whose only request, 1, says back what it is told; 2 breaks."""
+    """A server that echoes request 1; 2 raises."""
 
     def __init__(self, limits: Limits | None = None, connections_max: int = 0) -> None:
         self.seen: list[Connection] = []

@@ -1,4 +1,4 @@
-"""A whole broker inside the test's own loop, and a client that sends what it is told."""
+"""A whole broker inside the test's own loop, and a client that sends given requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {
 async def running_broker(
     folder: Path, clock: Clock | None = None, *, disk: Disk | None = None, **settings: Any
 ) -> AsyncIterator[AppBroker]:
-    """Started on free ports with small files; stopped in order at the end."""
+    """Started on free ports with small files; stopped cleanly at the end."""
     values = SMALL | {"store_path_root_dir": str(folder / "store")} | settings
     app = AppBroker(Settings(**values), clock=clock, disk=disk)
     await app.start()
@@ -50,7 +50,7 @@ async def running_broker(
 
 
 class Client(FrameClient):
-    """Sends what it is told; what the broker asks is kept in `asked`."""
+    """Sends given requests; the broker's own requests are kept in `asked`."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, codec: int = JSON
@@ -134,5 +134,5 @@ def counted(app: AppBroker, table: str, key: str) -> int:
 
 
 def has_stored(app: AppBroker, topic: str, queue_id: int, count: int) -> bool:
-    """Whether a consumer would find so many."""
+    """Whether a consumer would find that many."""
     return app.broker.store.max_offset(topic, queue_id) >= count

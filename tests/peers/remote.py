@@ -1,4 +1,4 @@
-"""Clients of others by remote control: a process that reads commands and writes JSON lines.
+"""Third-party clients by remote control: a process that reads commands and writes JSON lines.
 
 Each command has a number; its answer is ``{"re": number, "ok": true, ...}`` or ``{"ok": false,
 "error": "..."}``. What consumers receive in between comes as ``{"event": ..., "client": name}``.
@@ -70,7 +70,7 @@ class RemoteClient:
         self._process.stdout.close()
 
     def kill(self) -> None:
-        """SIGKILL: the clients vanish without a word to the broker."""
+        """SIGKILL: the clients vanish without notifying the broker."""
         self._process.kill()
         self.close()
 
@@ -151,7 +151,7 @@ class RemoteClient:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if not line.startswith("{"):  # a library that prints by itself
+            if not line.startswith("{"):  # output of a library
                 continue
             event = json.loads(line)
             with self._changed:

@@ -1,4 +1,4 @@
-"""What every peer needs: its tools or a skip, one build per content, free ports, patience."""
+"""What every peer needs: its tools or a skip, one build per content, free ports, waiting."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _is_free(port: int) -> bool:
 
 
 def wait_for(condition: Callable[[], T], *, timeout: float, what: str, interval: float = 0.05) -> T:
-    """Asks until the answer is true and returns it; on time-out fails and shows the last answer."""
+    """Polls until the condition is true and returns it; on timeout fails with the last value."""
     deadline = time.monotonic() + timeout
     while True:
         answer = condition()

@@ -1,4 +1,4 @@
-"""One end of a connection without a socket: what goes out, who gets which answer, and when."""
+"""One end of a connection without a socket: output, answers by request, timing."""
 
 import math
 from collections.abc import Callable, Iterator

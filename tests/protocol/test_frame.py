@@ -94,7 +94,7 @@ def test_a_head_and_a_body_written_apart_are_the_frame() -> None:
         struct.pack(">iI", 2**31 - 1, 10),
         struct.pack(">iI", 16_777_213, 10),  # with its length word over the limit
         struct.pack(">iI", 20, 17),  # a header that is longer than its frame
-        struct.pack(">iI", 100, 3 << 24 | 10),  # a header form that nobody knows
+        struct.pack(">iI", 100, 3 << 24 | 10),  # an unknown header form
         struct.pack(">iI", 100, 255 << 24 | 10),
     ],
 )

@@ -1,4 +1,4 @@
-"""Records and batches: the format's example, round trips, and lies in every length."""
+"""Records and batches: the format's example, round trips, and wrong values in every length."""
 
 import struct
 

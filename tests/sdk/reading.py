@@ -1,5 +1,5 @@
-"""What tests of the SDK do with a client again and again: fill a topic, take messages, look at what
-is stored, keep answers away."""
+"""Helpers of the SDK's tests: fill a topic, take messages, read what is stored, withhold
+answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from aerobee.testing import EmbeddedBroker
 
 
 async def fill(mq: Client, topic: str, count: int, **options: Any) -> None:
-    """Send so many messages, whose bodies are numbers from 0."""
+    """Send `count` messages, whose bodies are numbers from 0."""
     for number in range(count):
         await mq.send(topic, b"%d" % number, **options)
 
 
 async def take(inbox: Consumer, count: int, seconds: float = 10.0) -> list[Message]:
-    """So many messages, each acked."""
+    """Take `count` messages and ack each."""
     found: list[Message] = []
     async with asyncio.timeout(seconds):
         while len(found) < count:
@@ -37,7 +37,7 @@ async def nothing_comes(inbox: Consumer, seconds: float = 0.3) -> None:
 
 
 async def every_queue_polls(broker: EmbeddedBroker, inbox: Consumer) -> None:
-    """Until each of its queues has a pull waiting at the broker."""
+    """Waits until each of its queues has a pull held at the broker."""
     polls = broker.app.broker.long_polling
     await until(lambda: all(polls.count(row.topic, row.queue_id) for row in inbox.queues))
 
@@ -47,8 +47,8 @@ async def stored(mq: Client, topic: str, **filters: Any) -> list[Message]:
 
 
 def transport_to(mq: Client, address: str) -> asyncio.Transport:
-    """That of the client's connection: while its reading is paused, requests reach the broker, and
-    the answers do not reach the client."""
+    """The transport of the client's connection: with its reading paused, requests reach the
+    broker, but answers do not reach the client."""
     connection = mq._core.remoting.known(address)
     assert connection is not None
     return connection._transport

@@ -14,7 +14,7 @@ RATE = 200  # messages a second
 
 
 def is_shared(boxes: list[Consumer]) -> bool:
-    """Each queue has one reader: nobody is still to give one up."""
+    """Each queue has one reader: the rebalance is complete."""
     queues = [queue for box in boxes for queue in box.queues]
     return len(queues) == len(set(queues)) == 8 and all(len(box.queues) >= 2 for box in boxes)
 
@@ -24,7 +24,7 @@ async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_p
     await asyncio.to_thread(broker.start)
     delivered: Counter[int] = Counter()
     in_hand: set[int] = set()
-    held: set[int] = set()  # in hand at some moment of a restart
+    held: set[int] = set()  # in flight during a restart
     restarting = False
     stored: set[int] = set()
     stop = asyncio.Event()
@@ -44,7 +44,7 @@ async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_p
             try:
                 await mq.send("orders", b"%d" % number, timeout=20)
             except AerobeeError:
-                pass  # not known to be stored: another number is next
+                pass  # unconfirmed: continue with the next number
             else:
                 stored.add(number)
             number += 1
@@ -69,7 +69,7 @@ async def test_a_clean_restart_delivers_nothing_again_but_what_was_in_hand(tmp_p
                 await asyncio.to_thread(broker.restart)
                 restarting = False
                 await grown(lambda: stored, RATE, 30)
-                assert [box.queues for box in boxes] == shares  # nobody took another's
+                assert [box.queues for box in boxes] == shares  # no queue was reassigned
             stop.set()
             await producer
             await until(lambda: stored <= delivered.keys() and not in_hand, 30)
@@ -97,7 +97,7 @@ async def test_the_queues_of_a_member_that_does_not_come_back_are_taken_over(
             ):
                 await until(lambda: len(stays.queues) == len(goes.queues) == 2, 30)
                 await asyncio.to_thread(broker.stop)
-                await two._core.remoting.close()  # as if its process had ended meanwhile
+                await two._core.remoting.close()  # as if its process had exited
                 await asyncio.to_thread(broker.start)
                 await until(lambda: len(stays.queues) == 4, 10)
     finally:

@@ -105,7 +105,7 @@ async def test_timers_of_two_brokers_are_listed_by_their_time_and_can_all_be_rec
 
 
 def silence(mq: Client, address: str) -> None:
-    """Nothing that comes on this connection arrives, as behind a firewall that forgot it."""
+    """Nothing is received on this connection any more, as behind a firewall that dropped it."""
     transport_to(mq, address).pause_reading()
 
 

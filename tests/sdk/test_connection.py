@@ -16,7 +16,7 @@ from aerobee.protocol.wire.signing import signature
 
 
 class Peer:
-    """Keeps what it is asked; answers at once only where `prompt`."""
+    """Keeps the requests it gets; answers at once only if `prompt`."""
 
     def __init__(self, *, prompt: bool) -> None:
         self.prompt = prompt

@@ -1,4 +1,4 @@
-"""What a client says when its broker goes and comes."""
+"""What a client reports when its broker disconnects and returns."""
 
 import asyncio
 import logging

@@ -256,7 +256,7 @@ async def test_every_broadcast_reader_gets_every_message(
     aerobee_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
-        await fill(one, "news", 3)  # before the first start: not for them
+        await fill(one, "news", 3)  # sent before the first start: not delivered
         paths = [ConsumerOptions(state_path=tmp_path / f"{name}.json") for name in "ab"]
         async with (
             one.consumer("news", group="readers", broadcast=True, options=paths[0]) as first,
@@ -271,7 +271,7 @@ async def test_every_broadcast_reader_gets_every_message(
                 await message.retry()
         await one.send("news", b"while away")
         async with one.consumer("news", group="readers", broadcast=True, options=paths[0]) as first:
-            found = await take(first, 2)  # the unacked one comes again, too
+            found = await take(first, 2)  # the unacked one is redelivered, too
             assert {row.body for row in found} == {b"more", b"while away"}
 
 
@@ -311,7 +311,7 @@ async def test_a_slow_consumer_does_not_fill_the_memory(aerobee_broker: Embedded
         async with mq.consumer("orders", group="billing", options=options) as inbox:
             mine = inbox._member.assignment
             await until(lambda: sum(row.unfinished for row in mine.process_queues) >= 100)
-            await asyncio.sleep(0.1)  # for what should not come
+            await asyncio.sleep(0.1)  # nothing more may arrive
             assert sum(row.unfinished for row in mine.process_queues) <= 100 + 10 * 5
             assert len(await take(inbox, 2000)) == 2000
 
@@ -325,7 +325,7 @@ async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker: EmbeddedBroker) 
         async with mq.consumer("orders", group="billing", options=options) as inbox:
             mine = inbox._member.assignment
             await until(lambda: sum(row.unfinished_bytes for row in mine.process_queues) >= 100_000)
-            await asyncio.sleep(0.1)  # for what should not come
+            await asyncio.sleep(0.1)  # nothing more may arrive
             assert (
                 sum(row.unfinished_bytes for row in mine.process_queues) <= 100_000 + 5 * 5 * 4500
             )

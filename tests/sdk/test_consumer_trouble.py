@@ -1,4 +1,4 @@
-"""Consumers when something goes wrong in the middle: cancelled, cut off, taken away."""
+"""Consumers when something goes wrong in the middle: cancelled, disconnected, reassigned."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_a_cancelled_close_can_be_done_again(aerobee_broker: EmbeddedBroke
             await running
             assert await mq.admin.members("g") == []
             assert sum(row.lag for row in await mq.admin.lag("g", "orders")) == 0
-        async with mq.consumer("orders", group="g"):  # and the group is free again
+        async with mq.consumer("orders", group="g"):  # the group can be joined again
             pass
 
 
@@ -90,7 +90,7 @@ async def test_a_message_that_could_not_be_handed_back_comes_again(
 async def test_an_orderly_queue_is_not_given_away_under_a_message(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
-    """Else the next owner begins with the message that the last one still works on."""
+    """Else the next owner starts with a message the last one is still processing."""
     async with aerobee_broker.connect() as one, aerobee_broker.connect() as two:
         await one.admin.create_topic("orders", queues=2)
         for number in range(16):
@@ -142,7 +142,7 @@ async def test_a_missed_renewal_of_locks_does_not_deliver_again_what_is_finished
                     await message.ack()
             transport = transport_to(mq, aerobee_broker.address)
             transport.pause_reading()
-            await inbox._member.assignment._renew_locks()  # nobody answers; the lock is still good
+            await inbox._member.assignment._renew_locks()  # no answer; the lock is still valid
             transport.resume_reading()
             async with asyncio.timeout(10):
                 assert int((await inbox.get()).body) == 2
@@ -192,7 +192,7 @@ async def test_a_consumer_starts_with_the_brokers_that_are_there(
 
 
 async def register_dead_broker(mq: Client, namesrv: str, topic: str) -> None:
-    """A broker that died without a word: the name server still names it, before the living."""
+    """A broker that died silently: the name server still lists it, before the live one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What becomes of messages whose handlers fail: limits, backoff, time limits, rejects."""
+"""Messages whose handlers fail: limits, backoff, time limits, rejects."""
 
 import asyncio
 import logging

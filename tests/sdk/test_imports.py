@@ -1,4 +1,4 @@
-"""What a program pays for that only imports the SDK."""
+"""Modules that importing the SDK must not load."""
 
 from __future__ import annotations
 

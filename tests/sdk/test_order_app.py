@@ -49,7 +49,7 @@ async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(
     running = asyncio.create_task(app.run())
 
     async def more_orders(count: int) -> None:
-        """Work goes on, and at both ends."""
+        """Work continues at both ends."""
         for table in ("placed", "billed"):
             await grown(partial(app.ids, table), count, 40)
 
@@ -57,12 +57,12 @@ async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(
         await until(lambda: app.events, 30)
         await more_orders(50)
         assert repeated(app) == set()
-        held = set()  # in hand at one of the restarts
+        held = set()  # in flight at one of the restarts
         for _ in range(examples(2, share=1)):
             held |= {place for place, count in app.in_hand.items() if count}
             before = set(app.deliveries)
             await asyncio.to_thread(broker.restart)
-            held |= set(app.deliveries) - before  # taken while it stopped or started
+            held |= set(app.deliveries) - before  # delivered during the restart
             held |= {place for place, count in app.in_hand.items() if count}
             await more_orders(50)
             assert repeated(app) <= held
@@ -71,7 +71,7 @@ async def test_a_clean_restart_repeats_nothing_and_kills_lose_nothing(
             await more_orders(50)
         app.close()
         async with asyncio.timeout(60):
-            await running  # ends when every order that was placed has come to its end
+            await running  # ends when every placed order is completed
     finally:
         running.cancel()
     assert app.disorder() == []

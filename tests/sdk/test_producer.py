@@ -213,7 +213,7 @@ async def test_an_unknown_topic_without_auto_creation_is_a_clear_error() -> None
 
 
 async def test_a_send_without_an_answer_is_unconfirmed(aerobee_broker: EmbeddedBroker) -> None:
-    """The request goes out and the answer does not come in: nobody knows what became of it."""
+    """The request is sent and no answer arrives: its outcome is unknown."""
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"first")
         connection = mq._core.remoting.known(aerobee_broker.address)

@@ -1,4 +1,4 @@
-"""Producers when something goes wrong in the middle: cancelled, closed, silent, never sendable."""
+"""Producers when something goes wrong in the middle: cancelled, closed, no answer, unsendable."""
 
 import asyncio
 import time
@@ -166,7 +166,7 @@ async def test_a_connection_in_the_making_is_closed_with_the_client() -> None:
         core.remoting._closed = False
         greeted.clear()
         ended.clear()
-        core.routes._brokers["b"] = {0: address}  # now it is greeted by a heartbeat
+        core.routes._brokers["b"] = {0: address}  # now a heartbeat is sent first
         opening = asyncio.create_task(core.remoting.connection(address))
         async with asyncio.timeout(20):
             await greeted.wait()
@@ -286,7 +286,7 @@ async def test_a_failure_that_a_receipt_has_told_is_not_told_again(
         await (await orders.send(b"warm")).receipt()
         await aerobee_broker.stop()
         deliveries = [await orders.send(b"%d" % number) for number in range(3)]
-        await until(lambda: orders.buffered == 0)  # it failed long before anybody asks
+        await until(lambda: orders.buffered == 0)  # failed long before `receipt` is called
         for delivery in deliveries:
             with pytest.raises(AerobeeError):
                 await delivery.receipt()

@@ -105,7 +105,7 @@ with connect("mq://localhost") as mq:
 
 
 def test_the_facade_is_typed_like_the_client(tmp_path: Path) -> None:
-    """An error that is expected and does not come is one, by warn_unused_ignores."""
+    """With warn_unused_ignores a missing expected error is an error."""
     program = tmp_path / "typed.py"
     program.write_text(TYPED)
     options = ["--strict", "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent"]

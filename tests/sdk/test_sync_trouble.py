@@ -1,4 +1,4 @@
-"""The synchronous facade when threads, forks and ends of programs come in its way."""
+"""The synchronous facade with threads, forks and exiting programs."""
 
 import asyncio
 import subprocess

@@ -76,7 +76,7 @@ async def test_old_files_go_when_their_time_has_come() -> None:
         assert oldest == 0
         await broker.advance(hours=1)
         assert broker.app.broker.store.min_physical_offset == 0
-        await broker.advance(hours=30)  # two hours of keeping, and a cleaning hour must come
+        await broker.advance(hours=30)  # past the retention and the next cleaning hour
         assert broker.app.broker.store.min_physical_offset > 0
         async with mq.consumer("orders", group="g", start="first") as inbox:
-            await get(inbox)  # what is left can still be read
+            await get(inbox)  # the rest can still be read

@@ -133,7 +133,7 @@ async def test_the_broker_asks_about_an_undecided_transaction(
             while len(asked) < 2 or await bodies(mq) != [b"good"]:
                 await aerobee_broker.advance(seconds=40)
                 await asyncio.sleep(0.05)
-        for _ in range(3):  # decided is decided: it is not asked, or delivered, again
+        for _ in range(3):  # final: not checked or delivered again
             await aerobee_broker.advance(minutes=2)
             await asyncio.sleep(0.05)
         assert await bodies(mq) == [b"good"]

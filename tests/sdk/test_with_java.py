@@ -25,7 +25,7 @@ async def test_members_in_java_and_python_split_the_queues_alike(
             other = await asyncio.to_thread(java.consumer, namesrv, "other", "billing", "orders")
             async with mq.consumer("orders", group="billing") as inbox:
                 await until(lambda: len(inbox.queues) == 2, 30)
-                await asyncio.sleep(2)  # the Java client lets go of its half
+                await asyncio.sleep(2)  # the Java client gives up its half
                 for number in range(40):
                     await mq.send("orders", b"%d" % number)
                 mine = [int(message.body) for message in await take(inbox, 20, 20)]

@@ -20,14 +20,14 @@ def small_world(root: Path, **more: Any) -> World:
 
 
 def fill(world: World, files: int = 1) -> None:
-    """So many files of the log more."""
+    """Append `files` more files of the log."""
     end = (world.store.max_physical_offset // FILE_SIZE + files) * FILE_SIZE
     while world.store.max_physical_offset <= end:
         world.send("filler", bytes(8 << 10))
 
 
 def work(world: World) -> None:
-    """What goes on beside the cleaning."""
+    """The background work beside the cleaning."""
     world.store.flush.step()
     world.run_timers()
     world.timers.checkpoints.step()
@@ -53,7 +53,7 @@ def deliver_at(world: World, at_ms: int, body: bytes, **more: str) -> None:
 
 
 def run_until(world: World, end_ms: int, step_ms: int = 60_000) -> list[tuple[bytes, int]]:
-    """Let time pass; what came to topic T, queue 1, and when."""
+    """Let time pass; what was delivered to topic T, queue 1, and when."""
     assert isinstance(world.clock, HandClock)
     came: list[tuple[bytes, int]] = []
     while world.clock.at_ms < end_ms:
@@ -92,7 +92,7 @@ def full_world(root: Path) -> tuple[World, FaultyDisk]:
 
 
 def used(world: World, disk: FaultyDisk, percent: int) -> None:
-    """All files are young, the disk is so full."""
+    """All files are new, the disk is `percent` full."""
     disk.reported = DiskSpace(100 * GB, (100 - percent) * GB)
     now_s = world.clock.now_ms() / 1000
     for file in world.store.commit_log.files.files:

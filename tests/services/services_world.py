@@ -35,11 +35,11 @@ HOST = encode_host("127.0.0.1", 10911)
 
 
 class HandClock(Clock):
-    """Stands still until a test moves it."""
+    """A clock that only a test advances."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.at_ms = now_ms
-        self.set_by_ms = 0  # by how much somebody has set the time of day
+        self.set_by_ms = 0  # how far the time of day was set
 
     def now_ms(self) -> int:
         return self.at_ms + self.set_by_ms
@@ -72,7 +72,7 @@ class World:
     ) -> None:
         self.root = root
         self._log_file_size = log_file_size
-        self._disk = disk  # one with a guard against filling up
+        self._disk = disk  # if given, the full-disk guard is on
         self.clock = clock or HandClock()
         self.settings = Settings(store_path_root_dir=str(root), broker_name="broker-a", **settings)
         self.open()
@@ -112,7 +112,7 @@ class World:
     # --- ends of a broker's life
 
     def kill(self) -> None:
-        """As SIGKILL: nothing is said to anyone; the files stay as they are."""
+        """As SIGKILL: no clients are notified; the files stay as they are."""
         self.store.abandon()
         self.timers.close()
 
@@ -175,7 +175,7 @@ class World:
         self.dispatch()
 
     def damage(self, physical_offset: int, at: int, data: bytes) -> None:
-        """As a disk does it: other bytes in a record that was stored."""
+        """Disk corruption: other bytes in a stored record."""
         with (self.root / "commitlog" / f"{0:020d}").open("r+b") as file:
             file.seek(physical_offset + at)
             file.write(data)

@@ -70,7 +70,7 @@ class World:
         return Counter(bytes(message.body) for message in messages)
 
     def as_after_a_power_failure(self, root: Path) -> None:
-        """Copies what the disk surely has: of the log nothing that was not synced."""
+        """Copies what is surely on disk: of the log only what was synced."""
         shutil.copytree(self.root, root)
         synced = self.store.flushed_offset
         for file in (root / "commitlog").iterdir():
@@ -96,8 +96,8 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[Any]:
 async def test_a_power_failure_at_any_save_of_the_ledger_costs_and_adds_no_row(
     tmp_path: Path, worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is not synced at each send, the ledger's file is: it must not know more than the log
-    holds, or the batch can never be finished."""
+    """The log is not synced at each send, the ledger's file is: it must not be ahead of
+    the log, or the batch can never be completed."""
     first = worlds(tmp_path / "first")
     saves: list[Path] = []
     save = json_file.save_json
@@ -121,7 +121,7 @@ async def test_a_power_failure_at_any_save_of_the_ledger_costs_and_adds_no_row(
 async def test_a_cut_off_commit_whose_chunks_are_gone_is_finished_from_those_of_the_next_attempt(
     tmp_path: Path, worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their log file may have been removed meanwhile; "run the batch again" must then help."""
+    """Their log file may have been removed meanwhile; rerunning the batch must then succeed."""
     world = worlds(tmp_path / "store")
     chunks = world.prepare()
     publish = world.ledger._publish
@@ -140,7 +140,7 @@ async def test_a_cut_off_commit_whose_chunks_are_gone_is_finished_from_those_of_
     monkeypatch.setattr(
         world.store, "record_at", lambda at, size: None if at in gone else record_at(at, size)
     )
-    await world.ledger.run()  # says that the commit waits
+    await world.ledger.run()  # reports the pending commit
     assert await world.commit(world.prepare(attempt=1)) == 15
     assert world.visible() == EVERY_ROW_ONCE
     assert world.ledger.book.newest(QUERY) == 0
@@ -149,7 +149,7 @@ async def test_a_cut_off_commit_whose_chunks_are_gone_is_finished_from_those_of_
 async def test_rows_above_a_lowered_max_message_size_are_committed(
     tmp_path: Path, worlds: Any
 ) -> None:
-    """Their chunk was acknowledged: the commit would be refused again and again."""
+    """Their chunk was acknowledged: the commit would be refused forever."""
     before = worlds(tmp_path / "store")
     chunks = before.prepare()
     abandon(before.store)

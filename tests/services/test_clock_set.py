@@ -21,8 +21,8 @@ def set_by(world: World, ms: int) -> None:
 
 
 def send_an_hour_ahead(world: World) -> None:
-    """What a clock that is wrong for a moment leaves behind: store times from then on stand still
-    until the clock catches up."""
+    """The effect of a clock that is briefly ahead: later store times stand still until the clock
+    catches up."""
     set_by(world, HOUR_MS)
     world.send("Other", b"ahead")
     set_by(world, 0)
@@ -44,7 +44,7 @@ def restart(world: World, how: str) -> None:
 
 
 def came_at(world: World, body: bytes, limit_s: float, step_s: float = 1.0) -> int:
-    """When a message came to topic T, by the test's own time; fails when it does not."""
+    """When a message was delivered to topic T, in the test's time; fails on timeout."""
     assert isinstance(world.clock, HandClock)
     end_ms = world.clock.at_ms + round(limit_s * 1000)
     while True:
@@ -131,7 +131,7 @@ def test_a_level_that_a_clock_ten_years_ahead_accepted_waits_no_longer_than_its_
     restart(world, how)
     world.run_schedule()
     assert world.bodies("T") == []
-    assert came_at(world, b"0", 20, 0.1) == 5_000 + 6_000  # as far behind the last as it was sent
+    assert came_at(world, b"0", 20, 0.1) == 5_000 + 6_000  # spaced from the last as when sent
     assert came_at(world, b"4", 20, 0.1) == 5_000 + 10_000
 
 
@@ -242,7 +242,7 @@ def test_a_machine_that_begins_in_1970_makes_no_timer_early_and_loses_none(world
     world.stop()
     set_by(world, 1_000_000 - START_MS)
     world.open()
-    for _ in range(10):  # until NTP has told it the time
+    for _ in range(10):  # until NTP sets the clock
         world.run_timers()
         world.advance(1)
     world.send("T", b"early bird", TIMER_DELAY_SEC="60")
@@ -346,7 +346,7 @@ def test_a_second_that_the_old_clock_has_begun_fires_once_when_the_time_of_day_r
     world.run_timers()
     set_by(world, 0)
     world.run_timers()
-    while len(world.bodies("T")) < 2:  # the old clock is in the middle of them
+    while len(world.bodies("T")) < 2:  # the old clock is half-way through
         world.advance(0.1)
         world.run_timers()
     set_by(world, TEN_YEARS_MS + HOUR_MS)

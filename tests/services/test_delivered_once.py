@@ -1,4 +1,4 @@
-"""Crashes between deliveries: what was delivered does not come again, what was not is not lost."""
+"""Crashes between deliveries: what was delivered is not redelivered, the rest is not lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record_ends(world: World, start: int) -> list[int]:
 
 
 def cut_power(world: World, chance: random.Random) -> None:
-    """Of what was not flushed the log keeps a part; config/ is as it was last synced."""
+    """The log keeps part of its unflushed tail; config/ is as last synced."""
     end = chance.choice(record_ends(world, world.store.flushed_offset))
     world.kill()
     with (world.root / "commitlog" / f"{0:020d}").open("r+b") as file:
@@ -167,7 +167,7 @@ def test_a_progress_that_a_lost_log_had_counts_no_more_when_the_log_has_grown_ag
     world.kill()
     with (world.root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(end)
-        file.write(bytes(64 << 10))  # the delivered copy never came to the disk
+        file.write(bytes(64 << 10))  # the delivered copy never reached the disk
     world.open()
     for _ in range(20):
         world.send("Other", bytes(1000))

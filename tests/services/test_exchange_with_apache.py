@@ -91,7 +91,7 @@ def end_life(broker: AerobeeBroker | ApacheBroker, how: str) -> None:
     if how == "stop":
         broker.stop()
     else:
-        time.sleep(3)  # Apache's flush of timers comes every second; a kill loses what is younger
+        time.sleep(3)  # Apache flushes timers every second; a kill loses newer ones
         broker.kill()
 
 
@@ -132,7 +132,7 @@ def test_timers_and_delays_go_from_5_5_to_us_and_back(tmp_path: Path, how: str) 
         end_life(ours, how)
     with apache:
         wait_for_bodies(apache.broker, "us to apache", "us to apache, level", "there and back")
-        time.sleep(2)  # for what should not come
+        time.sleep(2)  # nothing more may arrive
         found = messages(apache.broker)
         apache.stop()
     del due["recalled there"], due["recalled here"]
@@ -164,7 +164,7 @@ def commit(address: str, fields: dict[str, str]) -> None:
 
 
 def answer_checks(address: str, seconds: float) -> list[str]:
-    """Be a producer of the group for a while and commit what is asked about; the message ids."""
+    """Act as a producer of the group for a while and commit what is checked; the message ids."""
     asked = []
     body = {"clientID": "c", "producerDataSet": [{"groupName": "p"}], "consumerDataSet": []}
     with Wire(address, timeout=1) as wire:
@@ -260,7 +260,7 @@ def test_what_outlived_its_log_file_with_us_is_pending_for_apache(tmp_path: Path
         assert "u-half" in answer_checks(apache.broker, 12)
         wait_for_bodies(apache.broker, "timer", "younger")
         wait_for_bodies(apache.broker, "level")
-        time.sleep(2)  # for what should not come
+        time.sleep(2)  # nothing more may arrive
         found = messages(apache.broker)
         apache.stop()
     counts = Counter(bytes(message.body).decode() for message in found)

@@ -36,10 +36,10 @@ def test_kills_lose_nothing_double_nothing_and_deliver_nothing_early(
             broker.kill_and_start()
             due[f"half {round_number}"] = started_ms
             commit(broker.broker, open_half)
-            with Wire(broker.broker) as wire:  # a second commit, as a producer that is not sure
+            with Wire(broker.broker) as wire:  # a retried commit, as by an unsure producer
                 assert wire.request(37, open_half).code == 1
         wait_for(lambda: len(messages(broker.broker)) >= len(due), timeout=60, what="all came")
-        time.sleep(1)  # for what should not come
+        time.sleep(1)  # nothing more may arrive
         found = messages(broker.broker)
         broker.stop()
     counts = Counter(bytes(message.body).decode() for message in found)

@@ -1,4 +1,4 @@
-"""Retention: a file goes, the timers, delayed and half messages that wait in it do not."""
+"""Retention: a file is removed, the pending timers, delayed and half messages in it are kept."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_a_delayed_message_that_is_due_is_delivered_instead_of_carried(tmp_path:
     world = small_world(tmp_path)
     world.send("T", b"due", queue_id=1, DELAY="1")
     fill(world)
-    world.advance(60)  # nobody has run the levels
+    world.advance(60)  # the delay levels have not run
     clean(world, FILE_SIZE)
     assert world.bodies("T", 1) == [b"due"]
     world.run_schedule()

@@ -1,4 +1,4 @@
-"""Files are removed and the broker crashes at any moment: what waits comes once all the same."""
+"""Files are removed and the broker crashes at any moment: pending messages are delivered once."""
 
 import random
 from collections import Counter
@@ -19,7 +19,7 @@ HOUR_S = 3600
 
 
 class Consumer:
-    """Reads topic T as it grows; forgets what a power failure took back."""
+    """Reads topic T as it grows; forgets what a power failure lost."""
 
     def __init__(self, world: World) -> None:
         self._world = world

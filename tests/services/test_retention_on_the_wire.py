@@ -1,4 +1,4 @@
-"""Retention in a whole broker: acknowledged over sockets, kept while files go, delivered."""
+"""Retention in a whole broker: acknowledged over sockets, kept over file removals, delivered."""
 
 import asyncio
 from typing import Any

@@ -114,7 +114,7 @@ def test_a_kill_before_the_copies_are_read_makes_no_second_timer(tmp_path: Path)
     deliver_at(world, due_ms, b"one")
     fill(world)
     work(world)
-    for _ in range(4):  # without what goes on beside
+    for _ in range(4):  # without the background work
         world.store.clean.trigger()
         world.store.clean.step()
     assert world.timers.keeper.carried == 1
@@ -176,7 +176,7 @@ def test_a_timer_log_that_is_lost_is_read_again_with_the_copies(tmp_path: Path) 
 def test_a_timer_that_was_carried_and_has_rolled_is_read_again_once(
     tmp_path: Path, is_removed: bool
 ) -> None:
-    """Its first record may be there yet, beside the copy and the records that it rolled to."""
+    """Its first record may still exist, beside the copy and the records it rolled to."""
     world = small_world(tmp_path, timer_roll_window_slot=600)
     due_ms = START_MS + 2 * HOUR_MS
     deliver_at(world, due_ms, b"far")
@@ -248,7 +248,7 @@ def test_a_client_cannot_make_its_timer_a_copy(tmp_path: Path) -> None:
 
 
 def cut_in_settling(world: World, due_ms: int) -> tuple[Move, bytes]:
-    """Up to the moment when the unit points to the copy; how the timer log was before."""
+    """Stops once the unit points to the copy; returns the timer log before that."""
     deliver_at(world, due_ms, b"once")
     fill(world)
     work(world)
@@ -336,7 +336,7 @@ def test_timers_that_are_due_leave_a_file_though_sends_are_refused(tmp_path: Pat
     world.store.clean.measure()
     world.advance(10)
     world.run_timers()
-    assert world.bodies("T", 1) == []  # as a send, it is refused
+    assert world.bodies("T", 1) == []  # refused, like a send
     used(world, disk, 91)
     forced_steps(world, 20)
     assert world.bodies("T", 1) == [b"due"]

@@ -43,12 +43,12 @@ def test_a_client_that_was_restarted_too_stands_for_one_that_is_expected(path: s
     Returning(path).save({"billing": ids})
     returning = Returning(path)
     returning.load()
-    for _ in range(2):  # it connects again: it has its place
+    for _ in range(2):  # reconnecting: it keeps its place
         returning.came("billing", "10.0.0.2@14#9")
         assert set(returning.of("billing")) == {"10.0.0.1@11#1", "10.0.0.3@13"}
     returning.came("billing", "10.0.0.9@15#9")
     returning.came("billing", "10.0.0.9@16#9")
-    assert list(returning.of("billing")) == ["10.0.0.3@13"]  # an SDK comes back at once, or never
+    assert list(returning.of("billing")) == ["10.0.0.3@13"]  # an SDK reconnects at once, or never
 
 
 def test_the_list_is_good_for_one_start(path: str) -> None:

@@ -64,8 +64,8 @@ def go_on_behind_it(patch: Patch) -> None:
 
 
 def test_rmq_7077_delays_that_are_past_their_queues_end_come_back_to_it(world: World) -> None:
-    """What is saved may be past the end of the level's queue, of which a repair of the log has
-    taken a part: the messages that come next are delivered, the first of them too."""
+    """The saved offset may be past the end of the level's queue after a repair of the log: later
+    messages are delivered, including the first."""
     world.send("T", b"kept", DELAY="1")
     world.stop()
     path = world.root / "config" / "delayOffset.json"
@@ -85,7 +85,7 @@ def wait_for_the_queue_to_grow(patch: Patch) -> None:
 
 
 def test_rmq_7480_timers_that_come_after_the_log_was_cut_are_set(world: World) -> None:
-    """The checkpoint of the timers knows of messages that a repair of the log has taken."""
+    """The timers' checkpoint is ahead of a log that was cut by a repair."""
     first = world.send("T", b"cut", TIMER_DELIVER_MS=str(START_MS + 1000))
     for number in range(4):
         world.send("T", b"%d" % number, TIMER_DELIVER_MS=str(START_MS + 1000))
@@ -141,8 +141,8 @@ def leave_units_of_a_failed_batch(patch: Patch) -> None:
 
 
 def test_rmq_7709_a_commit_that_cannot_be_stored_leaves_the_transaction_open(world: World) -> None:
-    """The store refuses the committed message, for want of replicas or of room: the half message
-    is kept, and the commit can be said again."""
+    """The store refuses the committed message, for lack of replicas or space: the half message
+    is kept, and the commit can be retried."""
     sent = half(world, b"paid")
     refuse_once(world)
     with pytest.raises(Refused, match="stays open"):

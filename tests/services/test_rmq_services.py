@@ -77,7 +77,7 @@ def repeat_the_batch(patch: Patch) -> None:
 
 
 def test_rmq_9654_a_timer_of_the_largest_size_blocks_nobody(world: World) -> None:
-    """A timer of the largest size, which its own properties make larger still, blocks nobody."""
+    """A timer of the largest size, which its own properties make larger still, blocks no other."""
     size = world.settings.max_message_size
     world.send("T", bytes(size), KEYS="k" * 400, TIMER_DELIVER_MS=str(START_MS + 1000))
     world.send("T", b"next", TIMER_DELIVER_MS=str(START_MS + 2000))
@@ -96,8 +96,8 @@ def a_buffer_of_100_bytes_more(patch: Patch) -> None:
 
 
 def test_rmq_10668_units_whose_records_a_crash_took_deliver_nothing_else(world: World) -> None:
-    """Units of the timer log whose records a crash has taken do not deliver what stands there
-    since, and hold up nobody."""
+    """Units of the timer log whose records were lost in a crash do not deliver what was stored
+    there later, and block no other."""
     world.send("T", b"stays", TIMER_DELIVER_MS=str(START_MS + 2000))
     lost = world.send("T", b"lost!", TIMER_DELIVER_MS=str(START_MS + 2000))
     world.run_timers()
@@ -145,7 +145,7 @@ def count_what_is_delivered_alone(patch: Patch) -> None:
 
 
 def test_rmq_8311_rounds_in_which_no_producer_is_asked_are_no_checks(world: World) -> None:
-    """Rounds within the time in which nobody is to be asked are not counted as checks."""
+    """Rounds within the immunity time are not counted as checks."""
     producer = Producer()
     connect(world, p=producer)
     half(world, CHECK_IMMUNITY_TIME_IN_SECONDS="600")
@@ -167,7 +167,7 @@ def count_every_round(patch: Patch) -> None:
 
 
 def test_rmq_9500_a_check_that_fails_ends_no_round(world: World) -> None:
-    """A check that fails keeps neither the others of its round from theirs nor the progress."""
+    """A failed check blocks neither the others of its round nor the progress."""
     producer = Producer()
     connect(world, bad=Producer(fails=True), p=producer)
     half(world, b"first", PGROUP="bad")
@@ -193,7 +193,7 @@ def test_rmq_6679_a_client_whose_clock_was_set_back_changes_what_it_subscribes(
     group.subscribe(first, wants({"T": "b"}, version=1000))
     assert group.subscriptions["T"].expression == "b"
     group.leave(first.connection)
-    group.subscribe(member_of(group, "c1"), wants({"T": "c"}, version=500))  # it comes again
+    group.subscribe(member_of(group, "c1"), wants({"T": "c"}, version=500))  # it rejoins
     assert group.subscriptions["T"].expression == "c"
     filters = Filters(str(world.root / "config" / "consumerFilter.json"), world.clock)
     for version, text in ((2000, "x = 1"), (1000, "x = 2")):

@@ -58,7 +58,7 @@ def test_a_level_below_one_is_no_delay(world: World, level: str) -> None:
 
 @pytest.mark.parametrize("level", ["x", "1.5", "99999999999", "1_0", "\u0661"])
 def test_a_message_with_a_level_that_nobody_can_read_is_refused(world: World, level: str) -> None:
-    """It would come at once, against what its sender asked for."""
+    """It would be delivered at once, which the sender did not want."""
     with pytest.raises(Refused, match="is no delay level") as refused:
         world.send("T", DELAY=level)
     assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
@@ -190,7 +190,7 @@ def test_a_bad_sector_in_one_level_does_not_hold_up_what_stands_before_it_nor_ot
         patch.setattr(world.store, "record_at", read)
         for _ in range(3):
             assert world.run_schedule() == world.clock.now_ms() + 1000
-        assert tries == 1  # it takes long, and the loop waits: not in each round
+        assert tries == 1  # slow and blocks the loop: not retried in each round
     assert world.bodies("T") == [b"0", b"1", b"of another level"]
     assert [log["event"] for log in logs if log["log_level"] == "error"] == [
         "delivering delayed messages failed"

@@ -35,7 +35,7 @@ def send(broker: Broker, body: bytes) -> PutResult:
 
 
 def abandon(broker: Broker) -> None:
-    """As a power failure does, the files aside."""
+    """As a power failure, except for the files."""
     broker.store.abandon()
     broker.timers.close()
 
@@ -83,7 +83,7 @@ def test_progress_whose_messages_are_elsewhere_is_kept_over_a_stop_in_order(tmp_
 def test_a_config_file_that_the_system_does_not_let_us_read_stops_the_start(
     tmp_path: Path, name: str
 ) -> None:
-    """It may be whole, only not ours to read: without it every group would begin anew."""
+    """It may be intact but unreadable: without it every group would start over."""
     (tmp_path / "config" / name).mkdir(parents=True)  # not to be read by root either
     with pytest.raises(StoreError, match=rf"{name}.*check the permissions"):
         load(tmp_path)

@@ -77,7 +77,7 @@ async def test_a_check_asks_a_producer_and_its_answer_ends_the_transaction(
     assert answer.code == ResponseCode.SUCCESS
     assert [bytes(each.body) for each in await client.pull("T")] == [b"body"]
     while not client.asked.empty():
-        client.asked.get_nowait()  # the next round had asked before the answer came
+        client.asked.get_nowait()  # the next round asked before the answer arrived
     await broker.advance(seconds=60)
     await client.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})
     assert client.asked.empty(), "a transaction that has ended was checked"

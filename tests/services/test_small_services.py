@@ -150,7 +150,7 @@ def test_a_pull_needs_a_filter_that_is_known_and_new_enough(tmp_path: Path) -> N
         filters.for_pull("T", "g", 8)
     assert caught.value.code == 28
     filters.for_pull("T", "g", 7)
-    filters.group_changed("g", group_with(("T", "a >", "SQL92", 9)))  # wrong: let it be reported
+    filters.group_changed("g", group_with(("T", "a >", "SQL92", 9)))  # invalid: must be reported
     with pytest.raises(Refused) as caught:
         filters.for_pull("T", "g", 9)
     assert caught.value.code == 27
@@ -205,7 +205,7 @@ async def test_a_clock_set_forward_makes_what_is_due_come_at_once(
     await world.schedule.start()
     await world.timers.start()
     try:
-        await asyncio.sleep(0.05)  # they have looked, and wait for two hours
+        await asyncio.sleep(0.05)  # both now sleep for two hours
         clock.set_by_ms = 7_200_000
         await until(lambda: world.store.max_physical_offset > sent)
     finally:
@@ -223,11 +223,11 @@ async def test_a_change_whose_saving_is_cut_off_by_the_stop_is_saved_by_it(tmp_p
     busy = threading.Event()
     pool = ThreadPoolExecutor(1)
     loop.set_default_executor(pool)
-    other = loop.run_in_executor(None, busy.wait)  # the only thread has something else to do
+    other = loop.run_in_executor(None, busy.wait)  # keeps the only thread busy
     running = asyncio.create_task(file.run(0.01))
     table["a"] = 2
     file.changed_lazily()
-    await until(lambda: pool._work_queue.qsize())  # the save waits for the thread
+    await until(lambda: pool._work_queue.qsize())  # the save is queued
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     busy.set()

@@ -134,10 +134,10 @@ def test_no_damaged_byte_of_the_journal_makes_up_a_change(path: Path, saved: Tab
 
 def test_changes_of_an_earlier_use_of_the_journal_never_come_back(path: Path, saved: Table) -> None:
     saved.delete("b")
-    saved.file.save()  # the JSON file has all; what the journal holds is old
+    saved.file.save()  # the JSON file is complete; the journal is stale
     assert Table(path).load() == {"a": "json", "c": "journal"}
     saved.put("d", "new")
-    assert saved.file.step()  # over the journal's first line, with the rest behind it
+    assert saved.file.step()  # overwrites the journal's first line only
     assert Table(path).load() == {"a": "json", "c": "journal", "d": "new"}
 
 

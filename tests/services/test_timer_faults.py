@@ -60,7 +60,7 @@ def test_overdue_timers_that_cannot_be_stored_are_read_again(
 def test_slots_of_the_wheel_that_a_disk_has_refused_are_as_before(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it refuses every write from then on, until it can write again."""
+    """Also when all later writes fail, until the disk recovers."""
     wheel = world.timers.wheel
     now_s = START_MS // 1000
     wheel.put_all({now_s + 1: Slot(0, 0, 1), now_s + 2: Slot(52, 52, 1)})
@@ -89,7 +89,7 @@ def test_slots_of_the_wheel_that_a_disk_has_refused_are_as_before(
 def test_a_sync_does_not_write_an_older_slot_over_a_newer_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync is a thread's, and timers come meanwhile."""
+    """A sync runs in a thread, while timers arrive."""
     wheel, now_s = world.timers.wheel, START_MS // 1000
     real = wheel._write
     old, new = Slot(0, 0, 1), Slot(0, 52, 2)
@@ -103,7 +103,7 @@ def test_a_sync_does_not_write_an_older_slot_over_a_newer_one(
         if not putting:
             putting.append(threading.Thread(target=wheel.put, args=(seconds[1], new)))
             putting[0].start()
-            putting[0].join(0.2)  # it waits for this write, or does its own at once
+            putting[0].join(0.2)  # it blocks on this write, or writes at once
         real(index, content)
 
     monkeypatch.setattr(wheel, "_write", write)
@@ -149,7 +149,7 @@ def test_an_overdue_timer_is_delivered_once_while_the_disk_refuses_those_that_wa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(world.timers.log, "write", refuse)
-    for _ in range(3):  # "soon" comes due meanwhile
+    for _ in range(3):  # "soon" becomes due meanwhile
         world.advance(1)
         with pytest.raises(OSError, match="No space"):
             world.timers.step(world.clock.now_ms())

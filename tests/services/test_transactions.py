@@ -113,7 +113,7 @@ def test_a_kill_at_any_moment_leaves_one_delivery(world: World, killed_after: st
 
 
 def reopen_unprepared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a kill, with queues that are still catching up at first."""
+    """Reopen after a kill, with queues still catching up."""
     with monkeypatch.context() as catching_up:
         catching_up.setattr(Transactions, "prepare", lambda _: False)
         world.reopen_after_kill()
@@ -311,7 +311,7 @@ def test_a_damaged_record_hides_none_behind_it(
     assert entry is not None
     world.damage(entry[0], 4, b"\xff\xff\xff\xff")
     world.checks.step(world.clock.now_ms())
-    lost = topic == TRANSACTION_OP_TOPIC  # what it said: the second one had ended
+    lost = topic == TRANSACTION_OP_TOPIC  # the lost op: the second one had ended
     assert [root for root, _ in world.transactions.open_halves()] == [1] * lost + [3, 4, 5]
 
 

@@ -1,4 +1,4 @@
-"""Timers whose messages stand on a bad sector: they wait for it, and all others are in time."""
+"""Timers whose messages stand on a bad sector: they stay pending, and all others are on time."""
 
 from collections.abc import Iterator
 from pathlib import Path

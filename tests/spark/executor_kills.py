@@ -36,7 +36,7 @@ PATIENT = {"spark.task.maxFailures": "100"}  # an executor that is killed fails 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What runs while executors die: a driver, how far it has come, and what must hold."""
+    """What runs while executors are killed: a driver, its progress, and what must hold."""
 
     driver: Path
     topic: str
@@ -94,7 +94,7 @@ def _end(driver: subprocess.Popen[str], done: Path) -> None:
 def run(
     folder: Path, kills: int, seed: int, subject_of: Callable[[Path, AerobeeBroker], Subject]
 ) -> int:
-    """So many kills of executors; how many rows there are in the end, each once."""
+    """Kills `kills` executors; how many rows there are in the end, each once."""
     chance = random.Random(seed)
     done = folder / "done"
     with (

@@ -25,7 +25,7 @@ CHUNK = 10
 
 
 class Load:
-    """Sends numbered messages until it is left."""
+    """Sends numbered messages until the block ends."""
 
     def __init__(self, namesrv: str, topic: str, queues: int) -> None:
         self.sent = 0
@@ -83,8 +83,8 @@ class KillRounds:
         most: int,
         minutes: float = math.inf,
     ) -> Killed:
-        """A driver is killed after it has come further by 1 to `most`, and `check` told. No round
-        begins after so many minutes."""
+        """A driver is killed after progress of 1 to `most`, and `check` is called. No round starts
+        after `minutes`."""
         chance = random.Random(self.seed)
         ends = time.monotonic() + 60 * minutes
         drivers: list[subprocess.Popen[str]] = []
@@ -135,7 +135,7 @@ class Drivers:
 
     @classmethod
     def warm(cls, script: Path, settings: dict[str, Any]) -> Drivers:
-        """Those that start quickly; a first one is run to its end, should it be the first ever."""
+        """Drivers that start quickly; the very first one is run to its end."""
         config = warm_config(
             script.stem, lambda config: complete(cls(script, settings | {"config": config}))
         )
@@ -145,7 +145,7 @@ class Drivers:
         return start_script(self.script, self.settings | more, SPARK_HOME=warm_home())
 
     def wait_for(self, turn: Path) -> subprocess.Popen[str]:
-        """One that waits until that file is there."""
+        """A driver that waits until that file exists."""
         return self.start(turn=str(turn))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def wait_until(check: Callable[[], bool], driver: subprocess.Popen[str], seconds: float) -> bool:
-    """Whether it came true before the driver ended; AssertionError when neither happens."""
+    """Whether it held before the driver ended; AssertionError on timeout."""
     deadline = time.monotonic() + seconds
     while not check():
         if driver.poll() is not None:

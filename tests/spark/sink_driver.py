@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def warm_up(spark: SparkSession, namesrv: str) -> None:
-    """Python processes that every query needs are there when its turn comes."""
+    """Start the Python processes that every query needs."""
     with suppress(PySparkException):  # the broker may be away
         rows = spark.read.format("aerobee").options(namesrv=namesrv, subscribe="in")
         rows.option("columns", "offset").load().write.format("noop").mode("overwrite").save()

@@ -24,7 +24,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     config = session_config() | settings["config"]
     spark = open_session("kills", settings["master"], config=config, retries=True)
-    run_tasks(spark, 2, lambda at: [at])  # its workers are there, too
+    run_tasks(spark, 2, lambda at: [at])  # starts its workers, too
     await_turn(settings)  # the tables are opened after the kill
     upkeep = Upkeep(small_files=3, keep=timedelta(0), clean_every=0.5)
     keepers = [

@@ -98,7 +98,7 @@ def test_records_that_no_queue_knows_yet_are_found_and_half_messages_are_not(
 def test_after_a_crash_queues_that_lost_their_last_entries_cost_no_message(
     tmp_path: Path, flushed: int | None
 ) -> None:
-    """Their files come to the disk one by one: what one knows, another may have lost. Only the
+    """Their files reach the disk one by one: what one has, another may have lost. Only the
     entries of records before the checkpoint's time are sure to be there."""
     writer = StoreWriter(tmp_path / "store")
     for number in range(600):

@@ -241,7 +241,7 @@ def visible_in_files(broker: AerobeeBroker) -> int:
 def test_a_commit_cut_off_by_a_kill_is_finished_and_every_row_is_there_once(
     broker: AerobeeBroker, make_sink: Callable[..., Sink]
 ) -> None:
-    """Kills until one came in the middle of the publishing; none of them may cost or add a row."""
+    """Kills until one hits the middle of publishing; none may lose or add a row."""
     chunks_in_batch, rows_in_chunk, delay = 40, 500, 0.03
     expected: Counter[bytes] = Counter()
     sink = make_sink()

@@ -1,4 +1,4 @@
-"""A broker that is away for seconds: reads and writes wait for it, and end after their deadline."""
+"""A broker that is down for seconds: reads and writes wait for it, and time out."""
 
 from __future__ import annotations
 

@@ -98,4 +98,4 @@ def test_what_tasks_tell_is_summed_and_noise_is_passed_over() -> None:
     assert readings.take() == {"bytes": 0, "retries": 0, "waited_ms": 0}
     readings.close()
     with reported(("127.0.0.1", 1), {"bytes": 1}):
-        pass  # nobody listens, and nobody minds
+        pass  # no listener: silently ignored

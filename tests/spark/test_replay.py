@@ -38,7 +38,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The last line of a job, or what it complains of."""
+    """The last line of a job, or its error."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def invoke(*words: Any, fails: bool = False) -> str:

@@ -27,7 +27,7 @@ OpenStore = Callable[..., MessageStore]
 
 
 class ManualClock(Clock):
-    """Time that moves only when a test says so."""
+    """A clock that only a test advances."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.time_ms = now_ms
@@ -66,7 +66,7 @@ def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[OpenStore]:
 
 
 def abandon(store: MessageStore) -> None:
-    """Let go of a store as a killed process does."""
+    """Abandon a store as a killed process does."""
     store.abandon()
 
 

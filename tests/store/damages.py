@@ -65,7 +65,7 @@ def damage_entry_zero(folder: Path) -> Path:
 
 
 def damage_last_entry(folder: Path) -> Path:
-    """An entry too few: the log knows better."""
+    """One entry too few, as the log shows."""
     path, position = entry_at(folder, COUNT // 4 - 1)
     change(path, position, bytes(20))
     return files(folder, "commitlog")[-1]

@@ -14,8 +14,8 @@ from typing import Any, Final
 from aerobee.broker.store.files.disk import Disk, DiskFile, DiskSpace
 from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 
-# What is no call to the device, or has faults of its own here. Every other call of the ports is
-# one that can fail: a new one, too.
+# Not calls to the device, or with their own faults here. Every other call of the ports can fail,
+# new ones included.
 NO_FILE_CALLS: Final = frozenset({"close", "is_cached", "is_resident", "use_randomly"})
 NO_DISK_CALLS: Final = frozenset({"exists", "is_folder", "space"})
 
@@ -35,7 +35,7 @@ SECTOR: Final = 512
 
 @dataclass
 class Fault:
-    """Calls of this name on paths with this part fail, from the `after`-th on, so many times."""
+    """Calls of this name on paths with this part fail, from the `after`-th on, `times` times."""
 
     call: str
     part: str
@@ -112,7 +112,7 @@ class FaultyDisk(RealDisk):
         self.reported: DiskSpace | OSError | None = None
         self.faults: list[Fault] = []
         self.bad_sectors: set[tuple[str, int]] = set()  # folder and file, number of a block
-        self.calls: dict[tuple[str, str], int] = {}  # call and kind of file: how often
+        self.calls: dict[tuple[str, str], int] = {}  # (call, kind of file) -> count
 
     def check(self, call: str, path: str) -> None:
         """Note the call; OSError when a fault meets it."""

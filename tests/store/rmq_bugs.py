@@ -81,7 +81,7 @@ def leave_cut_entries(patch: Patch) -> None:
 
 
 def believe_any_place(patch: Patch) -> None:
-    """#10017: a record's own word on where it stands is not asked for."""
+    """#10017: a record's own offset is not checked."""
     real = scan.check_record
 
     def check(view: memoryview, base: int, position: int, room: int, crc: bool) -> scan.Scanned:
@@ -118,7 +118,7 @@ def time_only_for_those_who_wait(patch: Patch) -> None:
 
 
 def one_file_a_flush(patch: Patch) -> None:
-    """#3408: a flush covers one file; those who wait for the next one are told of a timeout."""
+    """#3408: a flush covers one file; waiters on the next one get a timeout."""
     real_prepare, real_complete = LogFlush.prepare, LogFlush.complete
 
     def prepare(self: LogFlush, least_pages: int = 0) -> LogJob | None:

@@ -1,4 +1,4 @@
-"""A store on a disk that loses power when told to, for one small story after the other."""
+"""A store on a disk that loses power when told to, for short scenarios."""
 
 from __future__ import annotations
 

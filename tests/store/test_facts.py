@@ -49,7 +49,7 @@ class _Named:
 
 
 def _queue(topic: str) -> Any:
-    """Of a queue its name is enough here, and who listens to it."""
+    """Only a queue's name and listeners are needed here."""
     return _Named(topic)
 
 

@@ -24,7 +24,7 @@ from .faulty_disk import Fault, FaultyDisk
 
 
 class SlowDisk(FaultyDisk):
-    """While `gate` is closed a new queue file takes for ever."""
+    """While `gate` is closed, creating a queue file blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ async def test_the_loop_goes_on_and_dispatch_keeps_the_order_of_the_log(
     disk.gate.clear()
     assert store.put([message(), message("New"), message(), message("New", 1)])[-1].ok
     await until(lambda: len(arrived) == 2 and disk.waiting)
-    assert store.put([message()])[0].ok  # the loop is here
+    assert store.put([message()])[0].ok  # the loop is not blocked
     disk.gate.set()
     await until(lambda: store.dispatched_offset == store.max_physical_offset)
     found = [(each.topic, each.queue_id, each.queue_offset) for each in arrived]
@@ -122,7 +122,7 @@ async def test_a_file_that_dispatch_waits_for_and_that_fails_is_no_error_of_the_
     await asyncio.sleep(0.05)  # dispatch waits for it, too
     disk.gate.set()
     await until(lambda: store.dispatched_offset == store.max_physical_offset)
-    assert store.put([message("Another")])[0].ok  # nobody keeps the one that failed any more
+    assert store.put([message("Another")])[0].ok  # drops the reference to the failed one
     await until(lambda: store.dispatched_offset == store.max_physical_offset)
     gc.collect()
     await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def test_a_topic_deleted_while_its_file_is_made_leaves_nothing(
 ) -> None:
     disk.gate.clear()
     store.prepare_queue("New", 0)
-    store.prepare_queue("New", 1)  # not even begun
+    store.prepare_queue("New", 1)  # still queued
     await until(lambda: disk.waiting)
     threading.Timer(0.05, disk.gate.set).start()
     store.delete_topic("New")
@@ -154,7 +154,7 @@ async def test_a_file_that_nobody_used_goes_with_the_stop(
 async def test_the_names_of_folders_that_the_thread_made_are_synced_before_a_checkpoint(
     store: MessageStore, disk: SlowDisk, tmp_path: Path
 ) -> None:
-    store.prepare_queue("New", 0)  # makes the topic's folder, and is never taken
+    store.prepare_queue("New", 0)  # creates the topic's folder, and is never used
     await until((tmp_path / "consumequeue" / "New" / "0" / ("0" * 20)).exists)
     assert store.put([message("New", 1)])[0].ok
     await until(lambda: store.dispatched_offset == store.max_physical_offset)

@@ -67,7 +67,7 @@ def test_consumers_do_not_see_what_is_not_flushed_in_sync_flush(open_store: Open
 def flush_wakes_dispatch(store: MessageStore) -> bool:
     store.reput.wake.is_set = store.reput.wake_late.is_set = False
     store.flush.step()
-    assert store.reput.wake.is_set or store.reput.wake_late.is_set  # at once, or in a moment
+    assert store.reput.wake.is_set or store.reput.wake_late.is_set  # now or shortly
     return store.reput.wake.is_set
 
 
@@ -225,7 +225,7 @@ def test_a_page_that_rocketmq_changed_is_trusted_for_its_times_alone() -> None:
 
 
 async def test_what_nobody_waits_for_is_flushed_and_shown_too(open_store: OpenStore) -> None:
-    """WAIT=false, and what the broker itself sends: no later send has to come."""
+    """WAIT=false, and the broker's own messages: flushed without a later send."""
     store = open_store(flush_disk_type="SYNC_FLUSH", clock=Clock())
     await store.start()
     store.put([message()])
@@ -276,7 +276,7 @@ async def test_the_thread_never_syncs_again_after_a_sync_that_failed(
     hold_the_loop(until=lambda: store.flush.failed)
     disk.fail_sync_of = ""
     store.when_durable(store.put([message()])[-1].end_offset, answers.append)
-    # Both may be answered before the loop has heard of the failure: the thread is quick.
+    # Both may be answered before the loop sees the failure: the thread is quick.
     await until(lambda: len(answers) == 2 and store.refusals.current)
     assert answers == [PutStatus.UNKNOWN_ERROR] * 2
     assert log_syncs(disk) == 1
@@ -378,7 +378,7 @@ def test_units_of_a_topic_deleted_during_a_flush_fence_nothing(
 def test_an_index_file_that_fills_up_during_its_sync_is_synced_once_more(
     open_store: OpenStore,
 ) -> None:
-    """Else the checkpoint would count on entries that no disk has, once the next file is there."""
+    """Else the checkpoint would cover entries not on disk, once the next file exists."""
     disk = FaultyDisk()
     store = open_store(disk=disk, max_index_num=20)
     put_keys(store, 10)

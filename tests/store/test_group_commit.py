@@ -16,7 +16,7 @@ PATIENCE_S = 10
 
 
 class Disk:
-    """Syncs of numbers that end when a test says so."""
+    """Syncs of numbers that finish when a test releases them."""
 
     def __init__(self) -> None:
         self.asked: deque[int] = deque()
@@ -26,7 +26,7 @@ class Disk:
         self.completed: list[int] = []
 
     def take(self) -> int | None:
-        # The thread comes here again when it is done with a job and with telling of it.
+        # The thread returns here once it has finished and reported a job.
         if self.begun[0].is_set():
             done = sum(event.is_set() for event in self.begun)
             self.ended[done - 1].set()
@@ -101,7 +101,7 @@ async def test_what_ends_after_the_loop_has_looked_wakes_it(
         commit.wake()
         assert disk.begun[0].wait(PATIENCE_S)
         commit.wake()
-        await asyncio.sleep(0.01)  # it has looked: nothing was there
+        await asyncio.sleep(0.01)  # the loop has polled and found nothing
         disk.asked.append(1)
         disk.ends(0)
         disk.may_end[1].set()

@@ -1,4 +1,4 @@
-"""Thousands of queues: housekeeping that looks at each of them lets others have their turn."""
+"""Thousands of queues: housekeeping over all of them yields to other tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUEUES = 300
 
 
 class OneRound(ManualClock):
-    """Lets a coroutine make one round."""
+    """Lets a coroutine run one round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class OneRound(ManualClock):
 async def turns_in_a_round(
     open_store: OpenStore, run: Callable[[MessageStore], Coroutine[Any, Any, None]]
 ) -> int:
-    """How often others had their turn meanwhile."""
+    """How often other tasks ran meanwhile."""
     clock = OneRound()
     store = open_store(clock=clock)
     store.put([message(queue_id=number) for number in range(QUEUES)])

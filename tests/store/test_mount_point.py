@@ -17,7 +17,7 @@ from .conftest import OpenStore, abandon, dispatch, message, read_all
 
 @pytest.fixture
 def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one who is not root: lost+found is closed to him."""
+    """Without root: lost+found is not readable."""
     for module, name in ((os, "listdir"), (RealDisk, "syncdir")):
         real = getattr(module, name)
 

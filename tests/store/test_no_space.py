@@ -70,7 +70,7 @@ def test_a_checkpoint_without_room_is_deferred(
 
 
 class ForgetfulDisk(FaultyDisk):
-    """What it finds no blocks for when it is synced, it forgets, as ext4 does."""
+    """Drops pages for which a sync finds no blocks, as ext4 does."""
 
     forgets: tuple[str, int, int] = ("-", 0, 0)  # part of a path, the range
 
@@ -177,7 +177,7 @@ def test_a_killed_store_without_room_for_its_queues_knows_their_numbers(
     assert "No space left on device" in refused.reason and "free space" in refused.reason
     assert store.queue_end("T", 0) == 300
     assert store.queue_end("Other", 0) == 10
-    # A group that had consumed all is not sent back to where the queue ends for now.
+    # A group that had consumed all is not reset to the queue's temporary end.
     result = store.read_queue("T", 0, 300, 32, max_bytes=1 << 20)
     assert result.status is ReadStatus.OFFSET_OVERFLOW_ONE
     assert result.next_offset == 300

@@ -1,4 +1,4 @@
-"""The read that selects nothing gives what the general read gives, or stands back."""
+"""The read that selects nothing gives what the general read gives, or falls back to it."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_records_are_in_memory_though_pages_beside_them_are_not(tmp_path: Path) 
 def test_entries_that_are_not_in_the_order_of_the_log_are_read_as_the_general_read_does(
     open_store: OpenStore, way: Take
 ) -> None:
-    """None does so in a store that is sound; whoever reads them must not get other bytes."""
+    """This never happens in a sound store; a reader must still not get other bytes."""
     store = filled(open_store)
     store.reader.take = way
     queue = store.queue_table.get("T", 0)

@@ -1,4 +1,4 @@
-"""The log's blocks are written before messages need them, and no message is harmed by it."""
+"""The log's blocks are written before messages need them, and no message is overwritten."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_allocated_blocks_become_written_ones_and_no_byte_changes(tmp_path: Path
     file.truncate(8192)
     assert file.prewritten == 8192
     file.close()
-    file.prewrite(0, MIB)  # too late, and no harm
+    file.prewrite(0, MIB)  # too late: a no-op
 
 
 def test_what_others_write_to_the_blocks_meanwhile_is_kept(tmp_path: Path) -> None:

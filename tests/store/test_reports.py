@@ -1,4 +1,4 @@
-"""What the disk refuses is in the log: once per cause and minute, with what and why."""
+"""Disk errors are logged: once per cause and minute, with what and why."""
 
 from __future__ import annotations
 

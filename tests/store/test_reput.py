@@ -1,4 +1,4 @@
-"""Dispatch of what nobody waits for: in blocks, file by file, once it has waited long enough."""
+"""Dispatch without listeners: in blocks, file by file, once it has waited long enough."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_both_keys_of_a_record_are_kept_when_the_next_index_file_could_not_be_ma
 
 
 def test_keys_that_a_full_disk_kept_back_are_written_once(open_store: OpenStore) -> None:
-    """Somebody begins to listen between two tries: the second goes record by record."""
+    """A listener is added between two attempts: the second goes record by record."""
     disk = FaultyDisk()
     sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20 * 1000}
     store = open_store(disk=disk, **sizes)
@@ -214,8 +214,8 @@ def test_a_topic_deleted_while_dispatch_is_behind_starts_again_at_zero(
 async def test_a_copys_last_few_records_are_dispatched_with_those_that_follow(
     open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a steady stream some records have come at the end of each step: one by one they would cost
-    more than all the others."""
+    """In a steady stream a few records arrive at the end of each step: one by one they would
+    cost more than all the others."""
     roomy = {"mapped_file_size_commit_log": 1 << 20}
     master = open_store(**roomy)
     results = master.put([message(body=b"%04d" % number) for number in range(410)])

@@ -1,6 +1,6 @@
 """Bugs that RocketMQ once had in queues, index, disk and config files: none happens here.
 
-See test_rmq_log for how they are told and planted.
+See test_rmq_log for how they are replayed and planted.
 """
 
 from __future__ import annotations

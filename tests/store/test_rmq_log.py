@@ -1,7 +1,7 @@
-"""Bugs that RocketMQ once had in log, checkpoint and flush: each told again, none happens here.
+"""Bugs that RocketMQ once had in log, checkpoint and flush: each replayed, none happens here.
 
 The number is that of the issue at github.com/apache/rocketmq. `rmq_bugs` has the bug itself for
-each; the last test plants it and sees its story fail.
+each; the last test plants it and sees its test fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_rmq_467_the_tail_that_was_not_dispatched_is_dispatched_at_the_next_star
 
 
 def test_rmq_405_a_clean_stop_with_part_of_the_log_dispatched_is_made_up_for(lab: Lab) -> None:
-    """A stop that calls itself clean with 60 of 100 messages dispatched: the 40 are made up for."""
+    """A stop marked clean with 60 of 100 messages dispatched: the other 40 are dispatched."""
     store = lab.open()
     put(store, *numbered(0, 60))
     settle(store)
@@ -185,7 +185,7 @@ def test_rmq_10073_the_checkpoint_is_never_ahead_of_the_log_on_disk(lab: Lab) ->
 
 
 def test_rmq_7233_the_checkpoint_moves_on_when_nobody_waits_for_a_flush(lab: Lab) -> None:
-    """Nobody waits for the flush of these messages: the checkpoint's times move on all the same."""
+    """No put waits for the flush of these messages: the checkpoint's times still advance."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     for number in range(3):
         lab.clock.ms += 60_000
@@ -213,7 +213,7 @@ def test_rmq_2706_a_failed_sync_confirms_nothing_and_takes_nothing_more(lab: Lab
 
 
 def test_rmq_3408_one_flush_confirms_those_who_wait_in_two_files(lab: Lab) -> None:
-    """Some wait for the end of one file, some for the next: one flush confirms all."""
+    """Puts wait on the end of one file and on the next: one flush confirms all."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     told: list[PutStatus] = []
     for result in put(store, *numbered(0, 10, 1000)):
@@ -237,7 +237,7 @@ def test_rmq_7523_the_pool_keeps_no_synced_send_waiting(lab: Lab) -> None:
 
 
 def test_rmq_8239_sync_flush_shows_nothing_that_a_power_cut_would_take_back(lab: Lab) -> None:
-    """In SYNC_FLUSH nobody is shown a message that a power cut would take back."""
+    """In SYNC_FLUSH no consumer sees a message that a power cut could lose."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     put(store, b"one")
     dispatch(store)

@@ -157,7 +157,7 @@ def test_a_start_killed_between_any_two_changes_of_a_length_is_made_up_for(
 
 
 def _start_and_die(open_store: OpenStore, root: Path) -> bool:
-    """Whether the start came to its kill; what it held is let go, as the kernel does."""
+    """Whether the start was killed; its resources are released, as by the kernel."""
     made: list[MessageStore] = []
     real = MessageStore.load
 
@@ -179,7 +179,7 @@ def _start_and_die(open_store: OpenStore, root: Path) -> bool:
 def test_a_last_log_file_shorter_than_the_checkpoint_says_refuses_the_start(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
-    """No kill leaves that: a copy may be whole, and what is put now would stand in its place."""
+    """No kill leaves that: a copy may be whole, and new puts would overwrite its place."""
     store = open_store()
     fill(store, 20)
     store.close()
@@ -202,7 +202,7 @@ def test_a_short_file_before_the_last_refuses_the_start_and_changes_nothing(
     root = tmp_path / "store"
     first = min(last_file(root, kind).parent.iterdir())
     os.truncate(first, 500)
-    short = last_file(root, "consumequeue")  # it would be extended, were the start to go on
+    short = last_file(root, "consumequeue")  # a continued start would extend it
     os.truncate(short, 300)
     before = {path: path.stat().st_size for path in root.rglob("*") if path.is_file()}
     with pytest.raises(WrongFileSize) as caught:

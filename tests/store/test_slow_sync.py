@@ -1,4 +1,4 @@
-"""A file whose sync takes long: others use it meanwhile, and it is closed when the sync is done."""
+"""A file whose sync takes long: it stays usable, and is closed when the sync is done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 5.0
 
 
 class SlowSync:
-    """Syncs that begin, and end when they are told to."""
+    """Syncs that finish when a test releases them."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

@@ -91,7 +91,7 @@ async def test_a_failed_sync_is_reported_once_and_is_the_last(tmp_path: Path) ->
     assert [job.error and job.error.errno for job in log.completed] == [None, errno.EINVAL]
     bad.close()
     os.set_blocking(other, False)
-    assert os.read(other, 1) == b""  # nobody holds the other end any more
+    assert os.read(other, 1) == b""  # the other end is closed
     os.close(other)
 
 

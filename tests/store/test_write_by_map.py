@@ -97,7 +97,7 @@ def test_what_is_cut_off_is_not_ready_any_more(tmp_path: Path) -> None:
     file.write(8190, b"over")  # by a call: behind it are no blocks
     assert file.read(8188, 8) == b"\0\0over\0\0"
     file.close()
-    file.make_ready(0, SIZE)  # too late, and no harm
+    file.make_ready(0, SIZE)  # too late: a no-op
     assert file.ready == 8192
 
 

@@ -120,7 +120,7 @@ def test_two_masters_of_the_compose_file_serve_clients_with_one_secret(image: st
 def brokers(composed: Composed) -> set[str]:
     try:
         return {row["broker"] for row in json.loads(composed.run("client", *BROKERS))}
-    except (AssertionError, ValueError):  # nobody is there yet
+    except (AssertionError, ValueError):  # not up yet
         return set()
 
 
@@ -128,7 +128,7 @@ def roles(composed: Composed) -> set[tuple[int, str]]:
     """Of the replicas that follow, and their master."""
     try:
         rows = json.loads(composed.run("client", "replicas", "--json"))
-    except (AssertionError, ValueError):  # nobody is there yet
+    except (AssertionError, ValueError):  # not up yet
         return set()
     return {(row["id"], row["role"]) for row in rows if row["id"] == 0 or row["in_sync"] == "yes"}
 
@@ -182,7 +182,7 @@ def test_replicas_of_the_compose_file_with_etcd_take_over_by_themselves(image: s
 def rows_of(composed: Composed) -> list[dict[str, object]]:
     try:
         rows: list[dict[str, object]] = json.loads(composed.run("client", "replicas", "--json"))
-    except (AssertionError, ValueError):  # nobody is there yet
+    except (AssertionError, ValueError):  # not up yet
         return []
     return rows
 

@@ -29,7 +29,7 @@ async def handle(
     count: int,
     handler: Callable[[Message, int], Awaitable[None]],
 ) -> None:
-    """Run the handler until it was called so often."""
+    """Run the handler until it was called that often."""
     calls = []
 
     async def counted(message: Message) -> None:

@@ -14,7 +14,7 @@ class Pair:
 
 
 class Authority:
-    """One that signs."""
+    """A certificate authority."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self.folder, self.name = folder, name

@@ -18,7 +18,7 @@ def tls_settings(pair: Pair, **more: Any) -> dict[str, Any]:
 
 def client_context(authority: Authority, **limits: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=authority.pair.certificate)
-    # As Java and Python before 3.13: authorities of a house seldom have all extensions.
+    # As Java and Python before 3.13: in-house authorities often lack extensions.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     for name, value in limits.items():
         setattr(context, name, value)
@@ -26,7 +26,7 @@ def client_context(authority: Authority, **limits: Any) -> ssl.SSLContext:
 
 
 class Watched:
-    """A way to the broker that keeps every byte that the broker sends."""
+    """A relay to the broker that records every byte the broker sends."""
 
     def __init__(self, port: int) -> None:
         self.target, self.seen = port, bytearray()

@@ -57,14 +57,14 @@ async def test_a_certificate_is_as_good_as_a_signature_and_for_its_connection_on
         port = app.broker_port
         certified = shown_by(authority, billing)
         async with Asker.connected(port, ssl=certified) as asker:
-            for _ in range(3):  # the second time by what is remembered
+            for _ in range(3):  # from the second time on cached
                 answer = await asker.ask("", 310, send_fields("t"), b"x", codec=codec)
                 assert answer.code == 0, answer.remark
                 assert (await asker.ask("", 11, pull_fields("t", "g"), codec=codec)).code == 0
                 denied = await asker.ask("", 310, send_fields("secret"), b"x", codec=codec)
                 assert denied.code == 16
                 assert "User:billing has no permission to Pub Topic:secret" in (denied.remark or "")
-                # A signature says more than a certificate.
+                # A signature takes precedence over a certificate.
                 assert (await asker.ask("root", 310, send_fields("secret"), b"x")).code == 0
             for options in (
                 {},
@@ -76,7 +76,7 @@ async def test_a_certificate_is_as_good_as_a_signature_and_for_its_connection_on
                         send = await stranger.ask("", 310, send_fields("t"), b"x", general=general)
                         pull = await stranger.ask("", 11, pull_fields("t", "g"), general=general)
                         assert (send.code, pull.code) == (16, 16)
-            # Who loses the certificate is nobody, at once.
+            # A removed certificate is anonymous at once.
             (tmp_path / "access.yml").write_text(CERTIFIED.replace("billing-app", "another"))
             app.reload()
             assert (await asker.ask("", 310, send_fields("t"), b"x", codec=codec)).code == 16
@@ -91,7 +91,7 @@ async def test_our_client_needs_a_certificate_only(tmp_path: Path, authority: Au
         "tls_server_trust_cert_path": authority.pair.certificate,
         "tls_server_need_client_auth": "require",
         "tls_server_mode": "enforcing",
-        "requests_must_be_fresh": True,  # nobody can copy what is under TLS
+        "requests_must_be_fresh": True,  # TLS requests cannot be replayed
     }
     async with guarded_broker(tmp_path, CERTIFIED, **settings) as app:
         url = f"mqs://127.0.0.1:{app.broker_port}?ca={authority.pair.certificate}"

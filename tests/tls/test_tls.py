@@ -1,4 +1,4 @@
-"""TLS on the broker's own ports: what goes over the wire, who is believed, reloads."""
+"""TLS on the broker's own ports: what is on the wire, which peers are trusted, reloads."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def test_reloads_under_load_drop_no_connection(
 
 
 async def _keep_sending(asker: Asker, enough: asyncio.Event) -> int:
-    """How many messages were sent; all were taken."""
+    """How many messages were sent; all were accepted."""
     sent = 0
     while not enough.is_set():
         window = [asker.start("pub", 310, send_fields("t"), b"x") for _ in range(8)]

@@ -23,8 +23,8 @@ VALUES = ["TagA", "k1 k2", "", "a b", '"', "\\", "\t", "ü", "\U0001f41d", "UNIQ
 
 
 def usual(draw: random.Random, opaque: int, tame: bool = False) -> bytes:
-    """As clients send it, with what varies from one to the next; `tame`: nothing that a dispatch
-    of many at once leaves to the one of each."""
+    """As clients send it, with what varies from one to the next; `tame`: nothing that the
+    batch dispatch leaves to the single one."""
     keys = [key for key in KEYS if key.isascii() or not tame]
     values = [value for value in VALUES if value.isascii() or not tame]
     codec = draw.choice(CODECS)
@@ -133,8 +133,8 @@ def damaged(draw: random.Random, frame: bytes) -> bytes:
 
 
 def is_sound(frame: bytes) -> bool:
-    """Whether the general decoder can read it. The fast ones do not look at what they skip, so
-    that for others it matters whether a frame begins a run."""
+    """Whether the general decoder can read it. The fast ones do not validate what they skip, so
+    other frames depend on whether one begins a run."""
     try:
         decode_command(*FrameDecoder().feed(frame)[0])
     except ProtocolError:
@@ -177,7 +177,7 @@ def odd_sends() -> list[bytes]:
 
 
 def frames_of(answers: bytes) -> list[bytes]:
-    """In one order: those that waited may come before others. Refusals name the file, in each's
+    """Sorted, because deferred answers may be reordered. Refusals name a file, in each broker's
     own folder."""
     frames = FrameDecoder().feed(answers)
     return sorted(header.replace(b"/two/", b"/one/") + body for _, header, body in frames)

@@ -89,7 +89,7 @@ class Fed:
         self.folder = folder
         self.clock = StandingClock()
         self.disk = FailingDisk()
-        self.copied = PutStatus.PUT_OK  # what is said of each put that waits
+        self.copied = PutStatus.PUT_OK  # the status of each put that waits
         values: dict[str, Any] = {
             "store_path_root_dir": str(folder / "store"),
             "mapped_file_size_commit_log": 64 << 10,
@@ -125,7 +125,7 @@ class Fed:
         self.feed = self._kind(self.connection, front.dispatcher, 1 << 20, front.sends, front.pulls)
 
     def wait_for_copies(self) -> None:
-        """From now on answers wait, and are given when somebody has said `copied`."""
+        """From now on puts wait for copies, and are answered with the status `copied`."""
         self.broker.store.wait_for_copies(lambda _end, callback: callback(self.copied))
 
     def refuse(self, refused: bool) -> None:

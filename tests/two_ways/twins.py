@@ -174,7 +174,7 @@ async def _twin(
     with mock.patch.object(wiring, "HotFeed", feed):
         async with running_broker(folder, clock, **SETTINGS | settings) as app:
             broker = app.broker
-            broker.turns.slice_s = float("inf")  # nothing is put off to a later turn
+            broker.turns.slice_s = float("inf")  # nothing is deferred to a later turn
             broker.addresses.port = LOCAL[1]
             for name, perm in TOPICS.items():
                 broker.topics.put(TopicConfig(name, 4, 4, perm, order=name == "Ordered"))

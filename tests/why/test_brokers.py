@@ -35,7 +35,7 @@ async def test_the_broker_that_has_it_tells_and_one_that_is_away_makes_not_found
                 assert told(answer, "g").verdict == "consumed"
                 answer = await mq.why(by_broker["second"].message_id)
                 assert answer.groups[0].verdict in ("unknown", "not_found")
-                facts = answer.groups[0].facts  # it may have taken leave of the name service by now
+                facts = answer.groups[0].facts  # it may have unregistered by now
                 assert (answer.groups[0].verdict == "unknown") == ("unreached" in facts)
         finally:
             await second.stop()

@@ -1,4 +1,4 @@
-"""The way for brokers without EXPLAIN_MESSAGE, tried on ours: less is known, nothing else is said.
+"""The way for brokers without EXPLAIN_MESSAGE, tried on ours: less is known, nothing is wrong.
 
 `test_java_clients` tries it on Apache's own broker.
 """
@@ -43,11 +43,11 @@ async def test_consumed_sent_offline_and_filtered_are_reported_as_far_as_known(
             await becomes(first, "sent")
             await message.ack()
             small = await mq.send("orders", b"2", tag="b")
-            await mq.send("orders", b"3", tag="a")  # a pull waits for what it wants
+            await mq.send("orders", b"3", tag="a")  # matches the filter, so the pull returns
             await (await anext(aiter(inbox))).ack()
             await inbox.commit()
             await becomes(first, "consumed")
-            await becomes(small, "unknown")  # it has passed it, wanting who knows what
+            await becomes(small, "unknown")  # the group passed it with an unknown filter
         last = await mq.send("orders", b"4", tag="a")
         await becomes(last, "offline")
         await becomes(last, "no_group", "nobody")

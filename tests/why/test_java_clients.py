@@ -83,7 +83,7 @@ def test_consumed_filtered_and_offline_are_reported(
     java.wait_messages(consumer, 1)
     expect(large["id"], "g-tags", "consumed")  # it commits every 5 s
     java.stop(consumer)
-    # Apache remembers nothing of a group that has gone: only that its offset passed.
+    # Apache keeps nothing of a group that left: only that its offset passed.
     expect(small["id"], "g-tags", "filtered", apache="consumed")
     (late,) = java.send(producer, "tags", 1, tags="a")
     java.stop(producer)
@@ -100,7 +100,7 @@ def test_sql_behind_and_sent_are_reported(
     (cheap,) = java.send(producer, "sql", 1, prop__price="1")
     (dear,) = java.send(producer, "sql", 1, prop__price="9")
     java.wait_messages(consumer, 1)
-    # Apache leaves it to who asks to evaluate SQL92, and we do not guess.
+    # Apache leaves SQL92 evaluation to the caller, and we do not guess.
     expect(dear["id"], "g-sql", "consumed", apache="unknown")
     java.stop(consumer)
     answer = expect(cheap["id"], "g-sql", "filtered", apache="consumed")

@@ -1,4 +1,4 @@
-"""What is remembered for `why` survives SIGKILL, stays small, and is told to those who may know."""
+"""What is remembered for `why` survives SIGKILL, stays small, and needs the right to read it."""
 
 import asyncio
 import json

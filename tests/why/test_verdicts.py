@@ -40,7 +40,7 @@ async def becomes(mq: Client, message_id: str, group: str, wanted: str) -> Why:
 
 
 async def read_all(mq: Client, topic: str, group: str, count: int, **options: Any) -> list[bytes]:
-    """Take so many messages of a group, and leave."""
+    """Take `count` messages as a group, and leave."""
     bodies = []
     async with mq.consumer(topic, group=group, **options) as inbox:
         async for message in inbox:

@@ -1,4 +1,4 @@
-"""Producers and consumers of three kinds, which write down what they tried, were told and got."""
+"""Producers and consumers of three kinds, which record what they sent, had acked and read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_S: Final = 0.5
 
 
 class Sets:
-    """Bodies; each is sent once, or by a client's own repetition."""
+    """Bodies; each is sent once, apart from a client's own retries."""
 
     def __init__(self) -> None:
         self.tried: set[str] = set()
@@ -28,7 +28,7 @@ class Sets:
 
 
 class Member:
-    """One producer and one consumer of the group, each in a thread, until it is left."""
+    """One producer and one consumer of the group, each in a thread, until the block ends."""
 
     def __init__(self, name: str, sets: Sets) -> None:
         self._name = name
@@ -93,7 +93,7 @@ class Driven(Member):
             try:
                 results = self._client.send(self._producer, self._topic, AT_ONCE, **options)
             except ClientError:
-                time.sleep(0.2)  # whether they are stored is unknown
+                time.sleep(0.2)  # the outcome is unknown
                 continue
             for body, result in zip(bodies, results, strict=False):
                 if result.get("status") == "SEND_OK":

@@ -41,7 +41,7 @@ def kill(patient: Patient) -> None:
 
 
 def lose_power(patient: Patient) -> None:
-    """The process ends first: nobody is left to answer once the power is gone."""
+    """The process ends first: nothing can be answered after the cut."""
     patient.broker.kill()
     patient.disk.cut()
     patient.disk.power_on()
@@ -70,14 +70,14 @@ def kill_a_start(patient: Patient) -> None:
 
 
 def fill_the_disk(patient: Patient) -> None:
-    """Sends are refused, and taken again once there is room."""
+    """Sends are refused, and accepted again once there is room."""
     filler = patient.disk.place / "filler"
     try:
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             room = os.statvfs(filler.parent)
             os.posix_fallocate(file.fileno(), 0, max(room.f_bavail * room.f_frsize - PIECE, PIECE))
             file.seek(0, os.SEEK_END)
-            while True:  # until there is none
+            while True:  # until the disk is full
                 file.write(bytes(PIECE))
         time.sleep(patient.rng.uniform(1, 4))
     finally:

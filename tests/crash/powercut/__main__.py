@@ -45,7 +45,7 @@ MODES: Final = ("SYNC_FLUSH", "ASYNC_FLUSH")
 
 
 class Image:
-    """One disk from its making to the delivery of all that was sent to it."""
+    """One disk from its creation until everything sent to it is delivered."""
 
     def __init__(
         self, disk: LoopDisk, broker: AerobeeBroker, flush: str, totals: Totals, seed: str
@@ -63,7 +63,7 @@ class Image:
         return self._checker.clean
 
     def run(self, cuts: int) -> int:
-        """As many cuts, less when something is wrong; how many there were."""
+        """Up to `cuts` cuts, stopping at the first violation; how many there were."""
         self._totals.disks += 1
         self._disk.make()
         done = 0
@@ -118,7 +118,7 @@ class Image:
             self._broker.stop()
         elif how == KILLED:
             self._broker.kill()
-        flushed_until = load.flushed_until  # a sync during the cut may say yes and be lost
+        flushed_until = load.flushed_until  # a sync during the cut may succeed and be lost
         cut = self._disk.cut()
         if how == RUNNING:
             time.sleep(0.03)

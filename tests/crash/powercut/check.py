@@ -1,4 +1,4 @@
-"""What a reader finds after a power cut, beside what the clients were told before it."""
+"""What a reader finds after a power cut, compared with the answers given before it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUERY_BY_KEY: Final = 12
 SYSTEM_BUSY: Final = 2  # queues are still catching up with the log
 KEYS_LOOKED_UP: Final = 40
 DELIVERED_WITHIN: Final = 20.0  # seconds after the last is due, on a busy machine
-SHOWN: Final = 3  # violations of one kind that are told in full
+SHOWN: Final = 3  # violations of one kind that are printed in full
 
 
 class Checker:
@@ -50,7 +50,7 @@ class Checker:
         self.clean = True
 
     def wrong(self, kind: str, text: str, *, number: int = 1, fatal: bool = True) -> None:
-        """Fatal: the disk is given up, because what follows would only be more of the same."""
+        """Fatal: the disk is abandoned, because later violations would only be consequences."""
         self.clean = self.clean and not fatal
         self.totals.violations[kind] += number
         if self.totals.violations[kind] <= SHOWN:
@@ -118,16 +118,16 @@ class Checker:
     def _check_seen(self) -> None:
         """A consumer that has read a message may rely on it."""
         for (queue_id, number), (key, _) in self._history.seen.items():
-            keys = self._history.known.get(queue_id, [])  # not read after a gap in another one
+            keys = self._history.known.get(queue_id, [])  # missing when another queue had a gap
             if number >= len(keys) or keys[number] != key:
                 now = keys[number] if number < len(keys) else "nothing"
                 text = f"{key} was consumed at {number} of queue {queue_id}, now there is {now}"
                 self.wrong("seen-and-lost", text)
         self.totals.seen += len(self._history.seen)
-        self._history.seen.clear()  # what is known now is compared from here on
+        self._history.seen.clear()  # `known` is the reference from here on
 
     def _check_present(self) -> None:
-        """What needs no further step of the broker is there at once, and once."""
+        """Messages that need no further processing are there at once, and once."""
         places = dict(self.places())
         for sent in self._history.sent.values():
             if sent.kind == PLAIN and sent.firm and places.get(sent.key) != sent.place:
@@ -144,7 +144,7 @@ class Checker:
         self._check_once()
 
     def _check_once(self) -> None:
-        """A second copy is told once; the disk can live on with it."""
+        """A duplicate is reported once; the disk stays in use."""
         counts = Counter(key for key, _ in self.places())
         for key, count in counts.items():
             more = count - 1 - self._history.copies[key]
@@ -173,7 +173,7 @@ class Checker:
                 self.wrong("key-not-found", f"{key}: {answer.header.get('remark')}")
 
     def _check_ledger(self, wire: Wire) -> None:
-        """The exactly-once sink: what it was told is committed is so, with all rows."""
+        """The exactly-once sink: every acknowledged batch is there, with all rows."""
         firm = [sent for sent in self._history.sent.values() if sent.kind == ROW and sent.firm]
         expected = max((sent.batch for sent in firm), default=-1)
         if (batch := last_batch(wire)) < expected:
@@ -187,7 +187,7 @@ class Checker:
     # -- transactions that a cut left open or in doubt
 
     def end_open(self, address: str) -> None:
-        """Say again how transactions end, as a producer does that got no answer."""
+        """Repeat the ends of transactions, as a producer without an answer does."""
         with Wire(address, timeout=30) as wire:
             for sent in self._history.sent.values():
                 if sent.end is not None and sent.firm and sent.end_acked == NEVER:
@@ -200,7 +200,7 @@ class Checker:
         remark = answer.header.get("remark") or ""
         if answer.code == 0 or (asked_before and "not open any more" in remark):
             sent.end_acked = time.monotonic()
-        elif answer.code != SYSTEM_BUSY:  # else it is said again after the next start
+        elif answer.code != SYSTEM_BUSY:  # else it is retried after the next start
             self.wrong("half-lost", f"{sent.key} cannot be ended: {remark}")
             sent.firm = False
 

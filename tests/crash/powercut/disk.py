@@ -59,7 +59,7 @@ class LoopDisk:
 
     def mount(self) -> None:
         _run("mount", "-o", "loop", str(self.image), str(self.place))
-        # Else a copy of the mount in another namespace keeps the dead file system from going.
+        # Else a copy of the mount in another namespace keeps the dead file system busy.
         _run("mount", "--make-shared", str(self.place))
         self.mounted = True
 
@@ -93,7 +93,7 @@ class LoopDisk:
         self.mount()
 
     def keep(self) -> None:
-        """Set the image aside for whoever looks into it, if it is the first."""
+        """Keep the image for debugging, if it is the first."""
         self.unmount()
         kept = self.image.with_suffix(".kept")
         if not kept.exists():

@@ -1,4 +1,4 @@
-"""What was sent to one disk over all its lives, and what the clients were told about it."""
+"""What was sent to one disk over all its lives, and the answers that the clients got."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sent:
     life: int = 0
 
     def at(self, moment: float) -> Sent:
-        """As its producer knew it then: what came later is in doubt."""
+        """Its state as the producer knew it then: later outcomes are unknown."""
         ended = self.end_acked < moment
         return replace(
             self,
@@ -55,7 +55,7 @@ class Totals:
     late_lost: int = 0
     seen: int = 0
     starts: list[float] = field(default_factory=list)
-    windows: list[float] = field(default_factory=list)  # ASYNC_FLUSH: seconds that a cut may take
+    windows: list[float] = field(default_factory=list)  # ASYNC_FLUSH: seconds that a cut may lose
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class History:
     offered: Counter[int] = field(default_factory=Counter)  # by queue: the offset committed last
     attempts: Counter[int] = field(default_factory=Counter)  # by batch of the exactly-once sink
     known: dict[int, list[str]] = field(default_factory=dict)  # by queue: what was there after cuts
-    copies: Counter[str] = field(default_factory=Counter)  # by key: how many too many
+    copies: Counter[str] = field(default_factory=Counter)  # by key: duplicates
     late: list[Sent] = field(default_factory=list)  # answered after the last cut had begun
     life: int = 0
     # How long `known` was before this life's broker was read, and when that was done: some of what
@@ -106,7 +106,7 @@ class History:
             if sent.end_acked <= promised_until:
                 sent.end_firm = True
             elif not sent.end_firm:
-                sent.end_acked = NEVER  # in doubt: it is asked for again
+                sent.end_acked = NEVER  # unknown: it is retried
         for place, (_, when) in list(self.seen.items()):
             if when > promised_until:
                 del self.seen[place]

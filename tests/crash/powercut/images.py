@@ -116,7 +116,7 @@ def check_image(
             return
         checker.totals.starts.append(time.monotonic() - began)
         checker.after_start(broker.broker, rng, whole=True)
-        if checker.clean:  # else it would wait for what is lost
+        if checker.clean:  # else it would wait for lost messages
             checker.to_the_end(broker.broker)
         broker.kill()
         report = verify(open_directory(str(broker.store)), lambda _: None)

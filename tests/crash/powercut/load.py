@@ -95,14 +95,14 @@ class Load:
                     sent = waiting.pop(int(answer.header["opaque"]))
                     self._note(sent, answer, wire, waiting, rng)
         except OSError:
-            return  # the broker is gone: what still waits is unknown
+            return  # the broker is gone: pending outcomes are unknown
 
     def _note(
         self, sent: Sent, answer: Answer, wire: Wire, waiting: dict[int, Sent], rng: random.Random
     ) -> None:
         now = time.monotonic()
         if answer.code != 0:
-            time.sleep(0.001)  # refused for good, as after a failed sync
+            time.sleep(0.001)  # permanently refused, as after a failed sync
             return
         self.answered += 1
         if sent.outcome:
@@ -113,7 +113,7 @@ class Load:
             sent.place = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
         elif sent.kind == HALF:
             sent.end = end_request(answer, sent.key)
-            if rng.random() < 0.8:  # else it stays open, over the cut
+            if rng.random() < 0.8:  # else it stays open across the cut
                 sent.outcome = rng.choice((COMMIT, COMMIT, ROLLBACK))
                 request = {**sent.end, "commitOrRollback": str(sent.outcome)}
                 waiting[wire.send(END, request)] = sent
@@ -130,7 +130,7 @@ class Load:
         except OSError:
             return
 
-    # -- somebody who looks at how far the log is flushed
+    # -- a watcher of how far the log is flushed
 
     def _watch(self) -> None:
         ends: deque[tuple[float, int]] = deque()  # when, and where the log ended at least then

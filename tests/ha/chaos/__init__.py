@@ -1,2 +1,2 @@
-"""Three machines in network namespaces, each with an etcd member and a broker; and what befalls
-them: `make chaos N=200`."""
+"""Three machines in network namespaces, each with an etcd member and a broker; and faults
+on them: `make chaos N=200`."""

@@ -1,4 +1,4 @@
-"""What befalls the machines: each fault does something, lasts, and is taken back."""
+"""Faults on the machines: each one is injected, lasts, and is undone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scene:
         return self.random.choice(list(self.machines))
 
     def victim(self) -> int:
-        """The master more often than not: the others matter less."""
+        """The master more often than not: its faults matter most."""
         if self.master is not None and self.random.random() < 0.6:
             return self.master
         return self.any()
@@ -75,7 +75,7 @@ def killed(scene: Scene) -> str:
 
 
 def killed_in_turn(scene: Scene) -> str:
-    """The second one dies soon after the first is back: it may not be in sync yet."""
+    """The second is killed soon after the first restarts, which may not be in sync yet."""
     first, second = scene.random.sample(list(scene.machines), 2)
     for number in (first, second):
         scene.machines[number].kill()
@@ -93,7 +93,7 @@ def frozen(scene: Scene) -> str:
 
 
 def cut_off(scene: Scene) -> str:
-    """From the other machines; clients reach it still, or not."""
+    """From the other machines; clients may still reach it or not."""
     number = scene.victim()
     others = [n for n in scene.machines if n != number]
     others += [OUTSIDE] if scene.random.random() < 0.5 else []
@@ -148,7 +148,7 @@ def machine_killed(scene: Scene) -> str:
 def disk_full(scene: Scene) -> str:
     number, producer = scene.slave(), scene.producer
     scene.machines[number].fill_disk()
-    before, producer.pause_s = producer.pause_s, 0.0  # so that a new file is needed
+    before, producer.pause_s = producer.pause_s, 0.0  # so that the log needs a new file
     scene.last(3, 10)
     producer.pause_s = before
     scene.machines[number].free_disk()

@@ -102,7 +102,7 @@ class Machine(AerobeeBroker):
     def broker(self, _listens_at: str) -> None: ...
 
     def set_clock(self, seconds: int) -> None:
-        """So much later is it here."""
+        """Shift this machine's clock by `seconds`."""
         self._clock.write_text(f"{seconds:<20d}")
 
     def freeze(self) -> None:

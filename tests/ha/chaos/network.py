@@ -66,7 +66,7 @@ class Network:
         ip("netns", "del", self.router, check=False)
 
     def drop(self, sender: int, receiver: int) -> None:
-        """What one sends to the other is lost without a word."""
+        """Packets from `sender` to `receiver` are dropped silently."""
         if (sender, receiver) not in self._dropped:
             self._rule("add", sender, receiver)
             self._dropped.add((sender, receiver))

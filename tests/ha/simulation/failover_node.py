@@ -30,7 +30,7 @@ class Node(Replica):
         self._shared = shared
         self.kernel = 1
         self.handle = Handle(shared, number)
-        self.followed: int | None = None  # whom, if anybody
+        self.followed: int | None = None  # broker id, if any
         self.task: Coroutine[Any, Any, None] | None = None
         self.in_sync: InSync | None = None
         self.leads = 0
@@ -127,7 +127,7 @@ class Node(Replica):
     def look(self, rng: random.Random) -> None:
         if self.task is None:
             if rng.random() < 0.3:
-                self.failover._is_due = True  # it was told of a change
+                self.failover._is_due = True  # notified of a change
             self.task = self.failover.renew() if rng.random() < 0.3 else self.failover.look()
         try:
             self.task.send(None)

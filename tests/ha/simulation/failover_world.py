@@ -34,7 +34,7 @@ class FailoverWorld:
     seen: dict[str, Acked] = field(default_factory=dict)
     masters: dict[int, int] = field(default_factory=dict)  # of each epoch
     pipes: list[Pipe] = field(default_factory=list)
-    apart: dict[int, int] = field(default_factory=dict)  # for so long no link is made
+    apart: dict[int, int] = field(default_factory=dict)  # steps without a new link
 
     def __post_init__(self) -> None:
         rng = self.rng
@@ -81,7 +81,7 @@ class FailoverWorld:
         victim.crash(self.rng if self._may_lose_power(victim) else None)
 
     def _may_lose_power(self, victim: Node) -> bool:
-        """With ASYNC_FLUSH somebody of the in-sync set must have kept its page cache."""
+        """With ASYNC_FLUSH one member of the in-sync set must keep its page cache."""
         if self.rng.random() < 0.5:
             return False
         record = self.arbiter.record
@@ -130,7 +130,7 @@ class FailoverWorld:
                 self._note_master(node)
 
     def _let_go(self, node: Node) -> None:
-        """It follows nobody, or another one. What it has said may still be on its way."""
+        """It follows no master, or another one. Its acks may still be in flight."""
         for pipe in self.pipes:
             if pipe.slave is node:
                 pipe.slave_is_gone = True
@@ -183,7 +183,7 @@ class FailoverWorld:
                     pipe.step(self.rng)
 
     def _operate(self, node: Node) -> None:
-        """What an init system does, and a replica by itself."""
+        """What an init system does, and the replica itself."""
         if not node.is_up:
             if self.rng.random() < 0.5:
                 node.start()
@@ -192,7 +192,7 @@ class FailoverWorld:
             self._let_go(node)
             node.restart()
         elif node.refused and self.rng.random() < 0.3:
-            node.refused = ""  # it tries again
+            node.refused = ""  # it retries
 
     # -- the checker
 
@@ -234,7 +234,7 @@ class FailoverWorld:
         return self.is_over
 
     def _resolve(self, node: Node) -> None:
-        """It says why it does not follow: begin anew, as a person would."""
+        """It reports why it cannot follow: empty it, as an operator would."""
         if "lost the end" in node.refused:
             raise Broken(f"a master without all was elected: {node} says {node.refused}")
         self.report.emptied += 1

@@ -50,7 +50,7 @@ class World:
     report: Report = field(default_factory=Report)
     acked: dict[str, Acked] = field(default_factory=dict)
     masters: dict[int, int] = field(default_factory=dict)  # of each epoch
-    apart: dict[int, int] = field(default_factory=dict)  # slaves: for so long no link is made
+    apart: dict[int, int] = field(default_factory=dict)  # slaves: steps without a new link
     recopied: dict[int, int] = field(default_factory=dict)  # emptied slaves: up to where they must
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class World:
     def _promote(self, replica: Replica) -> None:
         if self.masters:
             replica.roles.hear(max(self.masters))
-        # If it ends in the middle nobody knows whether it is promoted: the decision stands.
+        # If it crashes half-way the outcome is unknown: the decision stands.
         self.master_number = replica.number
         self.report.promotions += 1
         replica.roles.promote("SYNC_MASTER")
@@ -212,7 +212,7 @@ class World:
         self._start(replica)
 
     def _resolve(self, replica: Replica) -> None:
-        """It says why it does not follow. The master has all that was acknowledged: begin anew."""
+        """It reports why it cannot follow. The master has all that was acknowledged: empty it."""
         if not self.power and "no epoch of our log" not in replica.refused:
             raise Broken(f"no disk has lost anything, but {replica} says: {replica.refused}")
         if self.master.is_master:
