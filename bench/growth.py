@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import tempfile
 import time
@@ -33,6 +34,7 @@ Point = tuple[float, float, float]  # size, CPU us per message, messages per sec
 Curve = list[Point]
 RESTART = "restart after kill -9"
 TOPIC = "Growth"
+MESSAGE_BYTES = 1284  # of log, with a body of 1 KB
 EACH = 64  # messages of a queue that is pulled from again and again
 SETTLED_WITHIN = 90.0  # seconds
 DIRTY_MAX = 64 << 20  # bytes that the kernel has yet to write
@@ -190,11 +192,27 @@ def log_sizes(broker: BrokerProcess, n: int, sizes_gb: list[float]) -> Iterator[
         settle(broker)
         topic = f"Newest{size_gb * 1000:.0f}"
         yield "sends", (size_gb, *sends(broker, topic, n))
+        yield "a program's writes of as much", (size_gb, *plain_writes(broker.store, n))
         for name, pulled in (("pulls of the newest", topic), ("pulls of the oldest", "Oldest")):
             pulls = {"topic": pulled, "n": n, "max": 32}
             yield name, (size_gb, *costs(broker, n, lambda o=pulls: load("pull", broker.port, **o)))
         broker.kill()
         yield RESTART, (size_gb, broker.start() * 1000, 0)
+
+
+def plain_writes(folder: Path, n: int) -> tuple[float, float]:
+    """The ceiling beside `sends`: as many bytes by calls of 32 messages each, and nothing else."""
+    piece, path = bytes(32 * MESSAGE_BYTES), folder / "plain"
+    with warm_memory(log_bytes(n)), path.open("wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, n * MESSAGE_BYTES)
+    with path.open("r+b", buffering=0) as file:
+        cpu, began = time.process_time(), time.perf_counter()
+        for _ in range(n // 32):
+            file.write(piece)
+        took = time.perf_counter() - began
+        used = time.process_time() - cpu
+    path.unlink()
+    return used / n * 1e6, n / took
 
 
 def bodies(broker: BrokerProcess, n: int) -> Iterator[tuple[str, Point]]:
@@ -275,6 +293,8 @@ def chart(found: dict[str, dict[str, Curve]], path: Path) -> None:
         axes.set(title=name, xscale="log", ylabel=unit)
         axes.set_ylim(bottom=0)
         axes.legend()
+    for axes in all_axes.flat[len(names) :]:
+        axes.set_axis_off()
     figure.tight_layout()
     figure.savefig(path, dpi=100)
 

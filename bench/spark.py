@@ -41,7 +41,7 @@ from aerobee.pipeline.sink.sender import BatchSender
 from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.spark import catalog
-from bench.machine import describe_machine
+from bench.machine import describe_machine, warm_memory
 from bench.spark_ready import ReadySource, make_ready
 
 Table = dict[str, dict[str, float]]  # case -> figure -> value
@@ -220,7 +220,10 @@ class Runs:
     seconds: list[float] = field(default_factory=list)
     cpu: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, run: Callable[[], None]) -> float:
+    def add(self, run: Callable[[], None], fresh_bytes: int = 0) -> float:
+        """`fresh_bytes`: of memory that the run takes, for a log."""
+        with warm_memory(fresh_bytes):
+            pass
         before, began = cpu_seconds(), time.perf_counter()
         run()
         self.seconds.append(time.perf_counter() - began)
@@ -231,14 +234,17 @@ class Runs:
         return self.seconds[-1]
 
 
-def run_rounds(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, Runs]:
+def run_rounds(
+    cases: dict[str, Callable[[], None]], rounds: int, fresh_bytes: int = 0
+) -> dict[str, Runs]:
     """Every case in every round; two rounds before the first one warm up."""
     for run in (*cases.values(), *cases.values()):
         run()
     taken = {name: Runs() for name in cases}
     for number in range(rounds):
         for name, run in cases.items():
-            print(f"round {number}: {name}: {taken[name].add(run):.2f} s", file=sys.stderr)
+            took = taken[name].add(run, fresh_bytes)
+            print(f"round {number}: {name}: {took:.2f} s", file=sys.stderr)
     return taken
 
 
@@ -291,7 +297,8 @@ def measure(
                 if only not in what:
                     continue
                 cases = cases_of(spark, namesrv, folder)
-                tables[what] = figures(run_rounds(cases, rounds), rows, record_size)
+                fresh = 3 * rows * record_size if what == "writing" else 0
+                tables[what] = figures(run_rounds(cases, rounds, fresh), rows, record_size)
             spark.stop()
     return tables
 

@@ -114,7 +114,8 @@ def measure(rows: int, body_size: int, rounds: int, found: Figures) -> None:
                 **{"kafka.bootstrap.servers": kafka, "topic": TOPIC} | PATIENT
             ).save()
             for what, both in cases(spark, namesrv, kafka, frame).items():
-                for server, runs in run_rounds(both, rounds).items():
+                fresh = 3 * rows * (body_size + 400) if what == "write" else 0
+                for server, runs in run_rounds(both, rounds, fresh).items():
                     found[server] |= figures(f"{what}, {body_size} B", runs, rows)
             spark.stop()
 
