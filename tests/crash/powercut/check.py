@@ -44,9 +44,11 @@ SHOWN: Final = 3  # violations of one kind that are printed in full
 
 
 class Checker:
-    def __init__(self, history: History, totals: Totals) -> None:
+    def __init__(self, history: History, totals: Totals, skew_ms: int = 0) -> None:
+        """`skew_ms`: how far the broker's clock may be ahead of ours."""
         self._history = history
         self.totals = totals
+        self._skew_ms = skew_ms
         self.clean = True
 
     def wrong(self, kind: str, text: str, *, number: int = 1, fatal: bool = True) -> None:
@@ -98,8 +100,8 @@ class Checker:
         if sent is None or sent.body != body:
             self.wrong("torn", f"{where}: {key!r} is not what was sent")
             return
-        if message.store_timestamp < sent.due_ms:
-            early = sent.due_ms - message.store_timestamp
+        early = sent.due_ms - message.store_timestamp
+        if early > self._skew_ms:
             self.wrong("early", f"{where}: {key} ({sent.kind}) came {early} ms too early")
         if sent.kind == HALF and sent.outcome != COMMIT:
             self.wrong("not-committed", f"{where}: {key} is visible, its end is {sent.outcome}")

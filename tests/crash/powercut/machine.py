@@ -35,13 +35,27 @@ from peers.tools import free_port
 from peers.wire import Wire
 
 PACKAGES: Final = "qemu-system-x86 busybox-static linux-image-amd64"
-MODULES: Final = ("virtio_pci", "virtio_blk", "virtio_net", "9pnet_virtio", "9p", "ext4")
+MODULES: Final = (
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "9pnet_virtio",
+    "9p",
+    "crc32c_generic",
+    "ext4",
+)
 BOOTS_WITHIN: Final = 180.0  # seconds: every instruction is emulated
 LOAD_S: Final = (1.0, 8.0)
 LIVES: Final = 5  # cuts of one disk
 SIZE: Final = 128 << 20
+CLOCK_MS: Final = 2000  # a machine sets its clock at its start, to a second
 PORT: Final = 10911
-HOW: Final = {"flushDiskType": "SYNC_FLUSH", "metricsExporterType": "DISABLE"}
+HOW: Final = {
+    "flushDiskType": "SYNC_FLUSH",
+    "metricsExporterType": "DISABLE",
+    "bindAddress": "0.0.0.0",  # QEMU hands connections to an interface of the machine
+    "allowAnonymous": "true",  # only this process reaches it
+}
 
 _INIT: Final = """#!/bin/busybox sh
 B=/bin/busybox
@@ -170,7 +184,7 @@ class Disk:
         self._here = AerobeeBroker(folder / "here", **SETTINGS, flushDiskType="SYNC_FLUSH")
         self._totals = totals
         self._history = History()
-        self._checker = Checker(self._history, totals)
+        self._checker = Checker(self._history, totals, CLOCK_MS)
         self._rng = random.Random(seed)
 
     def run(self, cuts: int) -> int:
