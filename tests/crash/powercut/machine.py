@@ -44,7 +44,7 @@ MODULES: Final = (
     "crc32c_generic",
     "ext4",
 )
-BOOTS_WITHIN: Final = 180.0  # seconds: every instruction is emulated
+BOOTS_WITHIN: Final = 300.0  # seconds: every instruction is emulated
 LOAD_S: Final = (1.0, 8.0)
 LIVES: Final = 5  # cuts of one disk
 SIZE: Final = 128 << 20
