@@ -47,6 +47,10 @@ def test_no_promise_is_broken_by_a_power_cut(start: int) -> None:
     assert images >= 10 * 6
 
 
+def test_an_index_that_was_ahead_of_the_log_by_more_than_a_file_is_cut() -> None:
+    assert run_seed(3000246).images >= 6
+
+
 # 1 stops in order: its start has little to do.
 @pytest.mark.parametrize("seed", (0, *range(2, examples(9, share=5))))
 def test_a_start_can_end_at_each_of_its_disk_calls(seed: int) -> None:

@@ -16,6 +16,7 @@ from aerobee.broker.store.durability.checkpoint import CheckpointFile
 from aerobee.broker.store.durability.queue_dates import date_file, timestamp_at
 from aerobee.broker.store.errors import is_no_space
 from aerobee.broker.store.files.mapped_file import MappedFile
+from aerobee.broker.store.index.index_file import IndexFile
 from aerobee.broker.store.index.index_service import IndexService
 from aerobee.broker.store.log.commitlog import CommitLog
 from aerobee.broker.store.queues import queue_start
@@ -191,11 +192,28 @@ class Recovery:
             if file.number in plan.drop_index:
                 log.info("an index file later than the checkpoint is built anew", path=file.path)
                 self._index.remove(file)
+            elif self._is_beyond(file, plan):
+                log.info("an index file of what the log has lost is built anew", path=file.path)
+                self._index.remove(file)
             elif plan.cut_index is not None and file.number == plan.cut_index[0]:
                 count = file.count_below(plan.dispatch_from, plan.cut_index[1])
                 if count != file.count or plan.mode is Mode.ABNORMAL:
                     file.cut(count)
+            elif plan.durable_to >= 0 and file.end_offset >= plan.dispatch_from >= 0:
+                file.cut(file.count_below(plan.dispatch_from, file.count))
         self._complete_newest()
+
+    def _is_beyond(self, file: IndexFile, plan: Plan) -> bool:
+        """Whether all its entries are of records that are dispatched again, because those of the
+        file before it are, too. The index may be on disk farther than the log was when the power
+        went, by more than a file."""
+        assert self._index is not None
+        before = self._index.files.index(file) - 1
+        return (
+            plan.durable_to >= 0
+            and before >= 0
+            and self._index.files[before].end_offset >= plan.dispatch_from >= 0
+        )
 
     def _complete_newest(self) -> None:
         """Add the missing keys of the newest indexed record: they were in a removed file, or a kill
