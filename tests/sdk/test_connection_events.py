@@ -39,8 +39,10 @@ async def test_a_lost_connection_is_one_line_and_its_return_another(
             await mq.send("orders", b"x")
             async with asyncio.timeout(10):
                 assert (await inbox.get()).body == b"x"
-    said = [row.getMessage() for row in caplog.records if row.levelno >= logging.WARNING]
-    assert len(said) == 2, said
+    warned = [row.getMessage() for row in caplog.records if row.levelno >= logging.WARNING]
+    # The name server, which is lost with it, has a line of its own if a request was in flight.
+    said = [line for line in warned if line.startswith(broker.broker)]
+    assert len(said) == 2, warned
     assert said[0].startswith(f"{broker.broker} is lost: ")
     assert said[1].startswith(f"{broker.broker} is back after ")
     mine = [event.connected for event in events if event.address == broker.broker]
