@@ -346,15 +346,20 @@ def test_the_checksum_is_zlibs(by_tables: bool) -> None:
         assert joined == zlib.crc32(piece, begun)
 
 
+def frames_or_damaged(draw: random.Random) -> bytes:
+    """A few frames, at times with bytes in between that are none."""
+    data = b"".join(usual(draw, number) for number in range(draw.randrange(1, 9)))
+    if draw.random() < 0.3:
+        at = draw.randrange(len(data))
+        data = data[:at] + draw.randbytes(9) + data[at:]
+    return data
+
+
 def test_frames_are_cut_alike_in_any_slices() -> None:
     draw = random.Random(1)
     for _ in range(300):
-        data = b"".join(usual(draw, number) for number in range(draw.randrange(1, 9)))
-        if draw.random() < 0.3:
-            at = draw.randrange(len(data))
-            data = data[:at] + draw.randbytes(9) + data[at:]
         python, compiled = FrameDecoder(1 << 20), CutDecoder(1 << 20)
-        for piece in slices(draw, data):
+        for piece in slices(draw, frames_or_damaged(draw)):
             found, wanted = compiled.feed(piece), python.feed(piece)
             assert list(found) == wanted and len(found) == len(wanted)
             assert list(found) == wanted, "they can be gone through once only"
@@ -376,12 +381,8 @@ def test_frames_received_behind_their_beginning_are_cut_alike() -> None:
     inbox = hot.Inbox(256 << 10)
     held: list[tuple[Any, list[Any]]] = []
     for _ in range(300):
-        data = b"".join(usual(draw, number) for number in range(draw.randrange(1, 9)))
-        if draw.random() < 0.3:
-            at = draw.randrange(len(data))
-            data = data[:at] + draw.randbytes(9) + data[at:]
         python, compiled = FrameDecoder(1 << 20), CutDecoder(1 << 20)
-        for piece in slices(draw, data):
+        for piece in slices(draw, frames_or_damaged(draw)):
             found, wanted = receive(inbox, compiled, piece), python.feed(piece)
             assert list(found) == wanted and len(found) == len(wanted)
             assert compiled.pending == python.pending
