@@ -124,6 +124,10 @@ def test_timers_come_once_and_not_early_whatever_ends_a_life(start: int) -> None
     assert images >= 4 * 16
 
 
+def test_timers_are_read_again_when_a_file_of_their_log_is_short_and_not_the_last() -> None:
+    assert run_timer_seed(4007959).images >= 16
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)

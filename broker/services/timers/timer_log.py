@@ -138,19 +138,25 @@ class TimerLog:
         names = self._disk.listdir(self._folder)
         starts = sorted(start for name in names if (start := parse_offset_name(name)) is not None)
         self._names_unsynced = bool(names)  # a killed process may have made or removed them
-        for start in starts:
-            size = self._disk.length(self._path(start))
-            # A kill leaves the last one short while it is made or cut.
-            is_last = start == starts[-1] and start % self._file_size == 0
-            is_short = is_last and size < self._file_size
-            if size == self._file_size or is_short:
-                self._files[start] = self._disk.open(self._path(start))
-                self._unsynced.add(start)
-                if is_short:
-                    self._files[start].extend(self._file_size)
-            else:  # of another mappedFileSizeTimerLog: all are read from the store again
+        if not all(self._is_ours(start, is_last=start == starts[-1]) for start in starts):
+            # Without one of them the others prove nothing: all timers are read from the store
+            # again. The first goes last: what a kill leaves of them begins where they began.
+            for start in reversed(starts):
                 self._disk.unlink(self._path(start))
+            starts = []
+        for start in starts:
+            self._files[start] = self._disk.open(self._path(start))
+            self._unsynced.add(start)
+            if self._disk.length(self._path(start)) < self._file_size:
+                self._files[start].extend(self._file_size)
         self.end = next(iter(self._files), 0)
+
+    def _is_ours(self, start: int, *, is_last: bool) -> bool:
+        """Whether a file has the size it should have: not that of another mappedFileSizeTimerLog.
+        A kill leaves the last one short while it is made or cut."""
+        size = self._disk.length(self._path(start))
+        is_short = is_last and size < self._file_size
+        return start % self._file_size == 0 and (size == self._file_size or is_short)
 
     def _path(self, start: int) -> str:
         return os.path.join(self._folder, offset_name(start))
@@ -386,4 +392,5 @@ class TimerLog:
         room = self._file_size - inside
         if room < _BLANK.size:
             return True
-        return bool(_BLANK.unpack(file.read(inside, _BLANK.size))[2] == BLANK_MAGIC)
+        size, _, magic = _BLANK.unpack(file.read(inside, _BLANK.size))
+        return bool(magic == BLANK_MAGIC and size == room)  # else of a file of another size
