@@ -77,6 +77,7 @@ class Link:
         self._unsent = memoryview(b"")
         self._sent_all_to = 0  # the log's end when the slave was last sent all of it
         self._sent_last = 0  # bytes, then
+        self.gathers_until = 0  # appends that end before this do not have to be looked at
         self._gathered_later: asyncio.TimerHandle | None = None
         self._job: asyncio.Task[None] | None = None
         self._closed = False
@@ -129,6 +130,7 @@ class Link:
             log.info(
                 "a slave follows", slave=self.peer[0], has=sender.acked, from_offset=sender.position
             )
+        self.gathers_until = 0
         self.appended()
         if not self._closed:
             self._master.copies.acked(self, who, sender.acked)
@@ -156,7 +158,10 @@ class Link:
         behind = self._behind
         if behind >= GATHER_BYTES:
             return True
-        if not behind or self.sender.acked < self._sent_all_to:
+        if not behind:
+            return False
+        if self.sender.acked < self._sent_all_to:
+            self._gather()
             return False
         if self._master.copies.are_awaited or self._sent_last < MANY_BYTES:
             return True
@@ -164,10 +169,15 @@ class Link:
             return True
         if self._gathered_later is None:
             self._gathered_later = self._loop.call_later(GATHER_S, self._gathered)
+        self._gather()
         return False
+
+    def _gather(self) -> None:
+        self.gathers_until = self.sender.position + GATHER_BYTES
 
     def _gathered(self) -> None:
         self._gathered_later = None
+        self.gathers_until = 0
         self.push()
 
     def push(self) -> None:

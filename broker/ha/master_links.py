@@ -64,11 +64,15 @@ class MasterLinks:
 
     # -- called by others
 
-    def appended(self) -> None:
-        """The log has grown. Records of one turn of the loop go out together, if there are many."""
-        links = self.links[:]
-        if not self._push_is_due and not all([link.appended(may_wait=True) for link in links]):
-            self._push_is_due = True
+    def appended(self, end: int) -> None:
+        """The log has grown to `end`. Records of one turn of the loop go out together, if there are
+        many."""
+        if self._push_is_due:
+            return
+        for link in self.links[:]:
+            if end >= link.gathers_until and not link.appended(may_wait=True):
+                self._push_is_due = True
+        if self._push_is_due:
             self._loop.call_soon(self._push)
 
     def identify(self, endpoint: tuple[str, int], broker_id: int) -> None:

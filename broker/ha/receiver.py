@@ -48,6 +48,11 @@ class Receiver:
     def is_between_frames(self) -> bool:
         return self._frames.is_between
 
+    @property
+    def frame_rest(self) -> int:
+        """Bytes of the frame under way that are still to come."""
+        return self._frames.rest
+
     def feed(self, data: memoryview) -> list[tuple[int, memoryview]]:
         """The complete records, as offset and bytes; each run within one file."""
         lots: list[tuple[int, memoryview]] = []

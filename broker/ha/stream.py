@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WATCH_S: Final = 0.25
 READ_BYTES: Final = 1 << 20  # per read: the event loop has others to serve
 UNDISPATCHED_MAX: Final = 64 << 20  # backpressure: with more than this, dispatch comes first
+WAKE_BYTES: Final = 512 << 10  # of a frame at most, before it is read
 PAUSE_S: Final = 0.005
 ACK_S: Final = 0.05  # a frame that takes longer to come is acknowledged in parts
 FEW_BYTES: Final = 16 << 10  # in a read: somebody waits for each record, the next may come at once
@@ -60,6 +61,7 @@ class Stream:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._paused = False
         self._busy_poll = BusyPoll(self._loop)
+        self._wake_bytes = 1  # the socket is readable from so many bytes on
         self._bytes = 0
         self.rate = 0
         self.read_ms = self.written_ms = clock.now_ms()
@@ -100,8 +102,17 @@ class Stream:
             return
         self._busy_poll.came()
         self._take(self._buffer[:count])
+        self._await_rest()
         if count < FEW_BYTES:
             self._busy_poll.expect()
+
+    def _await_rest(self) -> None:
+        """Wake up once for the rest of a frame, not for each piece of it: a wake-up costs the
+        master as much as us."""
+        least = max(min(self._receiver.frame_rest, WAKE_BYTES), 1)
+        if least != self._wake_bytes:
+            self._wake_bytes = least
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def _take(self, data: memoryview) -> None:
         """Append the complete records, and acknowledge them."""
@@ -179,6 +190,8 @@ class Stream:
                 second_began, count = now, self._bytes
             if self._paused:
                 self._heard_at = now
+            elif self._wake_bytes > 1:
+                self._readable()  # over a slow link the rest of a frame takes long
             silent_s = now - self._heard_at
             if silent_s * 1000 > settings.ha_housekeeping_interval:
                 self._end(StreamError(f"the master was silent for {silent_s:.0f} s"))

@@ -89,7 +89,7 @@ def epoch_head(data: memoryview) -> FrameHead:
 class FrameReader:
     """A master's frames, however they are cut."""
 
-    __slots__ = ("_begun", "_decode", "_head", "_head_size", "_left", "_offset", "_size_max")
+    __slots__ = ("_begun", "_decode", "_head", "_head_size", "_offset", "_size_max", "rest")
 
     def __init__(
         self,
@@ -106,22 +106,22 @@ class FrameReader:
         self._size_max = size_max
         self._head = b""
         self._offset = 0  # of the next byte of the frame under way ...
-        self._left = 0  # ... which has so many to come
+        self.rest = 0  # ... which has so many to come
 
     @property
     def is_between(self) -> bool:
         """Whether no frame is under way."""
-        return not self._left and not self._head
+        return not self.rest and not self._head
 
     def feed(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
         """Offset and bytes. A frame may come in several pieces; an empty one is a heartbeat."""
         position = 0
         while position < len(data):
-            if self._left:
-                piece = data[position : position + self._left]
+            if self.rest:
+                piece = data[position : position + self.rest]
                 offset = self._offset
                 self._offset += len(piece)
-                self._left -= len(piece)
+                self.rest -= len(piece)
                 position += len(piece)
                 yield offset, piece
                 continue
@@ -133,12 +133,12 @@ class FrameReader:
             if len(part) == self._head_size:
                 head = self._decode(part)
                 self._head = b""
-                self._offset, self._left = head.offset, head.size
-                if not 0 <= self._left <= self._size_max:
-                    raise StreamError(f"a frame of {self._left} bytes at {self._offset}")
+                self._offset, self.rest = head.offset, head.size
+                if not 0 <= self.rest <= self._size_max:
+                    raise StreamError(f"a frame of {self.rest} bytes at {self._offset}")
                 if self._begun is not None:
                     self._begun(head)
-                if not self._left:
+                if not self.rest:
                     yield self._offset, data[:0]
 
 

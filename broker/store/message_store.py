@@ -152,8 +152,8 @@ class MessageStore:
         """The end given to `confirm`, at most the end of the log."""
         return min(self._confirmed.end, self.max_physical_offset)
 
-    def on_append(self, callback: Callable[[], None] | None) -> None:
-        """Call this after each append."""
+    def on_append(self, callback: Callable[[int], None] | None) -> None:
+        """Call this after each append, with the end of what was appended."""
         self._writer.on_append = callback
 
     def add_arrival_listener(

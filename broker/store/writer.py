@@ -40,7 +40,7 @@ class Writer:
         self._sync_flush = base.settings.sync_flush
         self._busy_after_s = base.settings.os_page_cache_busy_time_out_mills / 1000
         self._put_message_lock = threading.Lock()
-        self.on_append: Callable[[], None] | None = None  # called after each append, on masters
+        self.on_append: Callable[[int], None] | None = None  # called with the log's end, on masters
 
     def put(self, messages: Sequence[Message]) -> list[PutResult]:
         """Append independent messages: one lock and one clock read for all."""
@@ -177,7 +177,7 @@ class Writer:
             else:
                 self._reput.nudge(are_listened)
             if self.on_append is not None:
-                self.on_append()
+                self.on_append(end)
         if took * 1000 > stats.put_lock_ms_max:
             stats.put_lock_ms_max = took * 1000
         if took > SLOW_LOCK_S:
