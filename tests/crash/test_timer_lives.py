@@ -128,6 +128,11 @@ def test_timers_are_read_again_when_a_file_of_their_log_is_short_and_not_the_las
     assert run_timer_seed(4007959).images >= 16
 
 
+def test_a_timer_that_was_copied_twice_fires_once_if_the_timer_log_is_lost() -> None:
+    """The original is gone, one copy has rolled, and another one is still there."""
+    assert run_timer_seed(5003268).images >= 16
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)

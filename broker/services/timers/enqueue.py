@@ -1,6 +1,6 @@
 """Writes a unit of the timer log for each message of rmq_sys_wheel_timer, by its second."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -83,7 +83,8 @@ class Enqueue:
         self.pending = 0
         self.noted: set[int] = set()  # records with units that are going to be read again
         self.skip_before_ms = 0  # timers due before this were delivered long ago
-        self._superseded: set[int] = set()  # records of a rebuild that have rolled since
+        self._superseded: set[int] = set()  # records of a rebuild whose timers have rolled or fired
+        self._stand_ins: set[int] = set()  # copies in a rebuild whose originals are gone
 
     def start_at(self, queue_offset: int, log_end: int, pending: int) -> None:
         """Read from here on; `log_end`: the queue is complete once dispatched up to there."""
@@ -91,30 +92,42 @@ class Enqueue:
         self._complete_at = log_end
         self.pending = pending
 
-    def rebuild(self, skip_before_ms: int) -> None:
-        """The timer log is lost: all units are made again. A far timer that has rolled has several
-        records; the last one counts."""
+    def rebuild(self, skip_before_ms: int, done: Iterable[int]) -> None:
+        """Units of the timer log are lost: make them again, each once. `done`: records that have
+        fired, or still have a unit. A timer may have several records: copies, of which the first
+        one counts now, and one for each roll, of which the last one counts."""
         self.skip_before_ms = skip_before_ms
-        carried: list[tuple[int, int]] = []
-        queue_offset, end = self.queue_offset, self._store.max_offset(TIMER_TOPIC, 0)
+        original: dict[int, int] = {}  # of each copy
+        rolled: list[int] = []
+        for record in self._all_records():
+            rolled_from = origin_of(record)
+            before = carried_from(record_properties(record))
+            if rolled_from is not None:
+                rolled.append(rolled_from)
+            if before is not None:
+                original[_HEAD.unpack_from(record)[2]] = original.get(before, before)
+        over = {original.get(place, place) for place in (*rolled, *done)}
+        counted: set[int] = set()
+        for place, first in original.items():
+            if first in over:
+                self._superseded.add(place)
+            elif first < self._store.min_physical_offset and first not in counted:
+                counted.add(first)
+                self._stand_ins.add(place)
+        self._superseded |= over
+
+    def _all_records(self) -> Iterator[memoryview]:
+        """What the store still has of the timer topic, before the place to read from, too."""
+        queue_offset, end = 0, self._store.max_offset(TIMER_TOPIC, 0)
         while queue_offset < end:
             found = self._read_queue(queue_offset)
             try:
-                for record in self._records(found, queue_offset):
-                    rolled_from = origin_of(record)
-                    before = carried_from(record_properties(record))
-                    if rolled_from is not None:
-                        self._superseded.add(rolled_from)
-                    if before is not None:
-                        carried.append((_HEAD.unpack_from(record)[2], before))
+                yield from self._records(found, queue_offset)
             finally:
                 found.release()
             if found.next_offset <= queue_offset:
                 break
             queue_offset = found.next_offset
-        for place, before in reversed(carried):
-            if place in self._superseded:
-                self._superseded.add(before)
 
     def _read_queue(self, queue_offset: int) -> ReadResult:
         return self._store.read_queue(
@@ -187,18 +200,15 @@ class Enqueue:
         if deliver_ms is None:
             log.error("a message of the timer topic is no timer: ignored", offset=physical_offset)
             return None
-        return Timer(queue_offset, physical_offset, size, deliver_ms, text, self._is_copy(text))
+        is_copy = self._is_copy(text, physical_offset)
+        return Timer(queue_offset, physical_offset, size, deliver_ms, text, is_copy)
 
-    def _is_copy(self, properties: str) -> bool:
-        if props.TIMER_CARRIED_FROM not in properties:
-            return False
-        origin = carried_from(properties)
-        if origin is None:
-            return False
-        # In a rebuild no unit points to it: it counts as the timer, unless its original is still
-        # in the store and was read.
-        is_rebuild = self.skip_before_ms > 0
-        return not is_rebuild or origin >= self._store.min_physical_offset
+    def _is_copy(self, properties: str, physical_offset: int) -> bool:
+        return (
+            props.TIMER_CARRIED_FROM in properties
+            and carried_from(properties) is not None
+            and physical_offset not in self._stand_ins
+        )
 
     def _add_noted(self, timer: Timer, now_ms: int) -> None:
         """Add a unit in no chain, with a time in the past: upstream ignores it, too."""

@@ -214,7 +214,8 @@ class Timers:
             queue_offset = offset_after(self._store, found.last_physical_offset)
         self._enqueue.start_at(queue_offset, end, found.timers)
         if self.log.end < point.log_end:
-            self._enqueue.rebuild(point.read_ms)
+            done = self._delivery.known | recovery.noted_records(self.log)
+            self._enqueue.rebuild(point.read_ms, done)
         if found.timers:
             log.info("timers are pending", timers=found.timers)
         else:

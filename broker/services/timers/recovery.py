@@ -102,6 +102,16 @@ def recover(
     return Recovered(_count(found, fired), first, noted, int(far.max(initial=0)), last)
 
 
+def noted_records(timer_log: TimerLog) -> set[int]:
+    """The records whose timers have a unit."""
+    noted: set[int] = set()
+    position = timer_log.start
+    while position < timer_log.end:
+        units, position = timer_log.piece(position)
+        noted.update(units["physical_offset"][units["magic"] != MAGIC_NOTED].tolist())
+    return noted
+
+
 def _scan(
     timer_log: TimerLog,
     max_physical_offset: int,
