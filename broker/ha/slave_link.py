@@ -21,7 +21,7 @@ from aerobee.broker.ha.master_client import (
 )
 from aerobee.broker.ha.receiver import Receiver
 from aerobee.broker.ha.rejoin import Cut
-from aerobee.broker.ha.stream import READ_BYTES, Stream, epoch_ack
+from aerobee.broker.ha.stream import READ_BYTES, Stream, epoch_ack, plain_report
 from aerobee.broker.ha.wire import StreamError, decode_welcome, encode_hello
 from aerobee.broker.net.inner_client import inner_tls
 from aerobee.broker.net.request_link import LinkError
@@ -191,6 +191,24 @@ class SlaveLink:
                 f"mappedFileSizeCommitLog={facts.file_size} for an empty folder"
             )
 
+    def _stream_of(
+        self,
+        facts: MasterFacts,
+        sock: socket.socket,
+        receiver: Receiver,
+        encode_report: Callable[[int], bytes],
+    ) -> Stream:
+        acks_are_awaited = facts.role != "ASYNC_MASTER" or self._settings.has_arbiter
+        return Stream(
+            self._settings,
+            self._store,
+            self._clock,
+            sock,
+            receiver,
+            encode_report,
+            may_gather=not acks_are_awaited,
+        )
+
     # -- the stream with epochs
 
     async def _join_with_epochs(
@@ -214,8 +232,7 @@ class SlaveLink:
             return None
         await self._compare(client, facts)
         receiver = follower.begin(plan)
-        stream = Stream(self._settings, self._store, self._clock, sock, receiver, epoch_ack)
-        return stream, rest
+        return self._stream_of(facts, sock, receiver, epoch_ack), rest
 
     # -- the plain stream
 
@@ -224,7 +241,7 @@ class SlaveLink:
     ) -> tuple[Stream, bytes]:
         receiver = self._receiver(facts)
         await self._compare(client, facts)
-        return Stream(self._settings, self._store, self._clock, sock, receiver), b""
+        return self._stream_of(facts, sock, receiver, plain_report), b""
 
     def _receiver(self, facts: MasterFacts) -> Receiver:
         """Where to start; StreamError when our log is not a prefix of the master's."""

@@ -24,6 +24,8 @@ READ_BYTES: Final = 1 << 20  # per read: the event loop has others to serve
 UNDISPATCHED_MAX: Final = 64 << 20  # backpressure: with more than this, dispatch comes first
 WAKE_BYTES: Final = 512 << 10  # of a frame at most, before it is read
 PAUSE_S: Final = 0.005
+MANY_BYTES: Final = 64 << 10  # in a read: more follows, and if nobody waits for our acks ...
+GATHER_S: Final = 0.003  # ... it gathers for so long
 ACK_S: Final = 0.05  # a frame that takes longer to come is acknowledged in parts
 FEW_BYTES: Final = 16 << 10  # in a read: somebody waits for each record, the next may come at once
 
@@ -47,7 +49,10 @@ class Stream:
         sock: socket.socket,
         receiver: Receiver,
         encode_report: Callable[[int], bytes] = plain_report,
+        *,
+        may_gather: bool = False,
     ) -> None:
+        """`may_gather`: nobody waits for our acks, so that many records may be read together."""
         self._encode_report = encode_report
         self._settings = settings
         self._store = store
@@ -61,6 +66,8 @@ class Stream:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._paused = False
         self._busy_poll = BusyPoll(self._loop)
+        self._may_gather = may_gather
+        self._gathered_later: asyncio.TimerHandle | None = None
         self._wake_bytes = 1  # the socket is readable from so many bytes on
         self._bytes = 0
         self.rate = 0
@@ -79,6 +86,8 @@ class Stream:
         finally:
             watching.cancel()
             self._ended.cancel()
+            if self._gathered_later is not None:
+                self._gathered_later.cancel()
             self._loop.remove_reader(self._sock)
             self._sock.close()
 
@@ -102,14 +111,29 @@ class Stream:
             return
         self._busy_poll.came()
         self._take(self._buffer[:count])
-        self._await_rest()
+        if self._may_gather and MANY_BYTES <= count < READ_BYTES:
+            self._gather()
+        else:
+            self._wake_up_from(max(min(self._receiver.frame_rest, WAKE_BYTES), 1))
         if count < FEW_BYTES:
             self._busy_poll.expect()
 
-    def _await_rest(self) -> None:
+    def _gather(self) -> None:
+        """There is much to come, and nobody waits for our acks: read it in one piece after a
+        moment."""
+        self._wake_up_from(READ_BYTES)
+        if self._gathered_later is None:
+            self._gathered_later = self._loop.call_later(GATHER_S, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathered_later = None
+        self._wake_up_from(1)
+        if not self._paused:
+            self._readable()
+
+    def _wake_up_from(self, least: int) -> None:
         """Wake up once for the rest of a frame, not for each piece of it: a wake-up costs the
         master as much as us."""
-        least = max(min(self._receiver.frame_rest, WAKE_BYTES), 1)
         if least != self._wake_bytes:
             self._wake_bytes = least
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
