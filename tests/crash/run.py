@@ -64,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
                 violations += found
                 for text in found:
                     print(f"VIOLATION {text}", flush=True)
+            print(f"{total.images} images, {seeds} seeds", file=sys.stderr, flush=True)
     print(
         f"{total.images} images of {seeds} seeds ({total.lives} lives; {total.recovery_cuts} "
         f"starts cut off, {total.start_kills} killed): {len(violations)} violations; "
