@@ -16,10 +16,11 @@ import asyncio
 import json
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from peers.wire import Wire
 
 from aerobee import connect
 from bench.brokers import AEROBEE, APACHE_4, BrokerProcess
-from bench.load_client import drive_of, load
+from bench.load_client import SOURCE, compiled, drive_of, load
 from bench.machine import describe_machine, warm_memory
 from bench.process import need
 from bench.session import Figures, Session
@@ -58,6 +59,15 @@ FULL_SCALE = Scale(150_000, 7, 60_000, 2_500, 700_000, 5)
 QUICK_SCALE = Scale(10_000, 2, 5_000, 300, 50_000, 1)
 ONE = {"conns": 1, "window": 1}
 ALONE = "alone"
+BESIDE = "beside a process as busy as a slave"  # but without a link to it
+NEIGHBOUR_SOURCE = SOURCE.with_name("neighbour.c")
+PIECE_KB, PIECES_PER_S = 385, 700  # what a slave writes at such a rate
+# figure -> bursts of which role, beside what
+TAIL_COSTS = (
+    ("master's CPU s/GiB for a slave, at the tail", "ASYNC_MASTER", ALONE),
+    (f"master's CPU s/GiB {BESIDE}", BESIDE, ALONE),
+    ("master's CPU s/GiB for a slave, more than that", "ASYNC_MASTER", BESIDE),
+)
 
 
 class Replica(BrokerProcess):
@@ -141,24 +151,42 @@ def beside_alone(
         )
 
 
+@contextmanager
+def neighbour(folder: Path, share: float) -> Iterator[None]:
+    """A process that writes as a slave does and takes this share of a core."""
+    file = folder / "neighbour"
+    words = [str(PIECE_KB), str(round(share * 1e6)), str(PIECES_PER_S)]
+    process = subprocess.Popen([compiled(NEIGHBOUR_SOURCE), file, *words])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        file.unlink(missing_ok=True)
+
+
 def in_turns(
     sessions: dict[str, Session], slave: Replica, bursts: int, row: str, n: int, **options: object
 ) -> Bursts:
     """Bursts of sends to each in turns, with the slave's share until it has dispatched all. What
     the burst has stored is counted afterwards: the slave has no part in that."""
     found: Bursts = {}
+    share = 0.0
     for number in range(bursts):
-        for role in sessions if number % 2 == 0 else reversed(sessions):
+        for role in reversed(sessions) if number % 2 == 0 else sessions:
             session = sessions[role]
             assert isinstance(session.server, Replica)
             begin, used = session.server.log_end(), slave.cpu_seconds()
-            topic, acknowledged = session.burst(row, n, **options)
+            beside = neighbour(slave.folder.parent, share) if role == BESIDE else nullcontext()
+            with beside:
+                topic, acknowledged = session.burst(row, n, **options)
             figures = {name.removeprefix(f"{row}: "): of for name, of in session.figures.items()}
             session.figures.clear()
-            if role != ALONE:
+            if role not in (ALONE, BESIDE):
                 end = session.server.log_end()
                 wait_dispatched(slave, end)
                 figures["slave's CPU us/msg"] = (slave.cpu_seconds() - used) / n * 1e6
+                share = figures["slave's CPU us/msg"] / 1e6 * figures["msg/s"]
                 share = figures["slave's CPU us/msg"] / figures["CPU us/msg"]
                 figures["slave's CPU, % of master's"] = share * 100
                 figures["bytes/msg"] = (end - begin) / n
@@ -182,10 +210,10 @@ def medians(row: str, found: Bursts) -> Figures:
     }
 
 
-def added(found: Bursts, role: str, name: str) -> float:
+def added(found: Bursts, role: str, name: str, base: str = ALONE) -> float:
     """What a slave adds to a figure."""
-    pairs = zip(found[role][name], found[ALONE][name], strict=True)
-    return statistics.median([with_slave - alone for with_slave, alone in pairs])
+    pairs = zip(found[role][name], found[base][name], strict=True)
+    return statistics.median([with_slave - without for with_slave, without in pairs])
 
 
 def sync_session(kind: str, folder: Path, scale: Scale) -> Figures:
@@ -205,13 +233,16 @@ def sync_session(kind: str, folder: Path, scale: Scale) -> Figures:
 
 
 def async_session(kind: str, folder: Path, scale: Scale) -> Figures:
-    role = "ASYNC_MASTER"
+    role, figures = "ASYNC_MASTER", Figures()
     with beside_alone(kind, folder, scale, role) as (sessions, slave):
-        found = in_turns(sessions, slave, scale.bursts, "send 4x32", scale.sends)
-        per_byte = added(found, role, "CPU us/msg") / 1e6 / median(found, role, "bytes/msg")
-        del found[ALONE]  # it was told beside SYNC_MASTER
-        figures = medians("send 4x32", found)
-        figures["master's CPU s/GiB for a slave, at the tail"] = per_byte * GIB
+        alone = sessions[ALONE]
+        beside = Session(alone.server, alone.drive, topics="Beside")
+        all_sessions = {ALONE: alone, BESIDE: beside, role: sessions[role]}
+        found = in_turns(all_sessions, slave, scale.bursts, "send 4x32", scale.sends)
+        gib_us = 1e6 * median(found, role, "bytes/msg") / GIB
+        for name, one, base in TAIL_COSTS:
+            figures[name] = added(found, one, "CPU us/msg", base) / gib_us
+        figures |= medians("send 4x32", {role: found[role]})
         master = sessions[role].server
         assert isinstance(master, Replica)
         slave.stop()
