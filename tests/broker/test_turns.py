@@ -97,7 +97,7 @@ async def test_members_that_join_ask_and_leave_at_once_do_not_keep_the_loop(
     with watched_turns() as turns:
         await asyncio.to_thread(send_all, socks, frames)
         await until(lambda: len(members("crowd")) == CROWD)
-        await asyncio.sleep(0.2)  # the notices leave
+        await until(lambda: not len(app.broker.turns))  # the notices have left
         await asyncio.to_thread(send_all, socks, lists)
         await until(lambda: sum(answered.counts) == CROWD)
         await asyncio.to_thread(close_all, socks)

@@ -108,7 +108,7 @@ async def test_a_send_that_waited_for_space_is_refused_once_the_block_is_left(
         async with mq.producer("orders", linger=5, buffer_bytes=1000) as orders:
             await orders.send(b"x" * 1000)
             waiting = asyncio.create_task(orders.send(b"late"))
-            await asyncio.sleep(0.01)
+            await until(lambda: orders._accumulator._space_waiters)
             assert not waiting.done()
         with pytest.raises(Closed):
             await waiting
@@ -140,7 +140,7 @@ async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(
             await mq._core.remoting.connection(address)
         waiting = asyncio.create_task(mq._core.remoting.connection(address))
         sending = asyncio.create_task(mq.send("orders", b"second", timeout=5))
-        await asyncio.sleep(0.01)
+        await until(lambda: address in mq._core.remoting._opening)
         await mq.close()
         done, _ = await asyncio.wait([waiting, sending], timeout=5)
         assert [type(task.exception()) for task in (waiting, sending)] == [Closed, Closed]
