@@ -84,7 +84,7 @@ def test_without_timers_the_file_of_a_delayed_message_stays(tmp_path: Path) -> N
         for _ in range(5):
             clean_step(world)
     assert world.store.min_physical_offset == 0
-    (line,) = [line for line in lines if "a file is kept" in line["event"]]
+    (line,) = [line for line in lines if "an expired file is kept" in line["event"]]
     assert "timerWheelEnable" in line["reason"]
     world.advance(2 * 3600)
     world.run_schedule()

@@ -112,7 +112,7 @@ def test_an_exactly_once_replay_that_is_run_again_sends_only_what_is_new(
     words = (*words, "--sql", "select * from messages where value <> '000007'")
     assert run(*words, "--dry-run") == "299 messages would be sent"
     assert run(*words) == "300 messages read, and what was made of them sent"
-    assert run(*words).endswith("; 300 before (--again sends them once more)")
+    assert run(*words).endswith("; 300 before (--again sends them again)")
     produce(broker.namesrv, "was", numbers(50, 300))
     kept(run, broker, "was", tmp_path / "was")
     assert run(*words).startswith("50 messages read")

@@ -108,7 +108,7 @@ async def test_what_the_thread_could_not_make_is_told_though_the_next_try_works(
         await until(lambda: store.dispatched_offset == store.max_physical_offset)
     [line] = [line for line in lines if line["log_level"] == "error"]
     assert line["errno"] == "EIO" and line["path"].endswith("/consumequeue/New/0")
-    assert "tried again" in line["then"]
+    assert "retried" in line["then"]
 
 
 async def test_a_file_that_dispatch_waits_for_and_that_fails_is_no_error_of_the_loop(

@@ -195,10 +195,10 @@ class Recovery:
             return
         for file in reversed(list(self._index.files)):
             if file.number in plan.drop_index:
-                log.info("an index file later than the checkpoint is built anew", path=file.path)
+                log.info("an index file later than the checkpoint is rebuilt", path=file.path)
                 self._index.remove(file)
             elif self._is_beyond(file, plan):
-                log.info("an index file of what the log has lost is built anew", path=file.path)
+                log.info("an index file ahead of the log is rebuilt", path=file.path)
                 self._index.remove(file)
             else:
                 self._cut_index_file(file, plan)
