@@ -66,7 +66,7 @@ ELSEWHERE: Final = (
     ("pipeline.md", "pipeline dead-letters", "tests/spark/test_replay.py"),
     ("pipeline.md", "pipeline audit", "tests/spark/test_jobs.py"),
     ("pipeline.md", "pipeline stats", "tests/spark/test_jobs.py"),
-    ("pipeline.md", "pip install", "tests/spark/test_kept_table.py"),
+    ("pipeline.md", "pip install", "tests/spark/test_kept_table.py"),  # make/spark.mk installs
     ("pipeline.md", "pipeline schema infer", "tests/spark/test_typed.py"),
 )
 SPARK_PAGE = "tests/spark/test_pipeline_page.py"  # the blocks of Python and SQL of pipeline.md
