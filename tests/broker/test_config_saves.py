@@ -108,7 +108,7 @@ async def live(client: Client, count: int = 20) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_sends_go_on_while_a_change_is_being_saved_and_its_answer_waits(
+async def test_sends_continue_while_a_change_is_being_saved_and_its_answer_waits(
     kind: str, disk: GatedDisk, clients: tuple[Client, Client]
 ) -> None:
     sender, maker = clients

@@ -31,7 +31,7 @@ def run(script: str) -> None:
 
 
 @pytest.mark.skipif(garbage._libc() is None, reason="this C library gives nothing back")
-def test_memory_that_a_burst_has_left_free_is_given_back_in_a_quiet_moment() -> None:
+def test_memory_that_a_burst_has_left_free_is_returned_in_a_quiet_moment() -> None:
     run("""
 before = anonymous_bytes()
 burst = [bytes(2000) for _ in range(40_000)]

@@ -26,7 +26,7 @@ UNIQUE: dict[str, str] = {
 LARGE: dict[str, Any] = {"max_index_num": 2 * COUNT, "mapped_file_size_commit_log": 64 << 20}
 
 
-async def test_others_are_served_while_a_long_search_goes_on(tmp_path: Path) -> None:
+async def test_others_are_served_while_a_long_search_is_running(tmp_path: Path) -> None:
     async with running_broker(tmp_path, **LARGE) as app:
         store = app.broker.store
         app.broker.topics.put(TopicConfig("T", 1, 1))

@@ -265,7 +265,7 @@ def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
     assert theirs - ours == {"has_arbiter"}  # whether etcdEndpoints are set
 
 
-def test_a_store_by_itself_has_the_defaults_of_the_settings(tmp_path: Path) -> None:
+def test_a_store_alone_has_the_defaults_of_the_settings(tmp_path: Path) -> None:
     """Tests, tools and the simulators make a store without settings."""
     settings = load_settings(None, {"storePathRootDir": tmp_path}, {})
     by_settings = dataclasses.asdict(store_settings(settings))

@@ -356,7 +356,7 @@ def test_fields_of_newer_clients_and_nulls_are_no_hindrance(wire: Wire, topic: s
         (38, {}),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_and_the_connection_goes_on(
+def test_a_request_that_makes_no_sense_is_refused_and_the_connection_continues(
     wire: Wire, code: int, ext: dict[str, Any] | None
 ) -> None:
     header = {"code": code, "language": "CPP", "version": 63, "opaque": 5, "flag": 0}

@@ -71,7 +71,7 @@ def test_the_page_and_its_figures_come_by_the_metrics_port(daemon: Daemon) -> No
     assert len(children(daemon)) == 1
 
 
-def test_it_only_shows_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+def test_it_is_read_only_by_default(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         daemon.ready()
         browser = browser_of(daemon)
@@ -156,7 +156,7 @@ def test_beyond_loopback_it_needs_a_token(tmp_path: Path) -> None:
         assert children(daemon) == []
 
 
-def test_beyond_loopback_a_proxy_may_say_who_looks(tmp_path: Path) -> None:
+def test_beyond_loopback_a_proxy_may_name_the_viewer(tmp_path: Path) -> None:
     with Daemon(
         tmp_path,
         metricsPromExporterHost="0.0.0.0",

@@ -180,7 +180,7 @@ def test_a_console_with_a_token_tells_nothing_before_it(broker: EmbeddedBroker) 
         assert browser.ask("GET", "/console/api/topics")[0] == 200
 
 
-def test_a_proxy_says_who_looks_and_nobody_else_may(broker: EmbeddedBroker) -> None:
+def test_a_proxy_names_the_viewer_and_nobody_else_may(broker: EmbeddedBroker) -> None:
     told = {"auth_header": "X-Forwarded-User", "write": True}
     for browser in console_of(broker, **told, proxies=("127.0.0.0/8",)):
         assert browser.ask("GET", "/console/")[0] == 401

@@ -151,7 +151,7 @@ def test_a_waiter_that_gave_up_gets_neither_answer_nor_error() -> None:
     assert conversation.end() == [] and conversation.in_flight == 0
 
 
-def test_the_end_names_all_who_still_wait() -> None:
+def test_the_end_names_all_waiters() -> None:
     conversation = Talk()
     answered, _ = asked(conversation)
     waiters = [asked(conversation, seconds=seconds)[1] for seconds in (1.0, math.inf)]

@@ -64,7 +64,7 @@ async def test_one_message_that_cannot_be_sent_does_not_lose_its_neighbours(
     assert sorted(await bodies(aerobee_broker, "orders")) == [b"after", b"before"]
 
 
-async def test_a_buffered_failure_is_told_though_someone_stopped_waiting_for_the_receipt(
+async def test_a_buffered_failure_is_reported_though_someone_stopped_waiting_for_the_receipt(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect() as mq:
@@ -129,7 +129,7 @@ async def test_closing_the_client_under_a_send_leaves_its_outcome_unknown(
     assert b"second" in await bodies(aerobee_broker, "orders")
 
 
-async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(
+async def test_a_waiter_for_a_connection_learns_that_the_client_was_closed(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect() as mq:
@@ -147,7 +147,7 @@ async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(
         assert len(done) == 2
 
 
-async def test_a_connection_in_the_making_is_closed_with_the_client() -> None:
+async def test_a_connection_being_made_is_closed_with_the_client() -> None:
     greeted, ended = asyncio.Event(), asyncio.Event()
 
     class Silent(asyncio.Protocol):
@@ -276,7 +276,7 @@ async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(
         assert connection.conversation.in_flight == 0
 
 
-async def test_a_failure_that_a_receipt_has_told_is_not_told_again(
+async def test_a_failure_that_a_receipt_has_reported_is_not_reported_again(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with (

@@ -120,7 +120,7 @@ def test_a_producer_ends_a_transaction_whose_file_has_gone(tmp_path: Path, kille
     world.close_quietly()
 
 
-def test_the_word_about_a_copy_whose_file_has_gone_counts_too(tmp_path: Path) -> None:
+def test_the_record_of_a_copy_whose_file_is_gone_counts_too(tmp_path: Path) -> None:
     world = small_world(tmp_path)
     first = half(world)
     world.transactions.prepare()
@@ -154,7 +154,7 @@ def test_transactions_stay_open_once_wherever_a_kill_interrupts(tmp_path: Path) 
         world.close_quietly()
 
 
-def test_a_check_goes_on_counting_after_a_half_message_was_carried(tmp_path: Path) -> None:
+def test_a_check_continues_counting_after_a_half_message_was_carried(tmp_path: Path) -> None:
     world = small_world(tmp_path)
     first = half(world)
     world.transactions.prepare()

@@ -209,7 +209,7 @@ def test_a_journal_that_is_replayed_is_made_into_a_json_file_by_the_start(
     assert not journal_of(path).exists()
 
 
-async def test_a_start_goes_on_when_the_journal_cannot_be_made_into_a_json_file(
+async def test_a_start_continues_when_the_journal_cannot_be_made_into_a_json_file(
     path: Path, saved: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_file, "RETRY_S", 0.01)

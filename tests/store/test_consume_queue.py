@@ -44,7 +44,7 @@ def test_an_entry_is_offset_size_and_the_tags_hash(open_store: OpenStore, tmp_pa
     assert store.queue_entry("T", 0, 4) is None
 
 
-def test_a_queue_goes_on_in_the_next_file(open_store: OpenStore, tmp_path: Path) -> None:
+def test_a_queue_continues_in_the_next_file(open_store: OpenStore, tmp_path: Path) -> None:
     store = open_store()
     for _ in range(7):
         store.put([message() for _ in range(19)])

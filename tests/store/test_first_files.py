@@ -60,7 +60,7 @@ async def store(tmp_path: Path, disk: SlowDisk) -> AsyncIterator[MessageStore]:
     await store.stop()
 
 
-async def test_the_loop_goes_on_and_dispatch_keeps_the_order_of_the_log(
+async def test_the_loop_continues_and_dispatch_keeps_the_order_of_the_log(
     store: MessageStore, disk: SlowDisk
 ) -> None:
     arrived: list[Arrival] = []
@@ -79,7 +79,7 @@ async def test_the_loop_goes_on_and_dispatch_keeps_the_order_of_the_log(
     assert set(disk.makers) == {"aerobee-queues_0"}
 
 
-async def test_who_asks_for_a_queue_whose_file_is_in_the_making_finds_its_message(
+async def test_a_reader_of_a_queue_whose_file_is_being_created_finds_its_message(
     store: MessageStore, disk: SlowDisk
 ) -> None:
     disk.gate.clear()
@@ -99,7 +99,7 @@ async def test_a_file_that_the_thread_could_not_make_is_made_when_it_is_needed(
     assert len(disk.makers) == 2
 
 
-async def test_what_the_thread_could_not_make_is_told_though_the_next_try_works(
+async def test_what_the_thread_could_not_make_is_reported_though_the_next_try_works(
     store: MessageStore, disk: SlowDisk
 ) -> None:
     disk.faults.append(Fault("create", "/consumequeue/", errno.EIO, times=1))

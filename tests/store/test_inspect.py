@@ -142,7 +142,7 @@ def test_dump_tells_of_a_record_whose_text_is_damaged(folder: Path) -> None:
         assert len(result.stdout.splitlines()) in (COUNT - 1, COUNT // 4 - 1, COUNT // 2 - 1)
 
 
-def test_verify_goes_on_behind_a_damaged_record(folder: Path) -> None:
+def test_verify_continues_after_a_damaged_record(folder: Path) -> None:
     damage_body(folder)
     found = verify(open_directory(str(folder)), lambda _: None)
     assert found.records == COUNT - 1
