@@ -86,5 +86,5 @@ def test_the_console_of_such_a_broker_is_nobody_until_it_is_logged_in(tmp_path: 
         daemon.ready()
         browser = Browser(f"http://{daemon.metrics_address()}")
         browser.begin()
-        status, _, told = browser.ask("GET", "/console/api/topics")
-        assert status == 403, told
+        status, _, answer = browser.ask("GET", "/console/api/topics")
+        assert status == 403, answer

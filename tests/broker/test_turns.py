@@ -67,7 +67,7 @@ async def something_waits(app: AppBroker) -> None:
     """Returns in the turn of the loop in which work was deferred."""
     deadline = time.monotonic() + 10
     while not len(app.broker.turns):
-        assert time.monotonic() < deadline, "nothing was put off"
+        assert time.monotonic() < deadline, "nothing was deferred"
         await asyncio.sleep(0)
 
 

@@ -1,4 +1,4 @@
-"""`aerobee replicas` and `aerobee promote` on real processes, with a producer that goes on."""
+"""`aerobee replicas` and `aerobee promote` on real processes, under a steady producer."""
 
 from __future__ import annotations
 

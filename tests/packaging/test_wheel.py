@@ -103,8 +103,8 @@ def test_without_a_compiler_the_wheel_is_pure_python(source: Path, tmp_path: Pat
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "click", "msgspec")
     run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "--no-deps", built)
-    told = run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
-    assert "(broker: pure Python)" in told
+    output = run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
+    assert "(broker: pure Python)" in output
 
 
 def test_every_module_of_the_source_is_in_the_wheel(source: Path, wheel: Path) -> None:

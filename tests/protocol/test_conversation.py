@@ -43,7 +43,7 @@ def read(parts: Parts) -> Command:
 def asked(
     conversation: Talk, code: int = 1, now: float = 0.0, seconds: float = math.inf
 ) -> tuple[Command, Answer]:
-    """A request as the other end reads it, and who waits for its answer."""
+    """A request as the other end reads it, and the task that waits for its answer."""
     waiter: Answer = Future()
     return read(conversation.request(Command(code), waiter, now, seconds)), waiter
 

@@ -267,7 +267,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_hole_behind_it(
     monkeypatch.setattr(disk, "unlink", refuse)
     store.clean.trigger()
     for _ in range(3):
-        with suppress(OSError):  # the coroutine says it and goes on
+        with suppress(OSError):  # the coroutine logs it and continues
             store.clean.step()
         if part == "/index/":
             stuck.clear()

@@ -202,7 +202,7 @@ def test_the_schedule_topics_code_is_the_deliver_time(
     dispatch(store)
     expected = [(2, clock.time_ms + 10_000), (17, clock.time_ms + 7_200_000)]
     clock.time_ms += 5000
-    for again in range(2):  # and once more when the queue is built anew from the log
+    for again in range(2):  # and again when the queue is rebuilt from the log
         for queue_id, due in expected:
             entry = store.queue_entry(topic, queue_id, 0)
             assert entry is not None and entry[2] == due
