@@ -46,7 +46,7 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, row[2]) for name, row in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
 def _show_version(context: click.Context, _option: click.Parameter, common: bool) -> None:
