@@ -107,7 +107,7 @@ def master_alone(kind: str, folder: Path, role: str) -> Iterator[Replica]:
 
 @contextmanager
 def pair(kind: str, folder: Path, role: str) -> Iterator[tuple[Replica, Replica]]:
-    """A master and its slave, in step."""
+    """A master and a slave that has caught up."""
     with master_alone(kind, folder, role) as master:
         names = f"127.0.0.1:{master.namesrv_port}"
         told = {"brokerRole": "SLAVE", "brokerId": "1", "namesrvAddr": names}
@@ -308,7 +308,7 @@ SESSIONS = {
     "failover": failover_session,
 }
 
-# figure -> what to hold beside Apache's (ratio) or by itself (absolute), and the goal
+# figure -> what to hold beside Apache's (ratio) or on its own (absolute), and the goal
 GOALS: dict[str, tuple[str, float, bool]] = {
     "SYNC_MASTER: send 4x32: msg/s": (">=", 3.0, True),
     "added by one slave, 1x1: p50 us": ("<=", 0.5, True),

@@ -341,7 +341,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reads-only", action="store_true")
     parser.add_argument("--only", help="the tables with this in their names")
-    parser.add_argument("--note", default="", help="a word on the run, such as: busy machine")
+    parser.add_argument("--note", default="", help="a note on the run, such as: busy machine")
     parser.add_argument("--out", type=Path, help="the folder for spark.md and spark.json")
     options = parser.parse_args()
     found: dict[int, dict[str, Table]] = {}

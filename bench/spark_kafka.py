@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--body", type=int, nargs="+", default=[1024, 100], help="bytes")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--note", default="", help="a word on the run, such as: busy machine")
+    parser.add_argument("--note", default="", help="a note on the run, such as: busy machine")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     options = parser.parse_args()
     KafkaTopics.prepare()

@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--body", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--note", default="", help="a word on the run, such as: busy machine")
+    parser.add_argument("--note", default="", help="a note on the run, such as: busy machine")
     parser.add_argument("--out", type=Path, help="the folder for table.md")
     wanted = parser.parse_args()
     with (

@@ -54,7 +54,7 @@ class Overloaded(AerobeeError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            text, hint="nothing was sent; limit the sends in flight, or look at the broker"
+            text, hint="nothing was sent; limit the sends in flight, or check the broker"
         )
 
 
@@ -149,7 +149,7 @@ _REFUSALS: Final[dict[int, _Refusal]] = {
     3: _Refusal("this broker does not offer that; a newer one may", False),
     13: _Refusal("check body size, properties, topic and delay", False, MessageRefused),
     14: _Refusal(
-        "look at the broker's disk, role and state: `aerobee doctor`", True, ServiceUnavailable
+        "check the broker's disk, role and state: `aerobee doctor`", True, ServiceUnavailable
     ),
     16: _Refusal("check the permission of topic, group and credentials", False, NoPermission),
     17: _Refusal(

@@ -91,7 +91,7 @@ class OrderApp:
     async def bill(self, message: Message, mq: Client) -> None:
         order = message.value["order"]
         if order % 10 == 5 and message.reconsume_times == 0:
-            raise RuntimeError("the card reader is jammed; it is tried again")
+            raise RuntimeError("the card reader is jammed; it is retried")
         reply = await mq.request("shop-prices", {"order": order}, timeout=10)
         self.insert("billed", order, reply.value["price"])
         for state in STATES:

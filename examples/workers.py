@@ -15,7 +15,7 @@ async def main() -> None:
         number = int(message.body)
         await asyncio.sleep(0.01)
         if number == 7 and message.reconsume_times == 0:
-            print("job 7 fails the first time and is tried again")
+            print("job 7 fails the first time and is retried")
             await message.retry(delay=1)
             return
         done.append(number)

@@ -27,7 +27,7 @@ def reused_process() -> Iterator[None]:
                 if isinstance(finder, zipimporter) and basename(finder.archive).startswith(
                     _SPARKS_OWN
                 ):
-                    del sys.path_importer_cache[path]  # made anew from zipimport's own cache
+                    del sys.path_importer_cache[path]  # recreated from zipimport's own cache
 
 
 def _is_sparks() -> bool:

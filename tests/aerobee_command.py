@@ -38,9 +38,9 @@ async def aerobee(*words: str | bytes, url: str = "", stdin: bytes = b"", code: 
     """Run the command; the exit code must be the expected one, and nothing may be unexpected."""
     found, *said = await ended(*words, *(("--url", url) if url else ()), stdin=stdin)
     out, err = (each.decode() for each in said)
-    told = f"{words}: exit code {found}\n{out}\n{err}"
-    assert found == code, told
-    assert "Traceback" not in err, told
+    described = f"{words}: exit code {found}\n{out}\n{err}"
+    assert found == code, described
+    assert "Traceback" not in err, described
     return Result(out, err)
 
 

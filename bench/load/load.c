@@ -524,7 +524,7 @@ int main(int argc, char **argv) {
     int moved = 0;
     while (!finished()) {
         struct epoll_event events[64];
-        // Only who has something to say is asked: vain reads would slow the broker on the other core.
+        // Read only sockets that are ready: futile reads would slow the broker on the other core.
         int wait_ms = polls ? 0 : mode != E2E ? 100 : moved ? 0 : 1;
         int count = epoll_wait(poll, events, 64, wait_ms);
         moved = 0;

@@ -38,7 +38,7 @@ async def watch_time_of_day(clock: Clock, changed: Callable[[], None]) -> None:
 class VirtualClock(Clock):
     """Real time plus what a test has advanced it by; sleepers wake when either has come."""
 
-    # How often the loop is let run for work that one wake-up causes, before time moves on.
+    # Turns that the loop gets for the work of one wake-up, before time moves on.
     _SETTLE_TURNS = 20
     # How long a thread may take for its part of that work.
     _THREADS_S = 10.0

@@ -1,8 +1,8 @@
-"""The time by which files expire: that of the day, unless it was set far ahead lately.
+"""The time by which files expire: the time of day, unless the clock was recently set far ahead.
 
-A clock that is wrong by years would let every file expire at once, and what it removes does not
-come back when it is set right. So a step ahead counts only after `DOUBT_S`; meanwhile time goes on
-from where it was. A step back counts at once.
+A clock that is wrong by years would expire every file immediately, and correcting it does not bring
+them back. So a step ahead counts only after `DOUBT_S`; until then time continues from where it was.
+A step back counts immediately.
 
 A start resumes at the last run's time, which the checkpoint has: a clock that is wrong from
 the start on is a step like any other, and so is a long stop. How long a step has been doubted is

@@ -126,7 +126,7 @@ class AppBroker:
                 self._fail_over(self._replica)
 
     def _fail_over(self, replica: "ReplicaHere") -> None:
-        """Let the arbiter say who is the master, until the stop."""
+        """Let the arbiter decide who is the master, until the stop."""
         failover = self._role_change.failover = replica.make_failover(self.broker)
         self.broker.replication.failover = failover.status
         self._failing_over = asyncio.create_task(failover.run(), name="failover")
@@ -294,7 +294,7 @@ class AppBroker:
         if not self.settings.is_slave:
             self.broker.topics.follow_settings()
         if "brokerPermission" in keys and self._registrar is not None:
-            self.broker.topics.next_version()  # a name server looks at nothing else
+            self.broker.topics.next_version()  # a name server compares nothing else
             self._registrar.changed()
 
     def reload(self) -> None:
@@ -322,8 +322,8 @@ class AppBroker:
             await failover.end()
 
     async def _stop(self, *, changes_role: bool = False) -> None:
-        """At a change of role nobody is waited for whose machine may be gone: a cluster without a
-        master waits for us."""
+        """A change of role waits for no peer whose machine may be gone: the cluster has no master
+        until it is complete."""
         self.is_ready = False
         self._close_sockets()
         await asyncio.to_thread(self._stop_metrics)

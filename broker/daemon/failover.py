@@ -2,7 +2,7 @@
 
 Who leads is decided by `ha/election`, who is in sync by `ha/in_sync`. This keeps our announcement
 alive, reads the view when it has changed, and does the next step. An arbiter that does not answer
-changes nobody's role. A master goes on without it while all of its in-sync set follows it: then
+changes nobody's role. A master continues without it while its whole in-sync set follows it: then
 none of them can have been elected.
 """
 
@@ -27,7 +27,7 @@ from aerobee.protocol.wire.codes import ResponseCode
 
 log = structlog.get_logger("aerobee.ha")
 
-LOOK_S: Final = 0.25  # between two looks at the in-sync set
+LOOK_S: Final = 0.25  # between two checks of the in-sync set
 LAST_WORD_S: Final = 2.0
 ASKED_S: Final = 10.0  # an operator's request is done by then, or not at all
 START_AGAIN_S: Final = 1.0
@@ -134,7 +134,7 @@ class Failover:
             async with asyncio.timeout(LAST_WORD_S):
                 await self._arbiter.withdraw()
         except (ArbiterError, TimeoutError) as error:
-            log.info("the lease is not given back", reason=str(error), then="it expires")
+            log.info("the lease could not be released", reason=str(error), then="it expires")
         await self._arbiter.close()
 
     async def _pause(self) -> None:
@@ -188,7 +188,7 @@ class Failover:
             log.warning(
                 f"{self._settings.arbiter_name} does not answer",
                 reason=self._reason,
-                then="roles stay as they are; a master goes on while all in-sync replicas follow",
+                then="roles stay as they are; a master continues while all in-sync replicas follow",
             )
 
     def _answered(self) -> None:
@@ -224,9 +224,9 @@ class Failover:
             self._is_due = True
             self._away(error)
         except OSError as error:  # of our disk, when it is noted that we are electable
-            log.error("a step of the failover has failed", reason=str(error), then="tried again")
+            log.error("a step of the failover has failed", reason=str(error), then="retried")
         except NotStartedAgain as error:  # no other replica may be electable: no reason to give up
-            log.error("this broker does not run", reason=str(error), then="tried again")
+            log.error("this broker does not run", reason=str(error), then="retried")
             self._is_due = True
             await self._clock.sleep(START_AGAIN_S)
 

@@ -1,4 +1,4 @@
-"""Python's garbage collection without long pauses, and memory given back to the system.
+"""Python's garbage collection without long pauses, and memory returned to the system.
 
 A collection traverses every object of its generation, and nothing else runs meanwhile: with 10,000
 connections a full one takes 60 ms. So what has survived two collections is not traversed again
@@ -47,7 +47,7 @@ class Garbage:
     def __init__(self) -> None:
         self._kept = 0  # objects that the last full collection has left
         self._looked_at = self._worked = 0.0
-        self._resident = 0  # bytes after the last time that memory was given back
+        self._resident = 0  # bytes after memory was last returned
         self._libc = _libc()
 
     def begin(self) -> None:
@@ -83,7 +83,7 @@ class Garbage:
             libc.malloc_trim(0)
         self._resident = anonymous_bytes()
         if (given := before - self._resident) >= _FREE_MIN:
-            log.info("memory given back to the system", bytes=given, left=self._resident)
+            log.info("memory returned to the system", bytes=given, left=self._resident)
 
     def _collect(self) -> None:
         gc.unfreeze()

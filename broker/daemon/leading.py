@@ -81,8 +81,8 @@ class Leading:
         if self._clock.monotonic() > deadline and not us.in_sync.all_follow():
             us.refusals.set(
                 Cause.FENCED,
-                f"{self._settings.arbiter_name} has not heard of this master in time, and not all "
-                f"in-sync replicas follow it: another broker may be the master by now "
+                f"{self._settings.arbiter_name} has not heard from this master in time, and not "
+                f"all in-sync replicas follow it: another broker may be the master by now "
                 f"({reason or 'no answer'})",
             )
         else:

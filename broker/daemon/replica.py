@@ -1,4 +1,4 @@
-"""This broker, as far as it matters to failover."""
+"""This broker as failover sees it."""
 
 from typing import Protocol
 

@@ -60,7 +60,7 @@ class Roles:
             )
 
     def opened(self, store: MessageStore, cut_to: int | None) -> None:
-        """The log is in order and nobody writes it yet: bring the epochs in step with it, and begin
+        """The log is in order and nobody writes it yet: bring the epochs in line with it, and begin
         ours if we have become the master. OSError when the disk refuses."""
         file, end = self.epoch_file, store.max_physical_offset
         epochs = file.epochs.within(end) if cut_to is None else file.epochs.cut(cut_to)

@@ -126,12 +126,12 @@ class ServiceLife:
         broker.batch_ledger.book.load()
 
     def _check_classes(self) -> None:
-        """A slave's configuration is its master's: what of it is unknown cannot be in step."""
+        """A slave's configuration is its master's: a file of an unknown kind cannot be."""
         folder = self._broker.store.settings.layout.config
         unknown = without_class(self._broker.store.disk.listdir(folder))
         if unknown:
             raise StartError(
-                f"{folder} has files that a slave cannot keep in step with its master: "
+                f"{folder} has files that a slave cannot keep in sync with its master: "
                 f"{', '.join(unknown)}; move them away"
             )
 

@@ -1,4 +1,4 @@
-"""The SINK_ requests: our own, for the exactly-once Spark sink and for who looks at its ledger.
+"""The SINK_ requests: our own, for the exactly-once Spark sink and for inspecting its ledger.
 
 docs/protocol-extensions.md has their fields. The work is `services.batch_ledger`'s.
 """

@@ -113,7 +113,7 @@ def reply_later(request: Request, answer: Callable[[], Awaitable[Command]]) -> N
 def unsaved_text(file: TableFile, error: OSError) -> str:
     return (
         f"the change is made but {file.path} cannot be saved, so a restart would undo it: "
-        f"{error}; it will be tried again"
+        f"{error}; it will be retried"
     )
 
 

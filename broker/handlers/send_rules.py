@@ -60,7 +60,7 @@ def code_of(status: PutStatus) -> int:
 def flush_failed_text(status: PutStatus) -> str:
     return (
         f"the message was not made durable ({status.name}): the disk failed; "
-        f"see the broker's log, mend the disk and restart it"
+        f"see the broker's log, repair the disk and restart it"
     )
 
 

@@ -2,8 +2,8 @@
 
 Only a broker with such a limit makes these. A connection counts for its address, and for the user
 of its last request that was proven to be that user's. Over a limit, requests that carry messages
-are answered with SYSTEM_BUSY and a sentence; heartbeats, offsets and administration go on, so that
-a client stays what it is while it waits.
+are answered with SYSTEM_BUSY and a sentence; heartbeats, offsets and administration are not, so
+that a client keeps its place in its group while it waits.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from aerobee.broker.net.tls import Tls, protocol_factory
 
 log = structlog.get_logger("aerobee.server")
 
-SWEEP_SECONDS: Final = 0.5  # between two looks at every connection
+SWEEP_SECONDS: Final = 0.5  # between two sweeps
 SWEEP_AT_ONCE: Final = 8  # before the clock is read
 FILES_RESERVED: Final = 256  # open files that connections leave to the store, at least;
 FILES_RESERVED_SHARE: Final = 0.2  # many queues are many files

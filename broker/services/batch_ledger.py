@@ -171,7 +171,7 @@ class BatchLedger:
                 except Refused as refused:
                     log.error("a cut-off commit waits", query=query, reason=refused.remark)
                 except Exception as error:  # one query's failure is its own
-                    event, then = "a cut-off commit waits", "tried again by the query's next commit"
+                    event, then = "a cut-off commit waits", "retried by the query's next commit"
                     self._store.reports.failed(event, error, then=then, query=query)
 
     # --- publishing
@@ -207,7 +207,7 @@ class BatchLedger:
                 del self._turns[expired]
         try:
             await self.book.save_all()
-        except BaseException:  # not recorded: the next attempt has to look at the log again
+        except BaseException:  # not recorded: the next attempt has to read the log again
             self.book.intents[query] = intent
             self.book.committed[query] = before
             raise

@@ -212,7 +212,7 @@ class Offsets:
                     queues[queue_id] = now
                     changed[key] = None
                     log.warning(
-                        "a group's progress was past its queue's end and is taken back to it",
+                        "a group's progress was past its queue's end and is reset to it",
                         group=group,
                         topic=topic,
                         queue_id=queue_id,

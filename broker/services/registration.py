@@ -102,7 +102,7 @@ class Registrar:
                 await self._clock.sleep(max(_TOGETHER_S, self._cost_s * _REST_PER_COST))
 
     async def register(self) -> None:
-        """Tell all name servers at the same time; those that fail are logged and tried again.
+        """Tell all name servers at the same time; those that fail are logged and retried.
 
         A slow one continues in the background and does not delay the others."""
         for link in [link for link, task in self._slow.items() if task.done()]:
@@ -130,7 +130,7 @@ class Registrar:
         return link.peer[0] == link.local[0] and link.peer[1] in self._own_ports
 
     async def stop(self, seconds: float = LAST_WORD_S) -> None:
-        """Tell all name servers that we go, and wait so long for their answers."""
+        """Unregister from all name servers; wait at most this long for their answers."""
         self._stopping = True
         tasks: list[asyncio.Task[Any]] = [*self._slow.values()]
         if self._body is not None:
@@ -141,7 +141,7 @@ class Registrar:
         await asyncio.gather(*(self._unregister_from(link, seconds) for link in self.links))
 
     async def _register_with(self, link: RequestLink) -> list[str]:
-        """Tell one name server; the topics that are ordered, as far as it says."""
+        """Register with one name server; returns the topics that it declares ordered."""
         timeout = self._settings.register_broker_timeout_mills / 1000
         try:
             await link.connect(timeout)

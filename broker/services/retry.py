@@ -132,7 +132,7 @@ def _retried(failed: StoredMessage, topic: str, queue_id: int, store_host: bytes
 
 
 def _note(message: Message, reason: str) -> None:
-    """Keep why it was given back, where there is room for it."""
+    """Record why it is retried, where there is room for it."""
     if reason and not {props.NAME_END, props.PAIR_END} & set(reason):
         text = props.put(message.properties, props.LAST_FAILURE, reason[: props.FAILURE_SIZE_MAX])
         if (

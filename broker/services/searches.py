@@ -1,7 +1,7 @@
-"""Searches that take long, a moment in each turn of the loop, one after the other.
+"""Long searches: each gets a slice of a turn of the loop, one search after the other.
 
-However many results are wanted, and however many records they have to look at, others are served in
-between.
+However many results are wanted and however many records are read for them, other requests are
+served in between.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ _OPEN_FILES: Final = (
     "raise the limit of open files (ulimit -n; LimitNOFILE of systemd; nofile of Docker): every "
     "connection and every file of the log takes one"
 )
-_ROOM: Final = "free space on that disk: it goes on by itself then"
+_ROOM: Final = "free space on that disk: the broker then resumes without a restart"
 _REMEDIES: Final = {
     errno.EMFILE: _OPEN_FILES,
     errno.ENFILE: _OPEN_FILES,

@@ -175,7 +175,7 @@ class Opening:
         self._parts.base.refusals.set(
             Cause.START_UNFINISHED,
             f"the disk of {self._layout.root} had no room when the broker started "
-            f"({error}): free space; sends resume by themselves then",
+            f"({error}): free space; sends resume automatically then",
         )
 
     def _complete_log(self) -> None:
@@ -197,7 +197,7 @@ class Opening:
                     "the start is not finished: puts are refused",
                     error,
                     call=self._owed[0].__name__.strip("_"),
-                    then="tried again every second; " + remedy_for(error, "mend the disk"),
+                    then="retried every second; " + remedy_for(error, "repair the disk"),
                 )
                 return False
             self._owed.pop(0)

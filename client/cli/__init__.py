@@ -19,7 +19,7 @@ _NOT_IN_SDK: Final = ("aerobee.broker", "aerobee.pipeline")  # sdk/pyproject.tom
 
 
 class _Lazy(click.Group):
-    """A group whose commands are imported when they are run or asked for help."""
+    """A group whose commands are imported when they are run or their help is shown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -46,11 +46,11 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, row[2]) for name, row in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
-def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
+def _show_version(context: click.Context, _option: click.Parameter, common: bool) -> None:
+    if common and not context.resilient_parsing:
         from importlib.metadata import version
 
         try:

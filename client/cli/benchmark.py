@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.common import Asked, connected, forget_group
+from aerobee.client.cli.common import CommonOptions, connected, forget_group
 from aerobee.client.cli.failures import Failure
 from aerobee.client.cli.output import print_rows, progress
 from aerobee.client.client import Client, connect
@@ -25,29 +25,29 @@ TOPIC: Final = "aerobee-bench"
 @click.option("--keep", is_flag=True, help="Keep the topic.")
 @connected
 async def bench(
-    asked: Asked, mq: Client, count: int, size: int, topic: str, linger: float, keep: bool
+    common: CommonOptions, mq: Client, count: int, size: int, topic: str, linger: float, keep: bool
 ) -> None:
     """Send messages in batches, one by one, and consume them again."""
     if topic != TOPIC and topic in await mq.admin.topics(system=True):
         raise Failure(f"topic {topic} exists already; the benchmark creates its own and deletes it")
     await mq.admin.create_topic(topic, queues=4)
     try:
-        rows = await _measure_all(mq, asked, topic, count, os.urandom(size), linger)
+        rows = await _measure_all(mq, common, topic, count, os.urandom(size), linger)
     finally:
         if not keep:
             await mq.admin.delete_topic(topic)
-    print_rows(rows, as_json=asked.json, empty="")
+    print_rows(rows, as_json=common.json, empty="")
 
 
 async def _measure_all(
-    mq: Client, asked: Asked, topic: str, count: int, body: bytes, linger: float
+    mq: Client, common: CommonOptions, topic: str, count: int, body: bytes, linger: float
 ) -> list[dict[str, Any]]:
     size = len(body)
     rows = [
         await _measure(
-            "send in batches", count, size, _send(mq, topic, body, count, linger, asked)
+            "send in batches", count, size, _send(mq, topic, body, count, linger, common)
         ),
-        await _measure("consume", count, size, _consume(mq, topic, count, asked)),
+        await _measure("consume", count, size, _consume(mq, topic, count, common)),
     ]
     single = min(count, 2000)
     latencies: list[float] = []
@@ -79,10 +79,10 @@ async def _measure(what: str, count: int, size: int, work: Any) -> dict[str, Any
 
 
 async def _send(
-    mq: Client, topic: str, body: bytes, count: int, linger: float, asked: Asked
+    mq: Client, topic: str, body: bytes, count: int, linger: float, common: CommonOptions
 ) -> None:
     step = max(1, count // 100)
-    with progress("sending", count, hidden=asked.json) as done:
+    with progress("sending", count, hidden=common.json) as done:
         async with mq.producer(topic, linger=linger, timeout=30) as producer:
             for number in range(count):
                 await producer.send(body)
@@ -90,14 +90,14 @@ async def _send(
                     done(step)
 
 
-async def _consume(mq: Client, topic: str, count: int, asked: Asked) -> None:
+async def _consume(mq: Client, topic: str, count: int, common: CommonOptions) -> None:
     step = max(1, count // 100)
     group = f"{topic}-{time.time_ns()}"
     got = 0
     # A connection of its own: closing it ends the pulls that the broker still holds.
     try:
-        async with connect(asked.url, timeout=asked.timeout) as other:
-            with progress("consuming", count, hidden=asked.json) as done:
+        async with connect(common.url, timeout=common.timeout) as other:
+            with progress("consuming", count, hidden=common.json) as done:
                 async with other.consumer(topic, group=group) as inbox:
                     async for _ in inbox:
                         got += 1

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.cli.common import Asked, connected, pair
+from aerobee.client.cli.common import CommonOptions, connected, pair
 from aerobee.client.cli.completing import setting_pairs
 from aerobee.client.cli.failures import UNREACHED, Failure
 from aerobee.client.cli.output import print_done, print_json, print_rows
@@ -22,7 +22,7 @@ def cluster() -> None:
 
 @cluster.command()
 @connected
-async def status(asked: Asked, mq: Client) -> None:
+async def status(common: CommonOptions, mq: Client) -> None:
     """Each broker's load, disk and age."""
     rows = []
     for broker in await mq.admin.brokers():
@@ -36,7 +36,7 @@ async def status(asked: Asked, mq: Client) -> None:
             rows.append(row | _state(await mq.admin.runtime(broker.address)))
         except AerobeeError as error:
             rows.append(row | _state({}) | {"version": f"unreachable: {error}"})
-    print_rows(rows, as_json=asked.json, empty="the name servers know no broker")
+    print_rows(rows, as_json=common.json, empty="the name servers know no broker")
 
 
 def _state(table: dict[str, str]) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def _state(table: dict[str, str]) -> dict[str, Any]:
 
 @cluster.command()
 @connected
-async def brokers(asked: Asked, mq: Client) -> None:
+async def brokers(common: CommonOptions, mq: Client) -> None:
     """The brokers that the name servers know."""
     rows = [
         {"cluster": row.cluster, "broker": row.name, "id": row.number, "address": row.address}
         for row in await mq.admin.brokers()
     ]
-    print_rows(rows, as_json=asked.json, empty="the name servers know no broker")
+    print_rows(rows, as_json=common.json, empty="the name servers know no broker")
 
 
 @cluster.command()
@@ -82,7 +82,7 @@ async def brokers(asked: Asked, mq: Client) -> None:
 )
 @connected
 async def settings(
-    asked: Asked, mq: Client, name: str | None, grep: str | None, changes: tuple[str, ...]
+    common: CommonOptions, mq: Client, name: str | None, grep: str | None, changes: tuple[str, ...]
 ) -> None:
     """The settings of running brokers; --set changes those that can be changed live."""
     chosen = _choose(await mq.admin.brokers(), name)
@@ -95,7 +95,7 @@ async def settings(
                 raise Failure(f"{broker.name}: {error.remark}") from None
         names = [broker.name for broker in chosen]
         text = f"{', '.join(wanted)} changed on {', '.join(names)}"
-        print_done(text, {"changed": wanted, "brokers": names}, as_json=asked.json)
+        print_done(text, {"changed": wanted, "brokers": names}, as_json=common.json)
         return
     tables = {
         row.address: {
@@ -105,7 +105,7 @@ async def settings(
         }
         for row in chosen
     }
-    if asked.json:
+    if common.json:
         print_json(tables)
         return
     rows = [
@@ -128,7 +128,7 @@ def _choose(brokers: list[Broker], name: str | None) -> list[Broker]:
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--direct", is_flag=True, help="Only the addresses of --url, which need no user.")
 @connected
-async def ping(asked: Asked, mq: Client, count: int, direct: bool) -> None:
+async def ping(common: CommonOptions, mq: Client, count: int, direct: bool) -> None:
     """Measure how fast name servers and brokers answer."""
     addresses = [("name server", address) for address in mq.name_servers]
     try:
@@ -147,6 +147,6 @@ async def ping(asked: Asked, mq: Client, count: int, direct: bool) -> None:
         else:
             best = round(times[0], 3)
             rows.append({"role": role, "address": address, "best_ms": best, "answer": "yes"})
-    print_rows(rows, as_json=asked.json, empty="there is no one to ask")
+    print_rows(rows, as_json=common.json, empty="there is no one to ask")
     if failed:
         raise Failure("not all of them answered", UNREACHED)

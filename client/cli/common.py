@@ -69,7 +69,7 @@ def failure_of(error: AerobeeError) -> Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommonOptions:
     """The options that every command has."""
 
     url: str | None = field(repr=False)  # it may hold a secret
@@ -78,7 +78,7 @@ class Asked:
 
 
 def connected(command: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-    """Make a coroutine `(asked, mq, ...)` a command body, connected and with errors explained."""
+    """Make a coroutine `(common, mq, ...)` a command body, connected and with errors explained."""
 
     @click.option("-u", "--url", envvar="AEROBEE_URL", help="Name servers: mq://host:port[,...].")
     @click.option(
@@ -87,12 +87,12 @@ def connected(command: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     @json_option
     @functools.wraps(command)
     def run(url: str | None, timeout: float, as_json: bool, **options: Any) -> Any:
-        asked = Asked(url, timeout, as_json)
+        common = CommonOptions(url, timeout, as_json)
 
         async def live() -> Any:
             client = Client(url, timeout=timeout)
             try:
-                return await command(asked, await client.open(), **options)
+                return await command(common, await client.open(), **options)
             finally:
                 await client.close()
 

@@ -28,7 +28,9 @@ CHILD_NICENESS: Final = 10  # while it starts; then it gives way
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True)
 @click.option("--allow-changes", is_flag=True, help="Sends, resets, replays; else it only shows.")
-@click.option("--token", envvar="AEROBEE_CONSOLE_TOKEN", default="", help="Asked of every browser.")
+@click.option(
+    "--token", envvar="AEROBEE_CONSOLE_TOKEN", default="", help="CommonOptions of every browser."
+)
 @click.option("--allow-host", "hosts", multiple=True, help="A further name of this machine.")
 @click.option("--auth-header", default="", help="The header in which a proxy names the viewer.")
 @click.option("--proxy", "proxies", multiple=True, help="A proxy's address; needs --auth-header.")
@@ -102,19 +104,19 @@ def main_child() -> None:
     """What `python -m aerobee.client.cli.console` is: the console of the broker that started it."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s console: %(message)s")
     os.nice(CHILD_NICENESS)
-    told = json.loads(os.environ.pop(CHILD_VARIABLE))
+    given = json.loads(os.environ.pop(CHILD_VARIABLE))
     options = ConsoleOptions(
-        url=told["url"],
-        write=told["write"],
-        token=told["token"],
-        hosts=tuple(told["hosts"]),
-        auth_header=told["auth_header"],
-        proxies=tuple(told["proxies"]),
-        hide_bodies=told["hide_bodies"],
+        url=given["url"],
+        write=given["write"],
+        token=given["token"],
+        hosts=tuple(given["hosts"]),
+        auth_header=given["auth_header"],
+        proxies=tuple(given["proxies"]),
+        hide_bodies=given["hide_bodies"],
         known_settings=known_settings(),
     )
     give_way()
-    serve_handed(options, socket.socket(fileno=told["channel"]), told["idle"])
+    serve_handed(options, socket.socket(fileno=given["channel"]), given["idle"])
 
 
 def give_way() -> None:

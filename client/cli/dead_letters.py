@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from aerobee.client.cli.common import MOMENT, Asked, connected, failure_of
+from aerobee.client.cli.common import MOMENT, CommonOptions, connected, failure_of
 from aerobee.client.cli.completing import group_argument, topics
 from aerobee.client.cli.failures import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.output import (
@@ -43,10 +43,12 @@ def dlq() -> None:
 @click.option("--since", type=MOMENT, help="Dead since this time.")
 @click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True)
 @connected
-async def list_dead(asked: Asked, mq: Client, group: str | None, since: Any, count: int) -> None:
+async def list_dead(
+    common: CommonOptions, mq: Client, group: str | None, since: Any, count: int
+) -> None:
     """The groups with dead letters, or the dead letters of GROUP."""
     if group is None:
-        await _list_groups(asked, mq)
+        await _list_groups(common, mq)
         return
     marks = await replay_marks(mq)
     rows = [
@@ -62,29 +64,29 @@ async def list_dead(asked: Asked, mq: Client, group: str | None, since: Any, cou
         }
         for message in await letters_of(mq, group, since, count)
     ]
-    print_rows(rows, as_json=asked.json, empty=_none_of(group))
+    print_rows(rows, as_json=common.json, empty=_none_of(group))
 
 
 def _none_of(group: str) -> str:
     return f"group {group} has no dead letters"
 
 
-async def _list_groups(asked: Asked, mq: Client) -> None:
+async def _list_groups(common: CommonOptions, mq: Client) -> None:
     found = await groups_with_letters(mq)
     rows = [{"group": group, "dead_letters": count} for group, count in found.items()]
-    print_rows(rows, as_json=asked.json, empty="no group has dead letters")
+    print_rows(rows, as_json=common.json, empty="no group has dead letters")
 
 
 @dlq.command()
 @group_argument()
 @click.argument("message_id")
 @connected
-async def show(asked: Asked, mq: Client, group: str, message_id: str) -> None:
+async def show(common: CommonOptions, mq: Client, group: str, message_id: str) -> None:
     """All of one dead letter of GROUP, by any of its ids."""
     for message in await letters_of(mq, group):
         ids = (message.message_id, message.offset_message_id)
         if message_id in (*ids, message.properties.get(props.ORIGIN_MESSAGE_ID)):
-            if asked.json:
+            if common.json:
                 print_json(message_json(message))
             else:
                 print_message(message)
@@ -96,7 +98,7 @@ async def show(asked: Asked, mq: Client, group: str, message_id: str) -> None:
 @group_argument()
 @confirmed("Remove all dead letters of group {group}?")
 @connected
-async def purge(asked: Asked, mq: Client, group: str) -> None:
+async def purge(common: CommonOptions, mq: Client, group: str) -> None:
     """Remove all dead letters of GROUP."""
     topic = DLQ_PREFIX + group
     try:
@@ -106,7 +108,7 @@ async def purge(asked: Asked, mq: Client, group: str) -> None:
         await mq.admin.group_config(group)
         count = 0
     text = f"{count} dead letter(s) of {group} are removed" if count else _none_of(group)
-    print_done(text, {"group": group, "purged": count}, as_json=asked.json)
+    print_done(text, {"group": group, "purged": count}, as_json=common.json)
 
 
 @dlq.command()
@@ -130,7 +132,7 @@ async def purge(asked: Asked, mq: Client, group: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @connected
 async def replay(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     group: str,
     ids: tuple[str, ...],
@@ -157,17 +159,17 @@ async def replay(
     before = len(found) - len(letters)
     refused: list[str] = []
     if letters and not dry_run:
-        refused = await _replay(mq, group, letters, topic, rate, quiet=asked.json)
+        refused = await _replay(mq, group, letters, topic, rate, quiet=common.json)
     sent = len(letters) - len(refused)
     text = f"{sent} dead letter(s) of {group} {'would be' if dry_run else 'were'} sent again"
-    text += f"; {before} were replayed before (--again sends them once more)" if before else ""
+    text += f"; {before} were replayed before (--again sends them again)" if before else ""
     value = {
         "group": group,
         "found": len(found),
         "replayed": 0 if dry_run else sent,
         "replayed_before": before,
     }
-    print_done(text if found else _none_of(group), value, as_json=asked.json)
+    print_done(text if found else _none_of(group), value, as_json=common.json)
     if refused:
         raise Failure("\n".join((f"{len(refused)} could not be sent:", *refused)))
 

@@ -19,7 +19,7 @@ from aerobee.client.tools.doctor import Finding, examine
 def doctor(url: str | None, topic: str | None, timeout: float, as_json: bool) -> None:
     """Look for the usual troubles; exit code 1 when there is one.
 
-    Looks at name servers, routes, brokers, their disks, clocks, write state and file limits.
+    Checks name servers, routes, brokers, their disks, clocks, write state and file limits.
     """
     findings: list[Finding] = run_loop(examine(url, topic, timeout))
     rows = [

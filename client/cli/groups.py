@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from aerobee.client.admin.types import QueueLag
-from aerobee.client.cli.common import MOMENT, Asked, connected, require_topic
+from aerobee.client.cli.common import MOMENT, CommonOptions, connected, require_topic
 from aerobee.client.cli.completing import group_argument, topic_argument
 from aerobee.client.cli.failures import Failure, confirmed
 from aerobee.client.cli.output import print_done, print_json, print_rows, snake_keys
@@ -25,20 +25,20 @@ def group() -> None:
 @group.command("list")
 @click.option("--all", "system", is_flag=True, help="Also those of the tools themselves.")
 @connected
-async def list_groups(asked: Asked, mq: Client, system: bool) -> None:
+async def list_groups(common: CommonOptions, mq: Client, system: bool) -> None:
     """The groups with their members and lag."""
     rows = []
     for name in await mq.admin.groups(system=system):
         members = await mq.admin.members(name)
         lags = await mq.admin.lag(name)
         rows.append({"group": name, "members": len(members), "lag": sum(row.lag for row in lags)})
-    print_rows(rows, as_json=asked.json, empty="no groups yet")
+    print_rows(rows, as_json=common.json, empty="no groups yet")
 
 
 @group.command()
 @group_argument("name")
 @connected
-async def show(asked: Asked, mq: Client, name: str) -> None:
+async def show(common: CommonOptions, mq: Client, name: str) -> None:
     """The settings, the members and the lag of a group."""
     configs = await mq.admin.group_config(name)
     members = await mq.admin.members(name)
@@ -54,7 +54,7 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
         }
         for row in members
     ]
-    if asked.json:
+    if common.json:
         print_json(
             {
                 "group": name,
@@ -97,7 +97,7 @@ def _lag_row(row: QueueLag) -> dict[str, Any]:
 @click.option("--broadcast/--no-broadcast", default=True, help="May it broadcast?")
 @connected
 async def create(
-    asked: Asked, mq: Client, name: str, max_retries: int, consume: bool, broadcast: bool
+    common: CommonOptions, mq: Client, name: str, max_retries: int, consume: bool, broadcast: bool
 ) -> None:
     """Create a group on every broker."""
     if name in await mq.admin.groups(system=True):
@@ -109,7 +109,7 @@ async def create(
         broadcast_enabled=broadcast,
     )
     value = {"group": name, "max_retries": max_retries}
-    print_done(f"group {name} exists on every broker", value, as_json=asked.json)
+    print_done(f"group {name} exists on every broker", value, as_json=common.json)
 
 
 @group.command()
@@ -119,7 +119,7 @@ async def create(
 @click.option("--broadcast/--no-broadcast", default=None, help="May it broadcast?")
 @connected
 async def update(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     name: str,
     max_retries: int | None,
@@ -132,18 +132,18 @@ async def update(
     if not changes:
         raise click.UsageError("say what to change: --max-retries, --no-consume, ... (see --help)")
     await mq.admin.update_group(name, **changes)
-    print_done(f"group {name} is changed", {"group": name} | changes, as_json=asked.json)
+    print_done(f"group {name} is changed", {"group": name} | changes, as_json=common.json)
 
 
 @group.command()
 @group_argument("name")
 @confirmed("Delete group {name} with its offsets?")
 @connected
-async def delete(asked: Asked, mq: Client, name: str) -> None:
+async def delete(common: CommonOptions, mq: Client, name: str) -> None:
     """Delete a group with its offsets."""
     await mq.admin.group_config(name)  # NotFound when there is none
     await mq.admin.delete_group(name)
-    print_done(f"group {name} is deleted", {"deleted": name}, as_json=asked.json)
+    print_done(f"group {name} is deleted", {"deleted": name}, as_json=common.json)
 
 
 @click.group()
@@ -155,13 +155,15 @@ def offsets() -> None:
 @group_argument("group_name", metavar="GROUP")
 @topic_argument(required=False)
 @connected
-async def show_offsets(asked: Asked, mq: Client, group_name: str, topic: str | None) -> None:
+async def show_offsets(
+    common: CommonOptions, mq: Client, group_name: str, topic: str | None
+) -> None:
     """How far a group has come."""
     await mq.admin.group_config(group_name)  # NotFound when there is none
     if topic is not None:
         await require_topic(mq, topic)
     rows = [_lag_row(row) for row in await mq.admin.lag(group_name, topic)]
-    print_rows(rows, as_json=asked.json, empty=f"group {group_name} has no offsets yet")
+    print_rows(rows, as_json=common.json, empty=f"group {group_name} has no offsets yet")
 
 
 @offsets.command()
@@ -175,7 +177,7 @@ async def show_offsets(asked: Asked, mq: Client, group_name: str, topic: str | N
 )
 @connected
 async def reset(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     group_name: str,
     topic: str,
@@ -196,4 +198,4 @@ async def reset(
         {"topic": topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
         for queue, offset in sorted(moved.items())
     ]
-    print_rows(rows, as_json=asked.json, empty="the broker named no queues")
+    print_rows(rows, as_json=common.json, empty="the broker named no queues")

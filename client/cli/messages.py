@@ -14,7 +14,7 @@ import click
 from aerobee.client.cli.common import (
     MOMENT,
     MOMENT_AHEAD,
-    Asked,
+    CommonOptions,
     connected,
     forget_group,
     pair,
@@ -50,7 +50,7 @@ from aerobee.protocol.wire.recall_handle import decode as recall_handle_of
 @click.option("--lines", is_flag=True, help="Send each line of standard input as a message.")
 @connected
 async def send(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     topic: str,
     body: str | None,
@@ -75,11 +75,11 @@ async def send(
     }
     if lines:
         count = 0
-        async with mq.producer(topic, linger=0.005, timeout=asked.timeout) as producer:
+        async with mq.producer(topic, linger=0.005, timeout=common.timeout) as producer:
             async for line in _input_lines():
                 await producer.send(line.rstrip(b"\r"), **options)
                 count += 1
-        if asked.json:
+        if common.json:
             print_json({"topic": topic, "sent": count})
         else:
             click.echo(f"{count} message(s) stored in {topic}")
@@ -88,11 +88,11 @@ async def send(
         content = b"".join([piece async for piece in read_input()])
     else:
         content = os.fsencode(str(body))  # the bytes of the command line, whatever they are
-    receipt = await mq.send(topic, content, timeout=asked.timeout, **options)
+    receipt = await mq.send(topic, content, timeout=common.timeout, **options)
     if delay is not None or deliver_at is not None:
-        _print_delayed(asked, receipt, delay, deliver_at)
+        _print_delayed(common, receipt, delay, deliver_at)
         return
-    if asked.json:
+    if common.json:
         print_json({**receipt._asdict(), "durability": receipt.durability.value, "ok": receipt.ok})
         return
     queue = receipt.queue
@@ -103,7 +103,7 @@ async def send(
 
 
 def _print_delayed(
-    asked: Asked, receipt: Receipt, delay: float | None, deliver_at: datetime | None
+    common: CommonOptions, receipt: Receipt, delay: float | None, deliver_at: datetime | None
 ) -> None:
     """When it is due and how to recall it; its present offset is that of the broker's timers."""
     handle = receipt.recall_handle
@@ -111,7 +111,7 @@ def _print_delayed(
         due = datetime.fromtimestamp(recall_handle_of(handle).deliver_ms / 1000, UTC)
     else:
         due = deliver_at or datetime.now(UTC) + timedelta(seconds=delay or 0)
-    if asked.json:
+    if common.json:
         value = {"topic": receipt.topic, "message_id": receipt.message_id, "due": due}
         value |= {"recall_handle": handle, "durability": receipt.durability.value}
         print_json({**value, "ok": receipt.ok})
@@ -145,7 +145,7 @@ async def _input_lines() -> AsyncIterator[bytes]:
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
 @connected
 async def consume(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     topic: str,
     group: str | None,
@@ -164,24 +164,24 @@ async def consume(
         found = mq.find(topic, since=since, tags=tags or None, sql=sql, limit=count)
         async with aclosing(found) as stored:  # type: ignore[type-var]
             async for message in stored:
-                _print_line(message, asked.json)
+                _print_line(message, common.json)
         return 0
     if group is not None:
-        await _follow(asked, mq, topic, group, tags, sql, since, follow, count)
+        await _follow(common, mq, topic, group, tags, sql, since, follow, count)
         return 0
     name = f"aerobee-look-{mq.client_id.rpartition('#')[2]}"
     try:
         # By a connection of its own: closing it ends the pulls held by the broker, which would
         # otherwise create the group again.
-        async with connect(asked.url, timeout=asked.timeout) as other:
-            await _follow(asked, other, topic, name, tags, sql, since, follow, count)
+        async with connect(common.url, timeout=common.timeout) as other:
+            await _follow(common, other, topic, name, tags, sql, since, follow, count)
     finally:
         await forget_group(mq, name)
     return 0
 
 
 async def _follow(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     topic: str,
     group: str,
@@ -203,7 +203,7 @@ async def _follow(
                     message = await inbox.get()
             except TimeoutError:
                 break
-            _print_line(message, asked.json)
+            _print_line(message, common.json)
             await message.ack()
             printed += 1
 
@@ -228,10 +228,10 @@ def message() -> None:
 @click.argument("message_id")
 @click.option("--topic", shell_complete=topics, help="Needed for a producer's unique id.")
 @connected
-async def by_id(asked: Asked, mq: Client, message_id: str, topic: str | None) -> None:
+async def by_id(common: CommonOptions, mq: Client, message_id: str, topic: str | None) -> None:
     """The message with that id."""
     found = await mq.message(message_id, topic=topic)
-    if asked.json:
+    if common.json:
         print_json(message_json(found))
     else:
         print_message(found)
@@ -242,9 +242,9 @@ async def by_id(asked: Asked, mq: Client, message_id: str, topic: str | None) ->
 @click.argument("key")
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), default=64, show_default=True)
 @connected
-async def by_key(asked: Asked, mq: Client, topic: str, key: str, count: int) -> None:
+async def by_key(common: CommonOptions, mq: Client, topic: str, key: str, count: int) -> None:
     """The messages of TOPIC with that key."""
-    await _print_found(asked, [row async for row in mq.find(topic, key=key, limit=count)], key)
+    await _print_found(common, [row async for row in mq.find(topic, key=key, limit=count)], key)
 
 
 @message.command("time")
@@ -254,7 +254,7 @@ async def by_key(asked: Asked, mq: Client, topic: str, key: str, count: int) -> 
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=64, show_default=True)
 @connected
 async def by_time(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     topic: str,
     since: datetime | None,
@@ -263,11 +263,11 @@ async def by_time(
 ) -> None:
     """The messages of TOPIC stored in that time."""
     found = [row async for row in mq.find(topic, since=since, until=until, limit=count)]
-    await _print_found(asked, found, "that time")
+    await _print_found(common, found, "that time")
 
 
-async def _print_found(asked: Asked, found: list[Message], what: str) -> None:
-    if asked.json:
+async def _print_found(common: CommonOptions, found: list[Message], what: str) -> None:
+    if common.json:
         print_json([message_json(row) for row in found])
     else:
         print_rows([message_row(row) for row in found], as_json=False, empty="")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from aerobee.client.admin.types import Broker
-from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.common import CommonOptions, connected
 from aerobee.client.cli.failures import Failure
 from aerobee.client.cli.output import print_done, print_rows
 from aerobee.client.client import Client
@@ -21,7 +21,7 @@ _LOOK_S = 0.2
 @click.command()
 @click.option("--broker", "name", help="Which broker, by name; else all.")
 @connected
-async def replicas(asked: Asked, mq: Client, name: str | None) -> None:
+async def replicas(common: CommonOptions, mq: Client, name: str | None) -> None:
     """Who has a copy of whose log, and how far behind it is.
 
     A slave is in sync when the master waits for it, or would: it is linked, and lacks less than
@@ -30,11 +30,12 @@ async def replicas(asked: Asked, mq: Client, name: str | None) -> None:
     brokers = [row for row in await mq.admin.brokers() if name in (None, row.name)]
     if not brokers and name is not None:
         raise NotFound(f"no broker {name!r} is known to the name servers")
-    told = {row.address: await _replica_status(mq, row.address) for row in brokers}
+    statuses = {row.address: await _replica_status(mq, row.address) for row in brokers}
     rows = [
-        _row(row, told, [other for other in brokers if other.name == row.name]) for row in brokers
+        _row(row, statuses, [other for other in brokers if other.name == row.name])
+        for row in brokers
     ]
-    print_rows(rows, as_json=asked.json, empty="the name servers know no broker")
+    print_rows(rows, as_json=common.json, empty="the name servers know no broker")
 
 
 async def _replica_status(mq: Client, address: str) -> dict[str, Any]:
@@ -52,8 +53,8 @@ async def _replica_status(mq: Client, address: str) -> dict[str, Any]:
     }
 
 
-def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) -> dict[str, Any]:
-    state = told[broker.address]
+def _row(broker: Broker, statuses: dict[str, dict[str, Any]], same: list[Broker]) -> dict[str, Any]:
+    state = statuses[broker.address]
     row: dict[str, Any] = {
         "broker": broker.name,
         "id": broker.number,
@@ -67,7 +68,7 @@ def _row(broker: Broker, told: dict[str, dict[str, Any]], same: list[Broker]) ->
     }
     if "error" in state:
         return row | {"note": f"unreachable: {state['error']}"}
-    master = next((told[other.address] for other in same if other.number == 0), {})
+    master = next((statuses[other.address] for other in same if other.number == 0), {})
     failover = state.get("failover") or {}
     if failover:
         number = failover.get("brokerId")
@@ -142,7 +143,7 @@ def _loss(master: dict[str, Any]) -> str:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 async def promote(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     address: str,
     role: str | None,
@@ -160,7 +161,7 @@ async def promote(
     """
     if not yes:
         click.confirm(
-            f"{address} becomes the master; what only the old one has is given up. Go on?",
+            f"{address} becomes the master; what only the old one has is lost. Continue?",
             abort=True,
         )
     try:
@@ -169,9 +170,9 @@ async def promote(
         )
     except BrokerError as error:
         raise Failure(str(error.remark)) from None
-    await _until_master(mq, address, asked.timeout + 30)
-    told = {"address": address, "epoch": epoch}
-    print_done(f"{address} is the master, in epoch {epoch}", told, as_json=asked.json)
+    await _until_master(mq, address, common.timeout + 30)
+    done = {"address": address, "epoch": epoch}
+    print_done(f"{address} is the master, in epoch {epoch}", done, as_json=common.json)
 
 
 async def _until_master(mq: Client, address: str, seconds: float) -> None:
@@ -185,4 +186,4 @@ async def _until_master(mq: Client, address: str, seconds: float) -> None:
         except (ConnectFailed, ConnectionLost):
             pass
         await asyncio.sleep(_LOOK_S)
-    raise Failure(f"{address} was promoted, but is not the master yet: look at its log")
+    raise Failure(f"{address} was promoted, but is not the master yet: check its log")

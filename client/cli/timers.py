@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.common import CommonOptions, connected
 from aerobee.client.cli.completing import topic_argument
 from aerobee.client.cli.output import print_done, print_rows
 from aerobee.client.client import Client
@@ -21,7 +21,7 @@ def timer() -> None:
 @topic_argument(required=False)
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=100, show_default=True)
 @connected
-async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -> None:
+async def list_timers(common: CommonOptions, mq: Client, topic: str | None, count: int) -> None:
     """The pending delayed messages (of TOPIC), next one first."""
     rows = [
         {
@@ -35,14 +35,14 @@ async def list_timers(asked: Asked, mq: Client, topic: str | None, count: int) -
         }
         for row in await mq.admin.timers(topic, limit=count)
     ]
-    print_rows(rows, as_json=asked.json, empty="no delayed message is pending")
+    print_rows(rows, as_json=common.json, empty="no delayed message is pending")
 
 
 @timer.command()
 @topic_argument()
 @click.argument("handle")
 @connected
-async def recall(asked: Asked, mq: Client, topic: str, handle: str) -> None:
+async def recall(common: CommonOptions, mq: Client, topic: str, handle: str) -> None:
     """Cancel a delayed message of TOPIC by the handle of its receipt or of `timer list`."""
     message_id = await mq.recall(topic, handle)
-    print_done(f"{message_id} is recalled", {"recalled": message_id}, as_json=asked.json)
+    print_done(f"{message_id} is recalled", {"recalled": message_id}, as_json=common.json)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from aerobee.client.cli.common import Asked, connected, pair
+from aerobee.client.cli.common import CommonOptions, connected, pair
 from aerobee.client.cli.completing import topic_argument
 from aerobee.client.cli.failures import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.output import print_done, print_json, print_rows, snake_keys
@@ -27,16 +27,16 @@ def topic() -> None:
 @topic.command("list")
 @click.option("--all", "system", is_flag=True, help="Also those of the brokers themselves.")
 @connected
-async def list_topics(asked: Asked, mq: Client, system: bool) -> None:
+async def list_topics(common: CommonOptions, mq: Client, system: bool) -> None:
     """The topics of the cluster."""
     rows = [{"topic": name} for name in await mq.admin.topics(system=system)]
-    print_rows(rows, as_json=asked.json, empty="no topics yet")
+    print_rows(rows, as_json=common.json, empty="no topics yet")
 
 
 @topic.command()
 @topic_argument("name")
 @connected
-async def show(asked: Asked, mq: Client, name: str) -> None:
+async def show(common: CommonOptions, mq: Client, name: str) -> None:
     """The queues of a topic, what they hold, and its settings."""
     configs = await mq.admin.topic_config(name)
     stats = await mq.admin.topic_stats(name)
@@ -51,7 +51,7 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
         }
         for row in stats
     ]
-    if asked.json:
+    if common.json:
         print_json({"topic": name, "settings": snake_keys(configs), "queues": rows})
         return
     for broker, config in configs.items():
@@ -70,7 +70,7 @@ async def show(asked: Asked, mq: Client, name: str) -> None:
 @_ATTRIBUTE
 @connected
 async def create(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     name: str,
     queues: int,
@@ -87,7 +87,7 @@ async def create(
         name, queues=queues, readable=read, writable=write, order=order, attributes=attributes
     )
     value = {"topic": name, "queues": queues}
-    print_done(f"topic {name} has {queues} queues on every broker", value, as_json=asked.json)
+    print_done(f"topic {name} has {queues} queues on every broker", value, as_json=common.json)
 
 
 @topic.command()
@@ -101,7 +101,7 @@ async def create(
 @click.option("--force", is_flag=True, help="Even if stored messages become unreadable.")
 @connected
 async def update(
-    asked: Asked,
+    common: CommonOptions,
     mq: Client,
     name: str,
     queues: int | None,
@@ -148,7 +148,7 @@ async def update(
         "attributes": attributes or None,
     }
     done: dict[str, Any] = {key: new for key, new in value.items() if new is not None}
-    print_done(f"topic {name} is changed", {"topic": name} | done, as_json=asked.json)
+    print_done(f"topic {name} is changed", {"topic": name} | done, as_json=common.json)
 
 
 async def _hidden(mq: Client, name: str, read_queues: int) -> str:
@@ -169,9 +169,9 @@ async def _hidden(mq: Client, name: str, read_queues: int) -> str:
 @topic_argument("name")
 @confirmed("Delete topic {name} with its messages?")
 @connected
-async def delete(asked: Asked, mq: Client, name: str) -> None:
+async def delete(common: CommonOptions, mq: Client, name: str) -> None:
     """Delete a topic with its messages."""
     if name not in await mq.admin.topics(system=True):
         raise Failure(f"there is no topic {name}", NOT_FOUND)
     await mq.admin.delete_topic(name)
-    print_done(f"topic {name} is deleted", {"deleted": name}, as_json=asked.json)
+    print_done(f"topic {name} is deleted", {"deleted": name}, as_json=common.json)

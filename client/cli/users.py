@@ -26,7 +26,7 @@ from aerobee.broker.base.clock import Clock
 from aerobee.broker.settings import SettingsError, load_settings
 from aerobee.client.admin.types import Broker
 from aerobee.client.admin.users import Users
-from aerobee.client.cli.common import Asked, run_loop
+from aerobee.client.cli.common import CommonOptions, run_loop
 from aerobee.client.cli.failures import NOT_FOUND, Failure, confirmed
 from aerobee.client.cli.output import print_done, print_json, print_rows
 from aerobee.client.client import Client
@@ -151,7 +151,7 @@ Place = _Files | _Wire
 
 
 def _placed(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make a coroutine `(asked, place, ...)` a command body."""
+    """Make a coroutine `(common, place, ...)` a command body."""
 
     @click.option("-u", "--url", envvar="AEROBEE_URL", help="Name servers: mq://host:port[,...].")
     @click.option("--timeout", type=float, default=5.0, show_default=True)
@@ -167,15 +167,15 @@ def _placed(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         as_json: bool,
         **options: Any,
     ) -> None:
-        asked = Asked(url, timeout, as_json)
+        common = CommonOptions(url, timeout, as_json)
 
         async def live() -> None:
             if config or store:
-                await command(asked, await asyncio.to_thread(_Files, config, store), **options)
+                await command(common, await asyncio.to_thread(_Files, config, store), **options)
                 return
             client = Client(url, timeout=timeout)
             try:
-                await command(asked, _Wire(await client.open()), **options)
+                await command(common, _Wire(await client.open()), **options)
             finally:
                 await client.close()
 
@@ -196,25 +196,25 @@ def user() -> None:
 @click.argument("name")
 @click.option("--super", "is_super", is_flag=True, help="May do everything.")
 @_placed
-async def add(asked: Asked, place: Place, name: str, is_super: bool) -> None:
+async def add(common: CommonOptions, place: Place, name: str, is_super: bool) -> None:
     """Add a user; its secret key is made here and shown once."""
     secret = edits.new_secret()
     await place.add(name, secret, is_super)
-    _show_secret(asked, name, secret)
+    _show_secret(common, name, secret)
 
 
 @user.command()
 @click.argument("name")
 @_placed
-async def rotate(asked: Asked, place: Place, name: str) -> None:
+async def rotate(common: CommonOptions, place: Place, name: str) -> None:
     """Give a new secret key, shown once; the old one stays valid for 24 hours."""
     secret = edits.new_secret()
     await place.rotate(name, secret)
-    _show_secret(asked, name, secret)
+    _show_secret(common, name, secret)
 
 
-def _show_secret(asked: Asked, name: str, secret: str) -> None:
-    if asked.json:
+def _show_secret(common: CommonOptions, name: str, secret: str) -> None:
+    if common.json:
         print_json({"access_key": name, "secret_key": secret})
         return
     click.echo(f"accessKey={name}\nsecretKey={secret}")
@@ -223,7 +223,7 @@ def _show_secret(asked: Asked, name: str, secret: str) -> None:
 
 @user.command("list")
 @_placed
-async def list_users(asked: Asked, place: Place) -> None:
+async def list_users(common: CommonOptions, place: Place) -> None:
     """All users, without their secrets."""
     rows = [
         {
@@ -234,35 +234,35 @@ async def list_users(asked: Asked, place: Place) -> None:
         }
         for each in await place.users()
     ]
-    print_rows(rows, as_json=asked.json, empty="no users")
+    print_rows(rows, as_json=common.json, empty="no users")
 
 
 @user.command()
 @click.argument("name")
 @confirmed("Remove user {name} with all rights?")
 @_placed
-async def remove(asked: Asked, place: Place, name: str) -> None:
+async def remove(common: CommonOptions, place: Place, name: str) -> None:
     """Remove a user and its rights."""
     await place.remove(name)
-    print_done(f"user {name} is removed", {"user": name}, as_json=asked.json)
+    print_done(f"user {name} is removed", {"user": name}, as_json=common.json)
 
 
 @user.command()
 @click.argument("name")
 @_placed
-async def disable(asked: Asked, place: Place, name: str) -> None:
+async def disable(common: CommonOptions, place: Place, name: str) -> None:
     """Disable a user without removing it."""
     await place.switch(name, False)
-    print_done(f"user {name} is disabled", {"user": name}, as_json=asked.json)
+    print_done(f"user {name} is disabled", {"user": name}, as_json=common.json)
 
 
 @user.command()
 @click.argument("name")
 @_placed
-async def enable(asked: Asked, place: Place, name: str) -> None:
+async def enable(common: CommonOptions, place: Place, name: str) -> None:
     """Enable a disabled user."""
     await place.switch(name, True)
-    print_done(f"user {name} is enabled", {"user": name}, as_json=asked.json)
+    print_done(f"user {name} is enabled", {"user": name}, as_json=common.json)
 
 
 @click.group()
@@ -278,31 +278,37 @@ def acl() -> None:
 @click.option("--from", "networks", default="", metavar="IP[,NETWORK...]", help="Only from there.")
 @_placed
 async def grant(
-    asked: Asked, place: Place, name: str, actions: str, resource: str, deny: bool, networks: str
+    common: CommonOptions,
+    place: Place,
+    name: str,
+    actions: str,
+    resource: str,
+    deny: bool,
+    networks: str,
 ) -> None:
     """Allow a user actions (Pub, Sub, Create, Update, Delete, Get, List, All) on Topic:NAME,
     Group:NAME, Cluster:NAME, a prefix of one with * behind it, or *."""
     rule = make_rule(not deny, resource, actions.split(","), networks.split(","))
     await place.grant(name, rule)
-    print_done(f"{name}: {rule}", {"user": name, "policy": str(rule)}, as_json=asked.json)
+    print_done(f"{name}: {rule}", {"user": name, "policy": str(rule)}, as_json=common.json)
 
 
 @acl.command()
 @click.argument("name")
 @click.argument("resource", default="")
 @_placed
-async def revoke(asked: Asked, place: Place, name: str, resource: str) -> None:
+async def revoke(common: CommonOptions, place: Place, name: str, resource: str) -> None:
     """Revoke a user's rights to a resource, or all of them."""
     await place.revoke(name, resource)
     value = {"user": name, "resource": resource}
     text = f"{name}: the rights to {resource or 'everything'} are revoked"
-    print_done(text, value, as_json=asked.json)
+    print_done(text, value, as_json=common.json)
 
 
 @acl.command()
 @click.argument("name", default="")
 @_placed
-async def show(asked: Asked, place: Place, name: str) -> None:
+async def show(common: CommonOptions, place: Place, name: str) -> None:
     """The rights of a user, or of all."""
     rows = [
         {"user": each.name, "policy": text, "from": origin}
@@ -314,7 +320,7 @@ async def show(asked: Asked, place: Place, name: str) -> None:
         )
         if text is not None
     ]
-    print_rows(rows, as_json=asked.json, empty="no rights")
+    print_rows(rows, as_json=common.json, empty="no rights")
 
 
 @acl.command()
@@ -324,7 +330,7 @@ async def show(asked: Asked, place: Place, name: str) -> None:
 @click.option("--from", "address", default="127.0.0.1", help="The address that the user has.")
 @_placed
 async def test(
-    asked: Asked, place: Place, name: str, action: str, resource: str, address: str
+    common: CommonOptions, place: Place, name: str, action: str, resource: str, address: str
 ) -> None:
     """Say whether a user may do something, and which policy decides; exit code 1 when not."""
     kind, colon, what = resource.partition(":")
@@ -337,7 +343,7 @@ async def test(
     allowed = verdict.allowed and found.is_enabled
     reason = verdict.reason if found.is_enabled else "the user is disabled"
     value = {"allowed": allowed, "reason": reason, "from": verdict.origin}
-    if asked.json:
+    if common.json:
         print_json(value)
     else:
         origin = f" ({verdict.origin})" if verdict.origin else ""

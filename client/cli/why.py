@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from aerobee.client.cli.common import Asked, connected
+from aerobee.client.cli.common import CommonOptions, connected
 from aerobee.client.cli.completing import groups, topics
 from aerobee.client.cli.failures import NOT_FOUND
 from aerobee.client.cli.output import cell, print_json, visible
@@ -20,14 +20,14 @@ from aerobee.client.why.answer import ANY_GROUP, LifeEvent, Why
 @click.option("--group", shell_complete=groups, help="Only this group; else each that reads it.")
 @connected
 async def why(
-    asked: Asked, mq: Client, message_id: str, topic: str | None, group: str | None
+    common: CommonOptions, mq: Client, message_id: str, topic: str | None, group: str | None
 ) -> int:
     """Say where the message with ID is, and why a group has it or has it not.
 
     ID is the producer's (receipt.message_id) or the broker's offset id. Exit code 3: not found.
     """
     answer = await mq.why(message_id, topic, group)
-    if asked.json:
+    if common.json:
         print_json(answer.as_dict())
     else:
         _print(answer)
@@ -56,9 +56,9 @@ def _line(event: LifeEvent) -> str:
     place = f"{event.topic}/{broker}"
     if queue is not None:
         place += f"/{queue} @ {offset}"
-    told = [text for name, value in facts.items() if (text := _describe_fact(name, value))]
+    texts = [text for name, value in facts.items() if (text := _describe_fact(name, value))]
     return f"{moment}  {event.event.replace('_', ' '):10}  {place}" + "".join(
-        f", {text}" for text in told
+        f", {text}" for text in texts
     )
 
 

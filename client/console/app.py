@@ -192,7 +192,7 @@ class Console:
         cookie = ""
         if session is None:
             cookie, session = await self._sessions.begin(viewer.person)
-        told = {
+        info = {
             "token": session.token,
             "user": session.user,
             "person": session.person,
@@ -200,7 +200,7 @@ class Console:
             "bodies": not self.options.hide_bodies,
             "login": self._login(session),
         }
-        return Answer(HTTPStatus.OK, encode(told), cookie=cookie)
+        return Answer(HTTPStatus.OK, encode(info), cookie=cookie)
 
     def _login(self, session: Session | None) -> str:
         """What the browser has to give first: the console's token, or nothing."""

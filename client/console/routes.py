@@ -46,7 +46,7 @@ READS: Final[dict[str, Answering]] = {
     "cluster": cluster.cluster,
     "search": cluster.search,
 }
-# What a page asks for again and again, and everybody who has the same rights sees alike.
+# Polled by a page, and the same for all users with the same rights: answers are shared.
 SHARED: Final = frozenset(
     ("health", "topics", "topic", "groups", "group", "dead", "waiting", "transactions")
 ) | {"clients", "settings", "store", "cluster"}

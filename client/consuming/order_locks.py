@@ -1,4 +1,4 @@
-"""Queue locks of orderly consumers: taken before reading, renewed, given back."""
+"""Queue locks of orderly consumers: taken before reading, renewed, released."""
 
 from __future__ import annotations
 

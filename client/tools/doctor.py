@@ -145,7 +145,7 @@ async def _broker(client: Client, broker: Broker) -> AsyncIterator[Finding]:
         )
         return
     except AerobeeError as error:
-        yield Finding("trouble", what, str(error), "look at the broker's log")
+        yield Finding("trouble", what, str(error), "check the broker's log")
         return
     yield Finding(
         "ok", what, f"answers at {broker.address} in {(time.time() - begun) * 1000:.1f} ms"
@@ -191,27 +191,27 @@ async def _following(client: Client, broker: Broker, what: str) -> AsyncIterator
 async def _failover(client: Client, broker: Broker, what: str) -> Finding:
     name = f"{what}: failover"
     try:
-        told = (await client.admin.replication(broker.address))["failover"]
+        state = (await client.admin.replication(broker.address))["failover"]
     except (AerobeeError, KeyError) as error:
         return Finding("warning", name, f"it does not report: {error}")
-    if told.get("awaySeconds") is not None:  # null is not sent
-        who = told.get("arbiter", "etcd")
-        text = f"{who} has not answered for {told['awaySeconds']:.0f} s: {told['awayReason']}"
+    if state.get("awaySeconds") is not None:  # null is not sent
+        who = state.get("arbiter", "etcd")
+        text = f"{who} has not answered for {state['awaySeconds']:.0f} s: {state['awayReason']}"
         setting = "etcdEndpoints" if who == "etcd" else "controllerAddr"
         return Finding("trouble", name, text, f"start {who}, or see {setting} of this broker")
-    if told["waitsFor"]:
-        return Finding("trouble", name, told["waitsFor"])
-    members = ", ".join(map(str, told["inSync"]))
-    if told["leads"] and len(told["inSync"]) == 1:
+    if state["waitsFor"]:
+        return Finding("trouble", name, state["waitsFor"])
+    members = ", ".join(map(str, state["inSync"]))
+    if state["leads"] and len(state["inSync"]) == 1:
         remedy = "start its replicas; `aerobee replicas` shows them"
         return Finding(
             "warning", name, "only the master is in sync: no replica can take over", remedy
         )
-    if told["leads"] and told["ack"] == "MASTER":
+    if state["leads"] and state["ack"] == "MASTER":
         remedy = "failoverAck=IN_SYNC waits for the replicas"
         text = f"in sync: {members}; a failover loses what was answered before it was copied"
         return Finding("warning", name, text, remedy)
-    return Finding("ok", name, f"epoch {told['epoch']}, in sync: {members}")
+    return Finding("ok", name, f"epoch {state['epoch']}, in sync: {members}")
 
 
 def _disk(what: str, state: dict[str, str]) -> Finding:

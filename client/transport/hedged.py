@@ -1,4 +1,4 @@
-"""The same question to several servers: the next one is asked before the first has failed."""
+"""One query to several servers: the next one gets it before the first has failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from aerobee.client.errors import AerobeeError
 
-HEDGE_S: Final = 0.3  # without an answer for so long, the next server is asked as well
+HEDGE_S: Final = 0.3  # without an answer for this long, the next server gets the query too
 
 Answer = TypeVar("Answer")
 _running: Final[set[asyncio.Task[object]]] = set()  # the loop itself holds tasks weakly

@@ -87,7 +87,7 @@ def _gone(story: Story) -> Said | None:
         WhyVerdict.NOT_FOUND,
         f"no broker of this cluster has a message with this id in {where}",
         searched,
-        "check the id, the topic and the cluster; look at the producer's log: was the send "
+        "check the id, the topic and the cluster; check the producer's log: was the send "
         "acknowledged?",
     )
 

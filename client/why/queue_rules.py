@@ -36,7 +36,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that the rules look at."""
+    """The facts that the rules need."""
 
     story: Story
     group: Group
@@ -87,7 +87,7 @@ def _broadcast(case: Case) -> Said | None:
         f"the group broadcasts: each of its {len(members)} members keeps its own progress, no "
         "broker knows it",
         {"members": members},
-        "look at each member's own log",
+        "check each member's log",
     )
 
 
@@ -251,7 +251,7 @@ def _behind(case: Case) -> Said | None:
     if case.standing.pulled is None and not case.placed.broker.has_history:
         if not behind:
             text = "not acknowledged; this broker does not tell whether a member has it"
-            return WhyVerdict.UNKNOWN, text, facts, "look at the members' logs"
+            return WhyVerdict.UNKNOWN, text, facts, "check the members' logs"
         reader = "; whether a member has fetched it is not known"
     waits = f"{behind} messages are before it" if behind else "it is the next to be read"
     return WhyVerdict.BEHIND, waits + reader, facts, remedy

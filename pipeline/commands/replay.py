@@ -71,7 +71,7 @@ def replay(
 
 def _report(done: Any, *, dry_run: bool, changed: bool) -> None:
     """`changed`: the messages of the source are counted, of which more or fewer were made."""
-    before = f"; {done.before} before (--again sends them once more)" if done.before else ""
+    before = f"; {done.before} before (--again sends them again)" if done.before else ""
     sent = "read, and what was made of them sent" if changed else "sent"
     click.echo(f"{done.sent} messages {'would be sent' if dry_run else sent}{before}")
 

@@ -88,6 +88,6 @@ def _opened(
     if known and not again:
         raise OptionError(
             f"the broker knows this job as {known[0]}, but its plan is not in {file.parent}: "
-            "name the folder with --state, or send everything once more with --again"
+            "name the folder with --state, or send everything again with --again"
         )
     return Plan(file, f"{name}-{uuid.uuid4().hex[:12]}", job)

@@ -22,7 +22,7 @@ OFFSETS: Final = f"{NOTE}.offsets"
 _PROPERTIES: Final = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
-    "commit.manifest-merge.enabled": "true",  # else each commit's manifest stays for good
+    "commit.manifest-merge.enabled": "true",  # else each commit's manifest is kept forever
     "write.metadata.previous-versions-max": "100",
 }
 

@@ -80,7 +80,7 @@ class Cleaned:
 
 
 class Table(Protocol):
-    """One table. `refresh` looks at it; what follows belongs to the version that was seen then."""
+    """One table. `refresh` loads its newest version, which the other methods describe."""
 
     where: str
     table_format: str

@@ -1,4 +1,4 @@
-"""The ledgers of the exactly-once sink, as a person looks at them: one in each broker."""
+"""The ledgers of the exactly-once sink, for operators: one in each broker."""
 
 import json
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ def applies(one: Filter) -> bool:
 
 
 def column_of(one: Filter) -> str:
-    """The column that a filter looks at."""
+    """The column that a filter tests."""
     name: str = column_of(one.child) if isinstance(one, Not) else one.attribute[0]
     return name
 

@@ -293,7 +293,7 @@ async def test_a_snapshot_of_the_store_keeps_the_users_to_their_owner(tmp_path: 
         assert os.stat(path / "config/access.json").st_mode & 0o777 == 0o600
 
 
-async def test_the_sdk_sends_what_was_denied_once_and_goes_on(app: AppBroker) -> None:
+async def test_the_sdk_sends_what_was_denied_once_and_continues(app: AppBroker) -> None:
     await make_topics(app, "t")
     denials = app.broker.guard.audit.denials
     async with connect(url_of(app, "nothing")) as mq:

@@ -38,7 +38,9 @@ def url(ready: dict[str, str]) -> str:
     return f"mq://127.0.0.1:{ready['namesrv'].rpartition(':')[2]}"
 
 
-def test_the_first_start_makes_a_user_and_only_who_has_its_secret_is_served(tmp_path: Path) -> None:
+def test_the_first_start_makes_a_user_and_only_a_client_with_its_secret_is_served(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path)
     file = Path(env["AEROBEE_CREDENTIALS_FILE"])
     with broker(tmp_path) as daemon:
@@ -84,5 +86,5 @@ def test_the_console_of_such_a_broker_is_nobody_until_it_is_logged_in(tmp_path: 
         daemon.ready()
         browser = Browser(f"http://{daemon.metrics_address()}")
         browser.begin()
-        status, _, told = browser.ask("GET", "/console/api/topics")
-        assert status == 403, told
+        status, _, answer = browser.ask("GET", "/console/api/topics")
+        assert status == 403, answer

@@ -22,7 +22,9 @@ INNER = '{"accessKey":"inner","secretKey":"a-secret-of-inner"}'
 
 
 @pytest.mark.parametrize("make", [AppBroker, AppNameServer])
-async def test_a_bind_beyond_this_machine_wants_users_or_a_word(tmp_path: Path, make: Any) -> None:
+async def test_a_bind_beyond_this_machine_needs_users_or_an_explicit_setting(
+    tmp_path: Path, make: Any
+) -> None:
     values: dict[str, Any] = {
         "listen_port": 0,
         "namesrv_listen_port": 0,

@@ -139,7 +139,7 @@ def test_the_most_exact_rule_decides(rules: list[str], allowed: bool) -> None:
         "allow Topic:t Pub 10.0.0.1",
     ],
 )
-def test_a_rule_that_is_not_understood_is_refused_in_words(text: str) -> None:
+def test_a_rule_that_is_not_understood_is_refused_with_a_reason(text: str) -> None:
     with pytest.raises(AccessError, match=r"not understood|no action|no address"):
         parse_rule(text)
 

@@ -121,8 +121,8 @@ def broken(tree: Path) -> dict[str, str]:
             stack.enter_context(planted(tree, path, imported, form))
         result = lint(tree)
     assert result.returncode == 1, result.stdout
-    told = result.stdout.partition("Broken contracts")[2]
-    parts = re.split(r"^(.+)\n-+\n", told, flags=re.MULTILINE)  # each under its name
+    output = result.stdout.partition("Broken contracts")[2]
+    parts = re.split(r"^(.+)\n-+\n", output, flags=re.MULTILINE)  # each under its name
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -131,10 +131,10 @@ def test_a_breach_fails_and_names_both_modules(
     broken: dict[str, str], breach: tuple[str, ...]
 ) -> None:
     contract, path, imported, _ = breach
-    told = broken[contract]
+    output = broken[contract]
     for name in ("aerobee." + path.removesuffix(".py").replace("/", "."), imported):
         # In a cycle siblings are named relative to their folder.
-        assert name in told or f".{name.rpartition('.')[2]}" in told, told
+        assert name in output or f".{name.rpartition('.')[2]}" in output, output
 
 
 def test_no_contract_is_broken_but_those_that_the_imports_break(broken: dict[str, str]) -> None:

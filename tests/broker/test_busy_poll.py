@@ -84,7 +84,7 @@ def test_quick_answers_make_the_loop_forget_slow_ones(loop: Turning) -> None:
     assert found == [0, 1]
 
 
-def test_who_waits_for_a_disk_does_not_keep_the_core_from_others(loop: Turning) -> None:
+def test_waiting_for_a_disk_does_not_keep_the_core_from_others(loop: Turning) -> None:
     loop.others_s = OTHERS_S * 0.4
     loop.poll.expect()
     assert loop.is_awake_after(0)

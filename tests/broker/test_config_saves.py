@@ -108,7 +108,7 @@ async def live(client: Client, count: int = 20) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_sends_go_on_while_a_change_is_being_saved_and_its_answer_waits(
+async def test_sends_continue_while_a_change_is_being_saved_and_its_answer_waits(
     kind: str, disk: GatedDisk, clients: tuple[Client, Client]
 ) -> None:
     sender, maker = clients
@@ -177,7 +177,7 @@ async def test_an_offset_reset_is_on_disk_before_its_answer(
 
 
 async def test_sends_to_a_new_topic_keep_their_order_while_it_is_saved(
-    disk: GatedDisk, clients: tuple[Client, Client]
+    app: AppBroker, disk: GatedDisk, clients: tuple[Client, Client]
 ) -> None:
     _, maker = clients
     disk.hold()
@@ -188,7 +188,9 @@ async def test_sends_to_a_new_topic_keep_their_order_while_it_is_saved(
     answers = asyncio.ensure_future(maker.ask_all(commands[:10]))
     await until(lambda: disk.stopped)
     more = asyncio.ensure_future(maker.ask_all(commands[10:]))
-    await asyncio.sleep(0.05)
+    assert app._server is not None
+    connections = app._server.connections
+    await until(lambda: sum(each.waiting for each in connections) == 20)
     disk.let_go()
     for answer in await answers + await more:
         assert answer.code == 0

@@ -240,7 +240,7 @@ async def test_a_client_that_half_closes_gets_its_answer() -> None:
 
 
 @pytest.mark.parametrize("last", [b"", b"GET / HTTP/1.1\r\n\r\n"])
-async def test_who_sends_no_more_gets_the_answers_that_wait_for_the_disk(
+async def test_a_half_closed_client_gets_the_answers_that_wait_for_the_disk(
     tmp_path: Path, last: bytes
 ) -> None:
     async with running_broker(tmp_path, flush_disk_type="SYNC_FLUSH") as app:
@@ -257,7 +257,7 @@ async def test_who_sends_no_more_gets_the_answers_that_wait_for_the_disk(
         await client.close()
 
 
-async def test_who_sends_no_more_gets_the_answers_that_were_too_large_to_be_made_at_once(
+async def test_a_half_closed_client_gets_answers_that_are_too_large_to_be_made_at_once(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path, mapped_file_size_commit_log=16 << 20) as app:

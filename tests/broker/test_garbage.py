@@ -31,11 +31,11 @@ def run(script: str) -> None:
 
 
 @pytest.mark.skipif(garbage._libc() is None, reason="this C library gives nothing back")
-def test_memory_that_a_burst_has_left_free_is_given_back_in_a_quiet_moment() -> None:
+def test_memory_that_a_burst_has_left_free_is_returned_in_a_quiet_moment() -> None:
     run("""
 before = anonymous_bytes()
 burst = [bytes(2000) for _ in range(40_000)]
-kept = burst[::100]  # pieces that live on all over the heap: it cannot shrink by itself
+kept = burst[::100]  # pieces that live on all over the heap: it cannot shrink
 del burst
 held = anonymous_bytes()
 assert held > before + (60 << 20), (before, held)
@@ -57,7 +57,7 @@ def count(phase, info):
     if phase == "start":  # the oldest generation holds the others; frozen objects are in none
         looked_at.append(sum(len(gc.get_objects(each)) for each in range(info["generation"] + 1)))
 
-for _ in range(3):  # the newest of the table are looked at until they have survived twice
+for _ in range(3):  # the newest objects are scanned until they have survived twice
     list([[]] for _ in range(30_000))
 gc.callbacks.append(count)
 for _ in range(20):

@@ -64,7 +64,7 @@ async def test_large_reads_are_parsed_where_they_are_received(
         assert sum(received) > 1 << 20
         await until(lambda: has_stored(app, "T", 0, 3001))
         small = await client.request(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"alone")
-        assert small.code == ResponseCode.SUCCESS, "small reads go on"
+        assert small.code == ResponseCode.SUCCESS, "small reads continue"
         await client.close()
 
 

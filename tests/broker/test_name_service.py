@@ -311,7 +311,7 @@ async def test_topics_are_listed_by_kind_and_cluster(ask: Ask) -> None:
     )
 
 
-async def test_write_permission_is_wiped_and_given_back(ask: Ask) -> None:
+async def test_write_permission_is_wiped_and_restored(ask: Ask) -> None:
     await register(ask)
     wiped = await ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
     assert wiped.ext == {"wipeTopicCount": str(len(TOPICS))}
@@ -323,7 +323,7 @@ async def test_write_permission_is_wiped_and_given_back(ask: Ask) -> None:
     assert b'"perm":7' in bytes(route.body)
 
 
-async def test_a_topic_is_deleted_and_registered_by_itself(ask: Ask) -> None:
+async def test_a_topic_is_deleted_and_registered_on_its_own(ask: Ask) -> None:
     await register(ask)
     await ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="orders", clusterName="other")
     route = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")

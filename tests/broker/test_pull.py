@@ -119,7 +119,7 @@ async def test_offsets_outside_the_queue_are_corrected(
     assert offsets(answer) == (following, 0, 5)
 
 
-async def test_a_filter_that_matches_nothing_goes_on_behind_what_it_has_seen(
+async def test_a_filter_that_matches_nothing_continues_after_what_it_has_seen(
     client: Client,
 ) -> None:
     await tagged(client, "AABA")
@@ -163,7 +163,7 @@ async def test_no_more_comes_than_was_asked_for(client: Client) -> None:
 
 @pytest.mark.parametrize("codec", list(CODECS))
 @pytest.mark.parametrize("wanted", ["0", "-1", str(-(2**31))])
-async def test_who_asks_for_no_message_gets_one_as_from_rocketmq(
+async def test_a_pull_of_no_messages_gets_one_as_from_rocketmq(
     app: AppBroker, codec: str, wanted: str
 ) -> None:
     """The Go client's Poll asks for 0."""

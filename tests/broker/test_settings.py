@@ -40,7 +40,7 @@ def test_all_that_get_broker_config_of_apache_prints_is_a_valid_file(version: st
     for _, key, value in parse_properties(file.read_text()):
         known = find_key(key)
         if known is None or known.effect == "none here":
-            assert re.search(rf"\b{key}\b", mentioned), f"{key} is taken without a word"
+            assert re.search(rf"\b{key}\b", mentioned), f"{key} is accepted silently"
         elif known.effect == "yes" and key != "brokerName" and value:
             assert render_settings(settings).count(f"\n{known.key}=") == 1
 
@@ -265,7 +265,7 @@ def test_the_store_gets_its_share_of_the_settings(tmp_path: Path) -> None:
     assert theirs - ours == {"has_arbiter"}  # whether etcdEndpoints are set
 
 
-def test_a_store_by_itself_has_the_defaults_of_the_settings(tmp_path: Path) -> None:
+def test_a_store_alone_has_the_defaults_of_the_settings(tmp_path: Path) -> None:
     """Tests, tools and the simulators make a store without settings."""
     settings = load_settings(None, {"storePathRootDir": tmp_path}, {})
     by_settings = dataclasses.asdict(store_settings(settings))

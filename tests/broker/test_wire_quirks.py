@@ -179,7 +179,9 @@ def test_a_cpp_heartbeat_with_integers_for_enums_makes_a_member_at_once(
         members = other.request(38, {"consumerGroup": topic})
         assert json.loads(members.body) == {"consumerIdList": ["cpp-1", "cpp-2"]}
         notices = [notice for notice in [*other.unasked] if notice.code == 40]
-        assert [notice.header["flag"] for notice in notices] == [2], "the newcomer is told, oneway"
+        assert [notice.header["flag"] for notice in notices] == [2], (
+            "the newcomer is notified, oneway"
+        )
     with Wire(broker.namesrv) as names:
         retry = names.request(105, {"topic": f"%RETRY%{topic}"})
         assert retry.code == 0, "the retry topic has a route from the first heartbeat on"
@@ -356,7 +358,7 @@ def test_fields_of_newer_clients_and_nulls_are_no_hindrance(wire: Wire, topic: s
         (38, {}),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_and_the_connection_goes_on(
+def test_a_request_that_makes_no_sense_is_refused_and_the_connection_continues(
     wire: Wire, code: int, ext: dict[str, Any] | None
 ) -> None:
     header = {"code": code, "language": "CPP", "version": 63, "opaque": 5, "flag": 0}

@@ -29,8 +29,8 @@ async def test_a_letter_is_replayed_once_and_listed_as_such(aerobee_broker: Embe
         done = (await aerobee("dlq", "replay", "g", "--json", url=url)).json
         assert done == {"group": "g", "found": 2, "replayed": 1, "replayed_before": 1}
         assert await bodies_of(mq, "orders") == [b"one", b"two"]
-        told = await aerobee("dlq", "replay", "g", url=url)
-        assert "2 were replayed before" in told.out and "--again" in told.out
+        output = await aerobee("dlq", "replay", "g", url=url)
+        assert "2 were replayed before" in output.out and "--again" in output.out
         await aerobee("dlq", "replay", "g", "--again", url=url)
         assert await bodies_of(mq, "orders") == [b"one", b"one", b"two", b"two"]
         shown = [row["topic"] for row in (await aerobee("topic", "list", "--json", url=url)).json]
@@ -43,8 +43,8 @@ async def test_a_replay_never_goes_among_the_dead_letters(aerobee_broker: Embedd
         await mq.send("%DLQ%g", b"by hand")  # no origin property
         await put_letters(mq, b"of a letter", origin="%DLQ%other")
         await put_letters(mq, b"known")
-        told = await aerobee("dlq", "replay", "g", url=url, code=1)
-        assert "2 could not be sent" in told.err and "--to" in told.err
+        output = await aerobee("dlq", "replay", "g", url=url, code=1)
+        assert "2 could not be sent" in output.err and "--to" in output.err
         assert await bodies_of(mq, "orders") == [b"known"]
         assert len(await bodies_of(mq, "%DLQ%g")) == 3
         assert "%DLQ%other" not in await mq.admin.topics(system=True)
@@ -76,7 +76,7 @@ async def test_a_group_without_dead_letters_is_no_failure_and_an_unknown_one_is(
     url = aerobee_broker.url
     async with aerobee_broker.connect() as mq:
         await mq.admin.create_group("clean")
-    told = await aerobee("dlq", *words, "clean", url=url)
-    assert told.out == "group clean has no dead letters\n"
-    told = await aerobee("dlq", *words, "nobody", url=url, code=3)
-    assert "'nobody'" in told.err
+    output = await aerobee("dlq", *words, "clean", url=url)
+    assert output.out == "group clean has no dead letters\n"
+    output = await aerobee("dlq", *words, "nobody", url=url, code=3)
+    assert "'nobody'" in output.err

@@ -99,15 +99,15 @@ async def test_settings_of_topics_and_groups_have_snake_case_too(
 async def test_with_json_failures_are_json_too(
     aerobee_broker: EmbeddedBroker, words: Sequence[str], code: int, kind: str
 ) -> None:
-    told = await aerobee(*words, "--json", url=aerobee_broker.url, code=code)
-    assert told.out == "" and told.err.count("\n") == 1
-    assert set(told.error) == {"error", "kind", "exit_code"}
-    assert (told.error["kind"], told.error["exit_code"]) == (kind, code)
+    output = await aerobee(*words, "--json", url=aerobee_broker.url, code=code)
+    assert output.out == "" and output.err.count("\n") == 1
+    assert set(output.error) == {"error", "kind", "exit_code"}
+    assert (output.error["kind"], output.error["exit_code"]) == (kind, code)
 
 
 async def test_with_json_nobody_reached_is_json_too() -> None:
-    told = await aerobee("topic", "list", "--json", "--url", "mq://127.0.0.1:1", code=4)
-    assert told.error["kind"] == "unreached" and "no connection" in told.error["error"]
+    output = await aerobee("topic", "list", "--json", "--url", "mq://127.0.0.1:1", code=4)
+    assert output.error["kind"] == "unreached" and "no connection" in output.error["error"]
 
 
 @pytest.mark.parametrize("columns", [80, 40])
@@ -191,13 +191,13 @@ async def test_a_delayed_send_tells_when_it_is_due_and_its_handle(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     url = aerobee_broker.url
-    told = (await aerobee("send", "orders", "x", "--delay", "3600", url=url)).out
+    output = (await aerobee("send", "orders", "x", "--delay", "3600", url=url)).out
     async with aerobee_broker.connect() as mq:
         [timer] = await mq.admin.timers("orders")
     due = datetime.fromtimestamp(timer["deliverTimestamp"] / 1000).astimezone()
-    assert f"due {due.isoformat(sep=' ', timespec='milliseconds')}" in told
-    assert f"aerobee timer recall orders {timer['recallHandle']}" in told
-    assert " at 0 " not in told and "/0" not in told  # the place is that of the broker's timers
+    assert f"due {due.isoformat(sep=' ', timespec='milliseconds')}" in output
+    assert f"aerobee timer recall orders {timer['recallHandle']}" in output
+    assert " at 0 " not in output and "/0" not in output  # the place is that of the broker's timers
     sent = (await aerobee("send", "orders", "y", "--deliver-at", "2h", "--json", url=url)).json
     assert sent["recall_handle"] and sent["due"] and "queue_offset" not in sent
 
@@ -227,8 +227,8 @@ async def test_errors_name_the_commands_own_options(
 ) -> None:
     async with aerobee_broker.connect() as mq:
         await mq.send("orders", b"x")
-    told = (await aerobee(*words, url=aerobee_broker.url, code=code)).err
-    assert said in told and unsaid not in told
+    output = (await aerobee(*words, url=aerobee_broker.url, code=code)).err
+    assert said in output and unsaid not in output
 
 
 async def test_what_a_message_does_not_have_is_a_dash_in_a_table(

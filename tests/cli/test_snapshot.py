@@ -163,8 +163,8 @@ async def test_a_destination_that_is_not_free_is_refused(tmp_path: Path, place: 
         os.mkdir(tmp_path / name)
     store = tmp_path / "store"
     before = everything(tmp_path)
-    told = await aerobee("store", "snapshot", str(store), str(tmp_path / place), code=1)
-    assert str(tmp_path / place) in told.err
+    output = await aerobee("store", "snapshot", str(store), str(tmp_path / place), code=1)
+    assert str(tmp_path / place) in output.err
     assert everything(tmp_path) == before
     await aerobee("store", "snapshot", str(tmp_path / "there"), str(tmp_path / "new"), code=1)
 

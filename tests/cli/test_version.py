@@ -13,15 +13,15 @@ from aerobee.broker.compiled import PATH, PURE
 
 def test_the_version_says_which_path_is_taken() -> None:
     for pure, path in (("1", "pure Python, by AEROBEE_PURE"), (os.environ.get(PURE, ""), PATH)):
-        told = subprocess.run(
+        output = subprocess.run(
             [AEROBEE, "--version"],
             env=os.environ | {PURE: pure},
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert told.returncode == 0
-        assert re.fullmatch(rf"aerobee, version [\d.]+ \(broker: {path}\)\n", told.stdout)
+        assert output.returncode == 0
+        assert re.fullmatch(rf"aerobee, version [\d.]+ \(broker: {path}\)\n", output.stdout)
 
 
 def test_a_broker_says_which_path_it_takes(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ async def test_what_is_not_there_is_not_found_and_not_made(
         await mq.admin.create_group("billing")
         before = await mq.admin.topics(system=True), await mq.admin.groups(system=True)
         missing = "nowhere" if "nowhere" in words else "nobody"
-        told = await aerobee(*words, url=aerobee_broker.url, code=3)
-        assert missing in told.err
+        output = await aerobee(*words, url=aerobee_broker.url, code=3)
+        assert missing in output.err
         assert (await mq.admin.topics(system=True), await mq.admin.groups(system=True)) == before
 
 
@@ -63,8 +63,8 @@ async def test_a_damaged_record_is_not_dumped_as_a_good_one(
     tmp_path: Path, chosen: tuple[str, ...]
 ) -> None:
     store = await damaged_store(tmp_path / "b")
-    told = await aerobee("store", "dump", str(store), *chosen, code=1)
-    assert "ound message 1" not in told.out
-    assert "damaged: " in told.err and "checksum" in told.err
+    output = await aerobee("store", "dump", str(store), *chosen, code=1)
+    assert "ound message 1" not in output.out
+    assert "damaged: " in output.err and "checksum" in output.err
     if "--key" not in chosen:
-        assert "sound message 0" in told.out and "sound message 2" in told.out
+        assert "sound message 0" in output.out and "sound message 2" in output.out

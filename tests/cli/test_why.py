@@ -11,11 +11,11 @@ async def test_the_command_tells_the_life_and_a_verdict_for_each_group(
     url = aerobee_broker.url
     sent = (await aerobee("send", "orders", "hello", "--json", url=url)).json
     await aerobee("consume", "orders", "--group", "billing", "-n", "1", url=url)
-    told = (await aerobee("why", sent["message_id"], "--json", url=url)).json
-    assert list(told) == ["id", "life", "groups"]
-    assert [row["event"] for row in told["life"]] == ["stored"]
-    assert {"at", "event", "topic"} <= told["life"][0].keys()
-    [row] = told["groups"]
+    output = (await aerobee("why", sent["message_id"], "--json", url=url)).json
+    assert list(output) == ["id", "life", "groups"]
+    assert [row["event"] for row in output["life"]] == ["stored"]
+    assert {"at", "event", "topic"} <= output["life"][0].keys()
+    [row] = output["groups"]
     assert list(row) == ["group", "verdict", "text", "facts", "remedy"]
     assert (row["group"], row["verdict"]) == ("billing", "consumed")
     text = (await aerobee("why", sent["message_id"], "--group", "billing", url=url)).out
@@ -26,5 +26,5 @@ async def test_exit_code_3_says_that_it_is_nowhere(aerobee_broker: EmbeddedBroke
     url = aerobee_broker.url
     result = await aerobee("why", "7F00000100002A9F0000000000099999", url=url, code=3)
     assert "every group  NOT FOUND: " in result.out
-    told = (await aerobee("why", "0" * 32, "--json", "--topic", "orders", url=url, code=3)).json
-    assert told["groups"][0]["group"] == "*" and told["life"] == []
+    output = (await aerobee("why", "0" * 32, "--json", "--topic", "orders", url=url, code=3)).json
+    assert output["groups"][0]["group"] == "*" and output["life"] == []

@@ -211,7 +211,7 @@ def test_cpp_clients_find_a_broker_that_was_restarted(
     assert bodies(messages) == Counter(f"m-{n}" for n in range(4, 8))
 
 
-def test_cpp_is_told_that_the_broker_refuses_a_message(
+def test_cpp_learns_that_the_broker_refuses_a_message(
     broker: Broker, cpp: CppClient, name: str
 ) -> None:
     producer = cpp.producer(broker.namesrv, f"p-{name}")

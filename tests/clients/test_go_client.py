@@ -96,6 +96,6 @@ def test_go_administers_topics(broker: Broker, go: GoClient, name: str) -> None:
     assert name not in go.call("admin", do="topics", **where)["topics"]
 
 
-def test_go_is_told_that_nobody_has_the_topic(broker: Broker, go: GoClient, name: str) -> None:
+def test_go_learns_that_nobody_has_the_topic(broker: Broker, go: GoClient, name: str) -> None:
     with pytest.raises(ClientError, match=r"route info not found|not exist|no route"):
         go.consumer(broker.namesrv, f"c-{name}", f"g-{name}", name)

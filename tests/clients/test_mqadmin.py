@@ -190,7 +190,7 @@ def test_cleaning_succeeds_and_removes_nothing_in_use(admin: Admin, topic: str) 
     assert any(int(row[3]) > 0 for row in before[:2]), "the topic had no message to lose"
 
 
-def test_write_permission_is_taken_and_given_back(admin: Admin, topic: str) -> None:
+def test_write_permission_is_revoked_and_restored(admin: Admin, topic: str) -> None:
     try:
         assert "OK" in admin.run("wipeWritePerm", "-b", admin.broker_name)
         assert '"perm":4' in admin.run("topicRoute", "-t", topic)

@@ -139,9 +139,7 @@ def test_node_consumers_share_keep_their_place_and_broadcast(
     node.stop(producer, two, *every)
 
 
-def test_node_is_told_that_nobody_has_the_topic(
-    broker: Broker, node: NodeClient, name: str
-) -> None:
+def test_node_learns_that_nobody_has_the_topic(broker: Broker, node: NodeClient, name: str) -> None:
     producer = node.producer(broker.namesrv, f"p-{name}")
     with pytest.raises(ClientError, match="No topic route info"):
         node.send(producer, name, 1)

@@ -100,7 +100,7 @@ def make_topic(broker: AerobeeBroker, name: str) -> None:
 
 
 @pytest.mark.parametrize("make", CLIENTS)
-def test_a_client_does_what_its_user_may_and_is_told_what_it_may_not(
+def test_a_client_does_what_its_user_may_and_learns_what_it_may_not(
     locked: AerobeeBroker, authority: Authority, tmp_path: Path, make: Make
 ) -> None:
     trust = {

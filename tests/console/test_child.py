@@ -62,8 +62,8 @@ def test_the_page_and_its_figures_come_by_the_metrics_port(daemon: Daemon) -> No
     assert status == 200 and b"<title>Aerobee console</title>" in page
     assert len(children(daemon)) == 1
     browser.begin()
-    status, _, told = browser.ask("GET", "/console/api/overview")
-    assert status == 200 and len(told["brokers"]) == 1 and "error" not in told["brokers"][0]
+    status, _, answer = browser.ask("GET", "/console/api/overview")
+    assert status == 200 and len(answer["brokers"]) == 1 and "error" not in answer["brokers"][0]
     assert browser.ask("POST", "/console/api/send", {"topic": "t", "body": "x"})[0] == 200
     assert b"aerobee_" in browser.ask("GET", "/metrics")[2]
     assert browser.ask("GET", "/healthz")[0] == 200
@@ -71,7 +71,7 @@ def test_the_page_and_its_figures_come_by_the_metrics_port(daemon: Daemon) -> No
     assert len(children(daemon)) == 1
 
 
-def test_it_only_shows_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+def test_it_is_read_only_by_default(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         daemon.ready()
         browser = browser_of(daemon)
@@ -156,7 +156,7 @@ def test_beyond_loopback_it_needs_a_token(tmp_path: Path) -> None:
         assert children(daemon) == []
 
 
-def test_beyond_loopback_a_proxy_may_say_who_looks(tmp_path: Path) -> None:
+def test_beyond_loopback_a_proxy_may_name_the_viewer(tmp_path: Path) -> None:
     with Daemon(
         tmp_path,
         metricsPromExporterHost="0.0.0.0",
@@ -188,8 +188,8 @@ def test_a_guarded_broker_shows_itself_to_its_users(tmp_path: Path) -> None:
         ready = daemon.ready()
         browser = browser_of(daemon)
         browser.begin()
-        status, _, told = browser.ask("GET", "/console/api/topics")
-        assert status == 403 and told["login"] == "user"
+        status, _, answer = browser.ask("GET", "/console/api/topics")
+        assert status == 403 and answer["login"] == "user"
         given = {"user": "root", "secret": "a-secret-of-root"}
         assert browser.ask("POST", "/console/api/login", given)[0] == 200
         assert browser.ask("GET", "/console/api/topics")[0] == 200

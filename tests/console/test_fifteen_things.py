@@ -104,7 +104,7 @@ def test_02_the_tail_shows_what_comes_and_says_what_it_left_out(page: Page, seen
     expect(page.get_by_text(re.compile(r"Tailing: \d+ shown, [1-9]\d* left out"))).to_be_visible()
 
 
-def test_03_the_lag_is_told_in_messages_and_in_age_for_each_queue(page: Page, seen: Seen) -> None:
+def test_03_the_lag_is_shown_in_messages_and_in_age_for_each_queue(page: Page, seen: Seen) -> None:
     page.goto(f"{seen.reader}groups/mailer")
     mine = rows(page, "Queues of the group").filter(has_text="orders")
     expect(mine).to_have_count(4)
@@ -234,9 +234,7 @@ def test_08_a_message_is_handed_to_one_group_and_its_member_answers(page: Page, 
     expect(dialog.get_by_text("no member of group 'mailer' is online")).to_be_visible()
 
 
-def test_08_a_java_member_handles_the_message_once_more(
-    page: Page, seen: Seen, tmp_path: Path
-) -> None:
+def test_08_a_java_member_handles_the_message_again(page: Page, seen: Seen, tmp_path: Path) -> None:
     if not seen.is_apache:
         pytest.skip("the JVM is at hand where Apache's broker is")
     from peers.java_client import JavaClient
@@ -357,7 +355,7 @@ def test_14_a_console_that_only_shows_offers_no_change(page: Page, seen: Seen) -
     expect(page.get_by_role("button", name=re.compile("Replay"))).to_have_count(0)
 
 
-def test_14_a_group_is_paused_and_goes_on(page: Page, seen: Seen) -> None:
+def test_14_a_group_is_paused_and_continues(page: Page, seen: Seen) -> None:
     async def enabled() -> bool:
         config = await seen.mq.admin.group_config("mailer")
         return all(row.get("consumeEnable", True) for row in config.values())

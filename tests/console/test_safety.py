@@ -52,12 +52,12 @@ class Browser:
         return answer.status, found, json.loads(raw) if is_json and raw else raw
 
     def begin(self) -> dict[str, Any]:
-        status, headers, told = self.ask("GET", "/console/api/session")
+        status, headers, answer = self.ask("GET", "/console/api/session")
         assert status == 200
         if "Set-Cookie" in headers:
             self.cookie = headers["Set-Cookie"].partition(";")[0]
-        self.token = told["token"]
-        return dict(told)
+        self.token = answer["token"]
+        return dict(answer)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +97,9 @@ def writer(broker: EmbeddedBroker) -> Iterator[Browser]:
 @pytest.mark.parametrize("name", sorted(WRITES))
 def test_every_change_is_refused_where_none_is_allowed(reader: Browser, name: str) -> None:
     reader.begin()
-    status, _, told = reader.ask("POST", f"/console/api/{name}", {"topic": "t", "group": "g"})
+    status, _, answer = reader.ask("POST", f"/console/api/{name}", {"topic": "t", "group": "g"})
     assert status == 403
-    assert "read-only" in told["error"]
+    assert "read-only" in answer["error"]
 
 
 def test_what_changes_cannot_be_asked_for_by_get(writer: Browser) -> None:
@@ -180,9 +180,9 @@ def test_a_console_with_a_token_tells_nothing_before_it(broker: EmbeddedBroker) 
         assert browser.ask("GET", "/console/api/topics")[0] == 200
 
 
-def test_a_proxy_says_who_looks_and_nobody_else_may(broker: EmbeddedBroker) -> None:
-    told = {"auth_header": "X-Forwarded-User", "write": True}
-    for browser in console_of(broker, **told, proxies=("127.0.0.0/8",)):
+def test_a_proxy_names_the_viewer_and_nobody_else_may(broker: EmbeddedBroker) -> None:
+    options = {"auth_header": "X-Forwarded-User", "write": True}
+    for browser in console_of(broker, **options, proxies=("127.0.0.0/8",)):
         assert browser.ask("GET", "/console/")[0] == 401
         assert browser.ask("GET", "/console/api/session")[0] == 401
         ada, eve = {"X_Forwarded_User": "ada"}, {"X_Forwarded_User": "eve"}
@@ -195,7 +195,7 @@ def test_a_proxy_says_who_looks_and_nobody_else_may(broker: EmbeddedBroker) -> N
         assert browser.ask("GET", "/console/api/topics", **eve)[0] == 401
         assert browser.ask("GET", "/console/api/topics")[0] == 401
         assert browser.ask("POST", "/console/api/send", {"topic": "t"}, **eve)[0] == 403
-    for browser in console_of(broker, **told, proxies=("10.0.0.0/8",)):
+    for browser in console_of(broker, **options, proxies=("10.0.0.0/8",)):
         assert browser.ask("GET", "/console/api/session", X_Forwarded_User="ada")[0] == 401
 
 
@@ -236,8 +236,8 @@ def test_bodies_stay_hidden_where_they_are_to(broker: EmbeddedBroker) -> None:
     for browser in console_of(broker, hide_bodies=True):
         browser.begin()
         for path in ("messages?topic=hidden", f"message?topic=hidden&id={message_id}"):
-            status, _, told = browser.ask("GET", f"/console/api/{path}")
-            assert status == 200 and "a secret" not in json.dumps(told)
+            status, _, answer = browser.ask("GET", f"/console/api/{path}")
+            assert status == 200 and "a secret" not in json.dumps(answer)
         assert browser.ask("GET", "/console/api/export?topic=hidden")[0] == 400
     loop.close()
 
@@ -270,8 +270,8 @@ def test_a_process_of_its_own_serves_it(broker: EmbeddedBroker) -> None:
         parts = urlsplit(console.address)
         browser = Browser(f"http://{parts.netloc}")
         browser.begin()
-        status, _, told = browser.ask("GET", "/console/api/overview")
-        assert status == 200 and told["cluster"] == "DefaultCluster"
+        status, _, answer = browser.ask("GET", "/console/api/overview")
+        assert status == 200 and answer["cluster"] == "DefaultCluster"
         assert browser.ask("GET", "/")[0] == 302
 
 
@@ -300,8 +300,8 @@ def test_a_question_that_makes_no_sense_is_refused_with_a_reason(
     loop.run(fill())
     loop.close()
     reader.begin()
-    status, _, told = reader.ask("GET", f"/console/api/{path}")
-    assert status == 400 and told["error"]
+    status, _, answer = reader.ask("GET", f"/console/api/{path}")
+    assert status == 400 and answer["error"]
 
 
 def test_a_property_that_is_no_text_does_not_hide_its_message(

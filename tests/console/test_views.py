@@ -109,7 +109,7 @@ def test_a_lag_grows_when_each_look_finds_more() -> None:
     assert not history.is_growing("g")
 
 
-def test_who_was_there_at_the_first_look_did_not_join() -> None:
+def test_a_member_that_was_there_at_the_first_look_did_not_join() -> None:
     history = History()
     history.see_members("g", {"a": "1", "b": "2"})
     history.see_members("g", {"b": "2", "c": "3"})
@@ -231,7 +231,7 @@ async def test_viewers_share_what_is_asked_of_the_broker() -> None:
         assert asked == 1
 
 
-async def test_a_page_is_made_once_for_all_who_have_it_open() -> None:
+async def test_a_page_is_made_once_for_all_its_viewers() -> None:
     made: list[str] = []
 
     async def reader(_view: View, params: dict[str, Any]) -> dict[str, Any]:

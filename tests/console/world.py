@@ -28,7 +28,7 @@ REGIONS = ("eu-west", "eu-north", "us-east")
 
 
 class Loop:
-    """An event loop in a thread, for what goes on beside the browser."""
+    """An event loop in a thread, for what happens beside the browser."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -192,7 +192,7 @@ async def test_queues_without_a_topic_are_cleaned_and_others_kept(
 
 
 @pytest.mark.parametrize("code", [200050, 200051, 200052, 200053, 200054, 200055, 200151])
-async def test_pop_is_refused_in_words(peer: Peer, code: int) -> None:
+async def test_pop_is_refused_with_a_reason(peer: Peer, code: int) -> None:
     answer = await peer.ask(code, {"consumerGroup": "g", "topic": "T"})
     assert answer.code == 3
     assert "POP" in str(answer.remark)

@@ -79,7 +79,9 @@ async def test_the_retry_topic_is_there_with_the_first_heartbeat(
     assert changed == ["%RETRY%g"]
 
 
-async def test_every_member_is_told_when_one_comes_and_when_one_goes(serving: Serving) -> None:
+async def test_every_member_is_notified_when_one_joins_and_when_one_leaves(
+    serving: Serving,
+) -> None:
     async with serving.connect() as first, serving.connect() as second:
         await first.ask(HEART_BEAT, body=heartbeat_body("c1", "g", wants("T")))
         await first.notices(1)
@@ -117,7 +119,7 @@ async def test_a_broadcast_group_is_never_told_to_share_queues(peer: Peer) -> No
     assert peer.asked.empty()
 
 
-async def test_a_client_without_heartbeats_is_forgotten_and_its_group_told(
+async def test_a_client_without_heartbeats_is_forgotten_and_its_group_notified(
     serving: Serving,
 ) -> None:
     async with serving.connect() as silent, serving.connect() as lively:

@@ -109,8 +109,8 @@ def make_templates(folder: Path, seed: int) -> dict[str, Template]:
         shutil.copytree(made, work)
         with capture_logs() as lines:
             observed = observe(work)
-        told = [line for line in lines if line["log_level"] in ("warning", "error")]
-        assert not told, f"the folder without a flip is not clean: {told}"
+        summary = [line for line in lines if line["log_level"] in ("warning", "error")]
+        assert not summary, f"the folder without a flip is not clean: {summary}"
         assert not observed.unread, observed.unread
         templates[how] = Template(made, observed, verified_files(made))
         shutil.rmtree(work)
@@ -178,7 +178,7 @@ def try_flip(template: Template, name: str, bit: int, work: Path) -> tuple[str, 
             return REFUSED, "" if len(str(error)) > 20 else f"refused without a reason: {error}"
         except Exception as error:
             return "failed", f"the start failed: {type(error).__name__}: {error}"
-        told = [line for line in lines if line["log_level"] in ("warning", "error")]
+        summary = [line for line in lines if line["log_level"] in ("warning", "error")]
         wrong = [problem for line in lines if (problem := traceback_of(line))]
         wrong += wrongly_served(template.observed, observed)
         if wrong:
@@ -186,7 +186,7 @@ def try_flip(template: Template, name: str, bit: int, work: Path) -> tuple[str, 
         lost = differences(template.observed, observed)
         if not lost:
             return HARMLESS, ""
-        if found or told or observed.unread:
+        if found or summary or observed.unread:
             return SEEN, ""
         return "unseen", lost[0]
     finally:
@@ -296,13 +296,15 @@ def run_flips(
                     tell(f"VIOLATION {text}")
                 if number % 40 == 0:
                     seconds = time.monotonic() - began
-                    tell(f"{number * 100 // len(tasks)} %: {told(outcomes, violations, seconds)}")
+                    tell(
+                        f"{number * 100 // len(tasks)} %: {summary(outcomes, violations, seconds)}"
+                    )
     finally:
         shutil.rmtree(folder)
     return outcomes, violations
 
 
-def told(outcomes: Counter[tuple[str, str]], violations: Sequence[str], seconds: float) -> str:
+def summary(outcomes: Counter[tuple[str, str]], violations: Sequence[str], seconds: float) -> str:
     totals: Counter[str] = Counter()
     for (_, outcome), n in outcomes.items():
         totals[outcome] += n
@@ -329,7 +331,7 @@ def main(arguments: Sequence[str]) -> int:
         mine = {outcome: n for (of, outcome), n in sorted(outcomes.items()) if of == kind}
         told_of = ", ".join(f"{n} {outcome}" for outcome, n in mine.items())
         print(f"{kind:12} {sum(mine.values())}: {told_of}")
-    print(f"{told(outcomes, violations, time.monotonic() - began)}, seed {seed}")
+    print(f"{summary(outcomes, violations, time.monotonic() - began)}, seed {seed}")
     return 1 if violations else 0
 
 

@@ -169,7 +169,7 @@ def _interrupt(
     make_life: Callable[[SimDisk, ChainT], ServiceLife],
     report: Report,
 ) -> SimDisk:
-    """A life that goes on for a while and ends."""
+    """A life that lasts for a while and ends."""
     rng = chain.rng
     image.power_left = rng.randint(0, 60)
     try:

@@ -222,7 +222,7 @@ def one_cut(folder: Path, kind: str, flush: str, after_s: float) -> None:
 
 
 def turn_read_only(place: Path) -> None:
-    """What ext4 does by itself when it finds an error on its device."""
+    """What ext4 does on its own when it finds an error on its device."""
     device = next(
         line.split()[0].rpartition("/")[2]
         for line in Path("/proc/mounts").read_text().splitlines()

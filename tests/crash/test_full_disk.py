@@ -137,7 +137,7 @@ def send_later(wire: Wire, number: int, properties: str) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_broker_starts_on_a_full_disk(small_disk: Path, end: str) -> None:
-    """After a kill without queues: they are made anew once there is room, with every number."""
+    """After a kill without queues: they are rebuilt once there is room, with every number."""
     settings = {"diskGuardEnable": "false"}
     neighbour = small_disk / "neighbour"
     with broker_on(small_disk, **settings) as broker:

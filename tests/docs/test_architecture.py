@@ -45,18 +45,18 @@ def test_the_rooms_stand_in_the_order_of_the_contracts() -> None:
         order = [room.strip("() ") for line in layers for room in line.split("|")]
         table = TEXT.partition(begin)[2].partition("\n\n")[2].partition("\n\n")[0]
         rows = [row.rsplit(" | ", 1)[0] for row in table.splitlines()[2:]]
-        told = [
+        described = [
             room
             for row in rows
             for room in re.findall(rf"`{folder}/(\w+)(?:/|\.py)`", row.replace("\\|", ""))
         ]
-        assert len(told) > 6
-        assert told == [room for room in order if room in told]
+        assert len(described) > 6
+        assert described == [room for room in order if room in described]
 
 
 def test_every_thread_of_the_broker_is_reported() -> None:
     started = set()
     for file in (ROOT / "broker").rglob("*.py"):
         started |= set(re.findall(r'"(aerobee-[a-z-]+)"', file.read_text()))
-    told = set(re.findall(r"^\| `(aerobee-[a-z-]+)`", TEXT, re.MULTILINE))
-    assert started == told
+    described = set(re.findall(r"^\| `(aerobee-[a-z-]+)`", TEXT, re.MULTILINE))
+    assert started == described

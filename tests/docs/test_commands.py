@@ -66,7 +66,7 @@ ELSEWHERE: Final = (
     ("pipeline.md", "pipeline dead-letters", "tests/spark/test_replay.py"),
     ("pipeline.md", "pipeline audit", "tests/spark/test_jobs.py"),
     ("pipeline.md", "pipeline stats", "tests/spark/test_jobs.py"),
-    ("pipeline.md", "pip install", "tests/spark/test_kept_table.py"),
+    ("pipeline.md", "pip install", "tests/spark/test_kept_table.py"),  # make/spark.mk installs
     ("pipeline.md", "pipeline schema infer", "tests/spark/test_typed.py"),
 )
 SPARK_PAGE = "tests/spark/test_pipeline_page.py"  # the blocks of Python and SQL of pipeline.md
@@ -82,7 +82,7 @@ def block(page: str, containing: str) -> str:
     return found
 
 
-def told() -> Iterator[tuple[str, list[str]]]:
+def documented_commands() -> Iterator[tuple[str, list[str]]]:
     """Every `aerobee` command of the pages, with its page."""
     for page in PAGES:
         shells = [text for kind, text in blocks(page) if kind in ("sh", "console")]
@@ -111,7 +111,7 @@ def unknown_word(words: list[str]) -> str | None:
 
 
 def test_every_command_and_option_of_the_documents_is_there() -> None:
-    commands = list(told())
+    commands = list(documented_commands())
     assert len(commands) > 60
     wrong = [(page, words, word) for page, words in commands if (word := unknown_word(words))]
     assert wrong == []

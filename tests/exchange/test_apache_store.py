@@ -206,7 +206,7 @@ def others_files(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_store_goes_to_and_fro(tmp_path: Path, version: str, kill: bool) -> None:
     ledger = Ledger()
-    # Without this 5.5 drops index files at a start after a kill and does not write them anew.
+    # Without this 5.5 drops index files at a start after a kill and does not rebuild them.
     apache = ApacheBroker(version, tmp_path, messageIndexSafe="true", **SIZES)
     aerobee = AerobeeBroker(tmp_path, brokerName="broker-a", **SIZES)
     under(apache, ledger, kill=kill)

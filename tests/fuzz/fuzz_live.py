@@ -230,7 +230,7 @@ async def run(frames: int, seed: int, limit_s: float) -> Run:
                 done.problems.append(f"memory grew by {grown >> 20} MiB")
             await done.check_kept()
         report = verify(open_directory(str(Path(folder) / "store")), lambda _: None)
-        # Topics that were deleted and made anew have records of before, and no queue for them.
+        # Topics that were deleted and recreated have records of before, and no queue for them.
         damage = [p for p in map(str, report.problems) if KEPT in p or "has no entry" not in p]
         done.problems += [f"verify: {problem}" for problem in damage[:3]]
     return done

@@ -103,7 +103,7 @@ async def test_a_sign_in_without_a_connection_is_forgotten(
         writer.close()
 
 
-async def test_a_sign_in_of_who_is_refused_is_forgotten(
+async def test_a_refused_sign_in_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(*_: Any, **__: Any) -> socket.socket:

@@ -39,7 +39,7 @@ class ApacheSlave(ApacheBroker):
     def _is_ready(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise AssertionError(f"the JVM ended by itself:\n{self.output()[-4000:]}")
+            raise AssertionError(f"the JVM exited on its own:\n{self.output()[-4000:]}")
         return is_up(self.broker)
 
 
@@ -193,9 +193,9 @@ def test_mqadmin_shows_master_and_slave(tmp_path: Path, version: str) -> None:
         status = java.admin("brokerStatus", "-n", master.namesrv, "-b", slave.broker)
         assert "commitLogMaxOffset" in status
         if version.startswith("5"):
-            told = java.admin("haStatus", "-n", master.namesrv, "-b", master.broker)
-            assert {"#SlaveNum\t1", "#InSyncSlaveNum\t1"} <= set(told.splitlines()), told
-            told = java.admin("haStatus", "-n", master.namesrv, "-b", slave.broker)
-            assert f"127.0.0.1:{int(master.broker.rpartition(':')[2]) + 1}" in told, told
-            told = java.admin("getBrokerEpoch", "-n", master.namesrv, "-b", "pair")
-            assert "epoch=1" in told and f"{log_end(master.broker)}" in told, told
+            output = java.admin("haStatus", "-n", master.namesrv, "-b", master.broker)
+            assert {"#SlaveNum\t1", "#InSyncSlaveNum\t1"} <= set(output.splitlines()), output
+            output = java.admin("haStatus", "-n", master.namesrv, "-b", slave.broker)
+            assert f"127.0.0.1:{int(master.broker.rpartition(':')[2]) + 1}" in output, output
+            output = java.admin("getBrokerEpoch", "-n", master.namesrv, "-b", "pair")
+            assert "epoch=1" in output and f"{log_end(master.broker)}" in output, output

@@ -72,8 +72,8 @@ def test_mqadmin_shows_and_steers_it(tmp_path: Path) -> None:
         assert f"#ControllerLeaderAddress\t{address}" in java.admin(
             "getControllerMetaData", "-a", address
         )
-        told = java.admin("getSyncStateSet", "-a", address, "-b", "pair")
-        assert f"#MasterBrokerId\t{master}" in told and "#SyncStateSetNums\t2" in told, told
+        output = java.admin("getSyncStateSet", "-a", address, "-b", "pair")
+        assert f"#MasterBrokerId\t{master}" in output and "#SyncStateSetNums\t2" in output, output
         producer = FailoverProducer(cluster)
         producer.start()
         producer.acknowledge(100)
@@ -94,8 +94,8 @@ def test_mqadmin_shows_and_steers_it(tmp_path: Path) -> None:
         cluster.wait_for_leader(other_than=other)
         cluster.wait_in_sync(1, 2)
         producer.acknowledge(100)
-        told = java.admin("getBrokerEpoch", "-n", cluster.controller.namesrv, "-b", "pair")
-        assert f"{cluster.controller.record('pair')['masterEpoch']}" in told, told
+        output = java.admin("getBrokerEpoch", "-n", cluster.controller.namesrv, "-b", "pair")
+        assert f"{cluster.controller.record('pair')['masterEpoch']}" in output, output
         producer.stop()
         cluster.check(producer)
 
@@ -116,12 +116,12 @@ def test_another_controller_leads_while_messages_come(tmp_path: Path) -> None:
         )
         for number in range(3)
     ]
-    told = {
+    output = {
         "enableControllerMode": "true",
         "controllerAddr": ";".join(each.address for each in controllers),
         "controllerHeartBeatTimeoutMills": "3000",
     }
-    cluster = Replicas(tmp_path, 2, **told)
+    cluster = Replicas(tmp_path, 2, **output)
     try:
         for each in controllers:
             each.launch()

@@ -110,7 +110,7 @@ async def test_a_set_is_changed_by_its_master_and_once_from_each_revision(life_o
     assert (await one.read()).revision == revision
 
 
-async def test_who_is_not_there_is_not_taken_into_the_set(life_of: Lives) -> None:
+async def test_an_absent_replica_is_not_taken_into_the_set(life_of: Lives) -> None:
     one, other = life_of(1), life_of(2)
     view = await led(one)
     await joined(other, electable=False)
@@ -138,7 +138,9 @@ async def test_the_end_of_its_heartbeats_lets_another_be_elected(life_of: Lives)
     assert view.record == Record(2, 2, frozenset({2}), "life")
 
 
-async def test_who_may_lack_something_does_not_take_its_election(life_of: Lives) -> None:
+async def test_a_replica_that_may_lack_something_does_not_accept_its_election(
+    life_of: Lives,
+) -> None:
     """It was elected by the heartbeats of its last life, whose end went unnoticed."""
     one, other = life_of(1), life_of(2)
     await with_both_in_sync(one, other)

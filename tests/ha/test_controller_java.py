@@ -99,7 +99,7 @@ def test_beside_a_java_broker_each_takes_over_from_the_other(tmp_path: Path, fir
             other.kill()
             wait_for_set(controller, 1, 1)
             producer.acknowledge(100)
-            empty(other.store)  # it gets all epochs anew
+            empty(other.store)  # it gets all epochs again
             other.start()
             wait_for_set(controller, 1, 1, 2)
             producer.acknowledge(50)

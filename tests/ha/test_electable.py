@@ -33,7 +33,7 @@ def test_a_new_folder_is_not_electable() -> None:
     assert not is_electable(None, "k1", was_stopped=True, sync_flush=True)
 
 
-def test_who_caught_up_stays_electable_over_a_kill_and_not_over_a_power_cut(
+def test_a_replica_that_caught_up_stays_electable_over_a_kill_and_not_over_a_power_cut(
     tmp_path: Path,
 ) -> None:
     def start(kernel: str) -> Electability:

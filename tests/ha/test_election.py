@@ -91,7 +91,7 @@ def test_patience_begins_again_with_another_revision() -> None:
     assert isinstance(voter.decide(later, three, 10.0 + PATIENCE_S), Wait)
 
 
-def test_who_is_not_in_the_recorded_set_is_not_elected() -> None:
+def test_a_replica_outside_the_recorded_set_is_not_elected() -> None:
     alone = view(record(members=(1,)), TWO)
     step = Voter(2, "x").decide(alone, TWO, 100.0)
     assert isinstance(step, Wait) and "not in sync" in step.reason and "1" in step.reason

@@ -132,7 +132,7 @@ def test_an_empty_log_follows_any_master() -> None:
     assert plan_rejoin(state(0), state(900, (1, 0), start=500)) == Follow(Epochs(), 500)
 
 
-def test_a_log_of_which_all_has_expired_goes_on_where_it_ended() -> None:
+def test_a_log_of_which_all_has_expired_resumes_where_it_ended() -> None:
     """Not from the master's first byte: it may be in sync, and be elected before it has caught
     up again."""
     ours = state(600, (1, 0), (2, 500), start=600)
@@ -166,7 +166,7 @@ def test_replica_never_cuts_by_confirm_offset() -> None:
     assert isinstance(plan, Follow)
 
 
-def test_an_epoch_that_has_no_byte_yet_is_known_to_who_follows() -> None:
+def test_an_epoch_that_has_no_byte_yet_is_known_to_followers() -> None:
     """So that its number is not used a second time."""
     plan = plan_rejoin(state(700, (1, 0)), state(700, (1, 0), (2, 700)))
     assert plan == Follow(epochs((1, 0), (2, 700)), 700)

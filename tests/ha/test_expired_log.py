@@ -34,7 +34,7 @@ def expire_all_but_an_empty_file(store: Path) -> int:
     return int(files[-1].name)
 
 
-async def test_a_replica_whose_log_has_expired_goes_on_where_it_ended(tmp_path: Path) -> None:
+async def test_a_replica_whose_log_has_expired_resumes_where_it_ended(tmp_path: Path) -> None:
     async with running_master(tmp_path) as master:
         client = await Client.connect(master)
         bodies = await send_many(client, "orders", 300)

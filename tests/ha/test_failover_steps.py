@@ -62,14 +62,14 @@ def follower() -> World:
     return world
 
 
-def test_a_person_s_word_makes_a_master(follower: World) -> None:
+def test_an_operator_makes_a_master(follower: World) -> None:
     follower.node.failover.promote(accept_loss=False)
     follower.look(4)
     assert follower.node.leads == 2
 
 
 @pytest.mark.parametrize("seconds", [1, ASKED_S + 1])
-def test_who_left_the_set_while_it_was_cut_off_is_not_promoted_afterwards(
+def test_a_replica_that_left_the_set_while_it_was_cut_off_is_not_promoted_afterwards(
     follower: World, seconds: float
 ) -> None:
     """The master has acknowledged without it since."""

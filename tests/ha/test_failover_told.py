@@ -38,7 +38,7 @@ URL = {"etcdEndpoints": "http://127.0.0.1:2379"}
 
 @pytest.mark.etcd
 @pytest.mark.timeout(180)
-async def test_commands_tell_who_is_in_the_set_and_that_etcd_is_away(tmp_path: Path) -> None:
+async def test_commands_show_the_set_and_that_etcd_is_unreachable(tmp_path: Path) -> None:
     with Cluster(tmp_path, 2) as cluster:
         cluster.name_each_other()
         master = cluster.wait_in_sync(1, 2)

@@ -154,7 +154,7 @@ def test_one_joins_under_load_though_it_never_has_all(alone: Master) -> None:
     assert wanted == frozenset({1, 2})
 
 
-def test_who_lacks_a_part_of_what_is_confirmed_does_not_join(alone: Master) -> None:
+def test_a_replica_that_lacks_a_part_of_what_is_confirmed_does_not_join(alone: Master) -> None:
     alone.later(0.25)
     alone.end = 1000 + 2 * NEAR_BYTES
     alone.later(0.25)
@@ -166,7 +166,7 @@ def test_who_lacks_a_part_of_what_is_confirmed_does_not_join(alone: Master) -> N
     assert alone.later(0.25) == frozenset({1, 2})
 
 
-def test_who_is_in_step_joins_though_much_is_under_way(alone: Master) -> None:
+def test_a_replica_that_has_caught_up_joins_though_much_is_in_flight(alone: Master) -> None:
     """At 100 MB/s there is always more than a MiB on the wire."""
     for _ in range(6):
         alone.set.acked("link", 2, alone.end)
@@ -219,7 +219,7 @@ def test_a_member_counts_by_its_newest_connection(pair: Master) -> None:
     assert pair.answers == {end: PutStatus.PUT_OK}
 
 
-def test_who_is_not_electable_does_not_join(alone: Master) -> None:
+def test_a_replica_that_is_not_electable_does_not_join(alone: Master) -> None:
     alone.electable = [1]
     alone.set.acked("link", 2, 1000)
     assert alone.later(1.0) is None

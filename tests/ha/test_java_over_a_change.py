@@ -81,7 +81,7 @@ def check_consumed(java: JavaClient, consumer: str, producer: JavaProducer) -> N
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_java_clients_go_on_with_the_promoted_slave(tmp_path: Path, version: str) -> None:
+async def test_java_clients_continue_with_the_promoted_slave(tmp_path: Path, version: str) -> None:
     with Daemon(tmp_path / "names", "--namesrv") as daemon:
         names = daemon.ready()["namesrv"]
         told = {"namesrvAddr": names, "namesrvListenPort": "-1"}

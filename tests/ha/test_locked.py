@@ -76,9 +76,7 @@ async def test_a_slave_without_rights_says_why_it_does_not_follow(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])
-async def test_the_stream_goes_under_tls_where_the_slave_is_told_so(
-    tmp_path: Path, mode: str
-) -> None:
+async def test_the_stream_goes_under_tls_if_the_slave_is_told_to(tmp_path: Path, mode: str) -> None:
     authority = Authority(tmp_path / "ca")
     pair = authority.sign("server")
     tls = {

@@ -70,7 +70,7 @@ async def test_a_log_whose_first_files_are_gone_is_copied_from_where_it_begins(
     assert log_bytes(tmp_path / "slave1") == log_bytes(tmp_path / "master")
 
 
-async def test_a_slave_goes_on_where_it_stopped(tmp_path: Path) -> None:
+async def test_a_slave_resumes_where_it_stopped(tmp_path: Path) -> None:
     async with running_master(tmp_path) as master:
         client = await Client.connect(master)
         await send_many(client, "orders", 100)

@@ -127,7 +127,7 @@ async def test_a_promoted_slave_is_the_master_after_a_restart_too(tmp_path: Path
     assert epochs_of(tmp_path / "slave1") == [(2, 0)], "its epoch began once"
 
 
-async def test_a_person_who_changes_the_role_has_the_last_word(tmp_path: Path) -> None:
+async def test_an_operator_who_changes_the_role_wins(tmp_path: Path) -> None:
     async with running_slave(tmp_path, None) as slave:
         await promote(slave)
         await until_master(slave)

@@ -1,4 +1,4 @@
-"""`aerobee replicas` and `aerobee promote` on real processes, with a producer that goes on."""
+"""`aerobee replicas` and `aerobee promote` on real processes, under a steady producer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def rows_of(namesrv: str) -> list[dict[str, Any]]:
     return rows
 
 
-async def test_replicas_tells_who_has_how_much(tmp_path: Path) -> None:
+async def test_replicas_shows_how_much_each_broker_has(tmp_path: Path) -> None:
     with (
         master_of(tmp_path) as master,
         slave_of(tmp_path, master.namesrv) as one,

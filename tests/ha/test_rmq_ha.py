@@ -70,7 +70,9 @@ def move_readers_at_a_slave(patch: Patch) -> None:
     patch.setattr(Pulls, "_not_moved", lambda self, status: ResponseCode.PULL_OFFSET_MOVED)
 
 
-async def test_rmq_3388_a_slave_whose_part_of_the_log_is_gone_is_told_so(tmp_path: Path) -> None:
+async def test_rmq_3388_a_slave_whose_part_of_the_log_is_gone_gets_that_answer(
+    tmp_path: Path,
+) -> None:
     """A slave was down until the master had removed the next bytes it needs: with heartbeats alone
     it would hang forever, and sends would get SLAVE_NOT_AVAILABLE."""
     async with (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from aerobee.protocol.wire.conversation import frame_parts
 from ha.etcd_server import EtcdServer
 from ha.pairs import in_step, running_master, running_slave
 
-SOON_S = 20.0  # it would wait for the client for 30 s
+FAR_TOO_LONG_S = 600  # far beyond what the test waits for the new master
 
 
 @pytest.mark.etcd
@@ -89,12 +88,18 @@ async def test_a_replica_with_a_new_master_takes_nothing_more_from_the_first(
         assert not following.follows
 
 
-async def test_a_promotion_waits_for_no_one_whose_machine_may_be_gone(tmp_path: Path) -> None:
+async def test_a_promotion_waits_for_nobody_whose_machine_may_be_gone(tmp_path: Path) -> None:
     """Neither a name server that does not answer, nor a client that does not read."""
     async with (
         running_master(tmp_path) as master,
         _Relay(master.namesrv_port) as names,
-        running_slave(tmp_path, None, 1, namesrv_addr=names.address) as slave,
+        running_slave(
+            tmp_path,
+            None,
+            1,
+            namesrv_addr=names.address,
+            shutdown_wait_time_seconds=FAR_TOO_LONG_S,
+        ) as slave,
     ):
         await in_step(slave, master)
         following = slave._role_change.following
@@ -103,10 +108,8 @@ async def test_a_promotion_waits_for_no_one_whose_machine_may_be_gone(tmp_path: 
         with socket.create_connection(("127.0.0.1", slave.broker_port)) as unread:
             await _fill(unread, slave)
             names.is_gone = True
-            began = time.monotonic()
             slave._role_change.promote("ASYNC_MASTER", force=True)
             await until(lambda: slave.is_ready and not slave.settings.is_slave, 60)
-            assert time.monotonic() - began < SOON_S
 
 
 class _Relay:

@@ -146,7 +146,7 @@ async def test_two_slaves_are_two_copies_by_their_ids(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_who_does_not_want_to_wait_does_not(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_want_to_wait_does_not(tmp_path: Path) -> None:
     async with running_master(tmp_path, **SYNC) as master:
         client = await Client.connect(master)
         text = properties.encode({"UNIQ_KEY": "A" * 32, "WAIT": "false"})
@@ -230,7 +230,7 @@ async def test_a_silent_slave_is_dropped(tmp_path: Path) -> None:
         await slave.close()
 
 
-async def test_a_master_says_a_word_when_nothing_is_sent(tmp_path: Path) -> None:
+async def test_a_master_sends_heartbeats_when_nothing_else_is_sent(tmp_path: Path) -> None:
     async with running_master(tmp_path, ha_send_heartbeat_interval=100) as master:
         slave = await FakeSlave.connect(master)
         await slave.report(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -102,8 +103,8 @@ def test_without_a_compiler_the_wheel_is_pure_python(source: Path, tmp_path: Pat
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "click", "msgspec")
     run(tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "--no-deps", built)
-    told = run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
-    assert "(broker: pure Python)" in told
+    output = run(tmp_path / "venv/bin/aerobee", "--version", cwd=tmp_path)
+    assert "(broker: pure Python)" in output
 
 
 def test_every_module_of_the_source_is_in_the_wheel(source: Path, wheel: Path) -> None:
@@ -163,6 +164,22 @@ def test_the_sdk_alone_is_small_and_has_the_command(source: Path, tmp_path: Path
         refused = subprocess.run([command, *line], capture_output=True, text=True, cwd=tmp_path)
         assert refused.returncode == 1 and "Traceback" not in refused.stderr
         assert "not in aerobee-sdk" in refused.stderr
+
+
+def test_the_telemetry_page_installs_all_that_its_spans_need(source: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs/telemetry.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("pip install")]
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv/bin/python"
+    words = shlex.split(line, comments=True)
+    run(python, "-m", *words, "-q", cwd=source)
+    run(
+        python,
+        "-c",
+        "import opentelemetry.distro, opentelemetry.exporter.otlp, aerobee;"
+        "aerobee.connect('mq://127.0.0.1:9', telemetry=True)",
+        cwd=tmp_path,
+    )
 
 
 def test_the_sdk_has_the_version_of_the_whole(source: Path, wheel: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class AerobeeBroker:
 
     @property
     def is_running(self) -> bool:
-        """Started, and neither stopped nor killed by us; it may have ended by itself."""
+        """Started, and neither stopped nor killed by us; it may have exited on its own."""
         return self._process is not None
 
     def exit_code(self) -> int | None:

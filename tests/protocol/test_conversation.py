@@ -43,7 +43,7 @@ def read(parts: Parts) -> Command:
 def asked(
     conversation: Talk, code: int = 1, now: float = 0.0, seconds: float = math.inf
 ) -> tuple[Command, Answer]:
-    """A request as the other end reads it, and who waits for its answer."""
+    """A request as the other end reads it, and the task that waits for its answer."""
     waiter: Answer = Future()
     return read(conversation.request(Command(code), waiter, now, seconds)), waiter
 
@@ -151,7 +151,7 @@ def test_a_waiter_that_gave_up_gets_neither_answer_nor_error() -> None:
     assert conversation.end() == [] and conversation.in_flight == 0
 
 
-def test_the_end_names_all_who_still_wait() -> None:
+def test_the_end_names_all_waiters() -> None:
     conversation = Talk()
     answered, _ = asked(conversation)
     waiters = [asked(conversation, seconds=seconds)[1] for seconds in (1.0, math.inf)]

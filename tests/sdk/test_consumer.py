@@ -332,7 +332,7 @@ async def test_prefetch_is_bounded_in_bytes_too(aerobee_broker: EmbeddedBroker) 
             assert len(await take(inbox, 400)) == 400
 
 
-async def test_consuming_goes_on_after_the_broker_was_restarted(
+async def test_consuming_continues_after_the_broker_was_restarted(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect() as mq:

@@ -346,7 +346,7 @@ async def test_a_seek_while_closing_does_not_keep_it_from_ending(
             running = asyncio.create_task(inbox.run(handle))
             await until(lambda: inbox._member.unfinished == 1 and not inbox._member.ready)
             ending = asyncio.create_task(inbox.close())
-            await asyncio.sleep(0.05)
+            await until(lambda: inbox._state == "closing")
             closing.set()
             await ending
             await running

@@ -82,7 +82,7 @@ async def has_letters(mq: Client, group: str) -> bool:
     return f"%DLQ%{group}" in await mq.admin.topics(system=True)
 
 
-async def test_the_last_exception_is_told_with_the_dead_letter(
+async def test_the_last_exception_is_recorded_with_the_dead_letter(
     aerobee_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with aerobee_broker.connect() as mq:

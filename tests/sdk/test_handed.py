@@ -21,7 +21,7 @@ async def hand_to(broker: EmbeddedBroker, mq: Client, group: str, message: Messa
     return await details.consume_now(broker.address, group, member.client_id, message)
 
 
-async def test_a_handler_gets_it_once_more_and_its_outcome_is_reported() -> None:
+async def test_a_handler_gets_it_again_and_its_outcome_is_reported() -> None:
     seen: list[bytes] = []
 
     async def handler(message: Message) -> None:

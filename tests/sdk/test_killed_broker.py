@@ -9,7 +9,7 @@ from waiting import grown, until
 from aerobee import AerobeeError, Client, ConsumerOptions, Message, connect
 
 
-async def test_every_receipt_is_kept_and_both_go_on_by_themselves(tmp_path: Path) -> None:
+async def test_every_receipt_is_kept_and_both_continue_unaided(tmp_path: Path) -> None:
     broker = AerobeeBroker(tmp_path, metricsExporterType="DISABLE")
     await asyncio.to_thread(broker.start)
     received: set[int] = set()

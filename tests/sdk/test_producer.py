@@ -147,7 +147,7 @@ async def test_a_buffered_producer_stores_everything_in_batches(
         assert len({message.message_id for message in found}) == 5000
 
 
-async def test_a_buffered_message_has_a_receipt_for_who_wants_it(
+async def test_a_buffered_message_has_a_receipt_on_request(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect() as mq, mq.producer("orders", linger=0.001) as orders:
@@ -245,7 +245,9 @@ async def test_a_second_name_server_is_asked_when_the_first_is_dead(
         assert (await mq.send("orders", b"x")).ok
 
 
-async def test_sends_go_on_after_the_broker_was_restarted(aerobee_broker: EmbeddedBroker) -> None:
+async def test_sends_continue_after_the_broker_was_restarted(
+    aerobee_broker: EmbeddedBroker,
+) -> None:
     async with aerobee_broker.connect(timeout=5) as mq:
         await mq.send("orders", b"before")
         await aerobee_broker.restart()

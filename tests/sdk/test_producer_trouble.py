@@ -64,7 +64,7 @@ async def test_one_message_that_cannot_be_sent_does_not_lose_its_neighbours(
     assert sorted(await bodies(aerobee_broker, "orders")) == [b"after", b"before"]
 
 
-async def test_a_buffered_failure_is_told_though_someone_stopped_waiting_for_the_receipt(
+async def test_a_buffered_failure_is_reported_though_someone_stopped_waiting_for_the_receipt(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect() as mq:
@@ -108,7 +108,7 @@ async def test_a_send_that_waited_for_space_is_refused_once_the_block_is_left(
         async with mq.producer("orders", linger=5, buffer_bytes=1000) as orders:
             await orders.send(b"x" * 1000)
             waiting = asyncio.create_task(orders.send(b"late"))
-            await asyncio.sleep(0.01)
+            await until(lambda: orders._accumulator._space_waiters)
             assert not waiting.done()
         with pytest.raises(Closed):
             await waiting
@@ -129,7 +129,7 @@ async def test_closing_the_client_under_a_send_leaves_its_outcome_unknown(
     assert b"second" in await bodies(aerobee_broker, "orders")
 
 
-async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(
+async def test_a_waiter_for_a_connection_learns_that_the_client_was_closed(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with aerobee_broker.connect() as mq:
@@ -140,14 +140,14 @@ async def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(
             await mq._core.remoting.connection(address)
         waiting = asyncio.create_task(mq._core.remoting.connection(address))
         sending = asyncio.create_task(mq.send("orders", b"second", timeout=5))
-        await asyncio.sleep(0.01)
+        await until(lambda: address in mq._core.remoting._opening)
         await mq.close()
         done, _ = await asyncio.wait([waiting, sending], timeout=5)
         assert [type(task.exception()) for task in (waiting, sending)] == [Closed, Closed]
         assert len(done) == 2
 
 
-async def test_a_connection_in_the_making_is_closed_with_the_client() -> None:
+async def test_a_connection_being_made_is_closed_with_the_client() -> None:
     greeted, ended = asyncio.Event(), asyncio.Event()
 
     class Silent(asyncio.Protocol):
@@ -276,7 +276,7 @@ async def test_a_request_that_cannot_be_written_leaves_nothing_waiting(
         assert connection.conversation.in_flight == 0
 
 
-async def test_a_failure_that_a_receipt_has_told_is_not_told_again(
+async def test_a_failure_that_a_receipt_has_reported_is_not_reported_again(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with (

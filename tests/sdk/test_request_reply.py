@@ -43,7 +43,7 @@ async def test_a_request_that_nobody_answers_ends_in_time(aerobee_broker: Embedd
             await mq.request("questions", b"anybody?", timeout=0.5)
 
 
-async def test_a_reply_that_nobody_waits_for_is_told_to_the_answerer(
+async def test_a_reply_that_nobody_waits_for_is_reported_to_the_answerer(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with (

@@ -46,7 +46,7 @@ def rows_out(world: World) -> list[bytes]:
     return world.bodies("out")
 
 
-async def test_commits_of_two_queries_never_write_over_each_others_word(
+async def test_commits_of_two_queries_never_overwrite_each_other(
     ledger: BatchLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[set[str]] = []

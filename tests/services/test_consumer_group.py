@@ -78,7 +78,7 @@ def seen(group: ConsumerGroup) -> tuple[Any, Any]:
 
 
 def one_by_one(group: ConsumerGroup) -> tuple[Any, Any]:
-    """The same, looked at as a whole."""
+    """The same, computed from all members."""
     telling = [member for member in group.members.values() if member.subscriptions]
     newest: dict[str, Subscription] = {}
     for member in telling:

@@ -84,7 +84,7 @@ def test_without_timers_the_file_of_a_delayed_message_stays(tmp_path: Path) -> N
         for _ in range(5):
             clean_step(world)
     assert world.store.min_physical_offset == 0
-    (line,) = [line for line in lines if "a file is kept" in line["event"]]
+    (line,) = [line for line in lines if "an expired file is kept" in line["event"]]
     assert "timerWheelEnable" in line["reason"]
     world.advance(2 * 3600)
     world.run_schedule()
@@ -120,7 +120,7 @@ def test_a_producer_ends_a_transaction_whose_file_has_gone(tmp_path: Path, kille
     world.close_quietly()
 
 
-def test_the_word_about_a_copy_whose_file_has_gone_counts_too(tmp_path: Path) -> None:
+def test_the_record_of_a_copy_whose_file_is_gone_counts_too(tmp_path: Path) -> None:
     world = small_world(tmp_path)
     first = half(world)
     world.transactions.prepare()
@@ -154,7 +154,7 @@ def test_transactions_stay_open_once_wherever_a_kill_interrupts(tmp_path: Path) 
         world.close_quietly()
 
 
-def test_a_check_goes_on_counting_after_a_half_message_was_carried(tmp_path: Path) -> None:
+def test_a_check_continues_counting_after_a_half_message_was_carried(tmp_path: Path) -> None:
     world = small_world(tmp_path)
     first = half(world)
     world.transactions.prepare()

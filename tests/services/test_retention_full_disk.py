@@ -65,7 +65,7 @@ def test_a_log_full_of_timers_is_not_written_round_and_round(tmp_path: Path) -> 
     used(world, disk, 86)
     with capture_logs() as lines:
         forced_steps(world, 200)
-    kept = [line for line in lines if "a file is kept" in line["event"]]
+    kept = [line for line in lines if "an expired file is kept" in line["event"]]
     assert kept and "would not pay" in kept[0]["reason"]
     assert world.timers.keeper.carried < count
     assert world.store.clean.keepers.lost["timer"] == 0
@@ -113,7 +113,7 @@ def test_a_put_that_fails_keeps_the_file(tmp_path: Path) -> None:
     with capture_logs() as lines:
         forced_steps(world, 5)
     assert world.store.min_physical_offset == 0
-    assert [line["reason"] for line in lines if "a file is kept" in line["event"]] == [
+    assert [line["reason"] for line in lines if "an expired file is kept" in line["event"]] == [
         "the disk has failed"
     ]
     world.store.refusals.clear(Cause.SYNC_FAILED)

@@ -221,7 +221,7 @@ def test_a_file_of_the_timer_log_stays_while_units_in_it_point_to_copies(tmp_pat
 
 
 def test_the_units_of_copies_are_none_that_a_java_broker_would_set_again(tmp_path: Path) -> None:
-    """It goes on reading the topic behind the record of the timer log's last unit."""
+    """It continues reading the topic after the record of the timer log's last unit."""
     world = small_world(tmp_path)
     deliver_at(world, START_MS + 2 * HOUR_MS, b"one")
     fill(world)

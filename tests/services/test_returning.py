@@ -22,7 +22,7 @@ def saved(path: str) -> Returning:
     return loaded
 
 
-def test_who_was_there_at_the_stop_is_expected_until_it_comes(path: str) -> None:
+def test_a_client_that_was_there_at_the_stop_is_expected_until_it_returns(path: str) -> None:
     returning = saved(path)
     assert set(returning.of("billing")) == {"a", "b"}
     for client_id in ("a", "b", "a"):

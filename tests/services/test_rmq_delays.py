@@ -39,7 +39,7 @@ def refuse_once(world: World) -> list[int]:
     return refused
 
 
-def test_rmq_9248_a_delayed_message_that_could_not_be_delivered_is_tried_again(
+def test_rmq_9248_a_delayed_message_that_could_not_be_delivered_is_retried(
     world: World,
 ) -> None:
     for number in range(3):

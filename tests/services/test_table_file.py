@@ -209,7 +209,7 @@ def test_a_journal_that_is_replayed_is_made_into_a_json_file_by_the_start(
     assert not journal_of(path).exists()
 
 
-async def test_a_start_goes_on_when_the_journal_cannot_be_made_into_a_json_file(
+async def test_a_start_continues_when_the_journal_cannot_be_made_into_a_json_file(
     path: Path, saved: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_file, "RETRY_S", 0.01)
@@ -218,7 +218,7 @@ async def test_a_start_goes_on_when_the_journal_cannot_be_made_into_a_json_file(
     after = Table(path)
     assert after.load() == saved.values
     running = asyncio.create_task(after.file.run())
-    await asyncio.sleep(0.05)
+    await until(lambda: after.file._is_failing)
     obstacle.rmdir()
     await until(lambda: "journal" in path.read_text())
     running.cancel()
@@ -276,7 +276,8 @@ async def test_a_change_whose_saving_is_cut_off_by_the_stop_is_saved_by_it(path:
     for number in range(20_000):
         table.put(f"n{number}", "v")
     running = asyncio.create_task(table.file.run(0.0))
-    await asyncio.sleep(0.005)  # in the middle of the text
+    while not table.file._saving:  # noqa: ASYNC110  # in its first turn
+        await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     table.file.stop()

@@ -154,7 +154,7 @@ def test_chains_of_another_precision_are_rewritten_once(world: World) -> None:
     assert len(run_until(world, START_MS + 63_000)) == 50
 
 
-def test_the_timer_log_goes_on_in_a_next_file_and_drops_the_first_when_its_records_are_gone(
+def test_the_timer_log_continues_in_a_next_file_and_drops_the_first_when_its_records_are_gone(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path / "store", mapped_file_size_timer_log=4096)

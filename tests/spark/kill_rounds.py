@@ -150,7 +150,7 @@ class Drivers:
 
 
 def complete(drivers: Drivers, **more: Any) -> None:
-    """A driver that does all that is there and ends by itself."""
+    """A driver that does all that is there and exits."""
     done = Path(drivers.settings["done"])
     done.touch()
     output, _ = drivers.start(**more).communicate(timeout=1200)

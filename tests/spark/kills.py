@@ -24,7 +24,7 @@ def wait_until(check: Callable[[], bool], driver: subprocess.Popen[str], seconds
 
 def kill_group(driver: subprocess.Popen[str]) -> str:
     """SIGKILL for Python, JVM and workers at once; what the driver printed."""
-    with suppress(ProcessLookupError):  # it has ended by itself
+    with suppress(ProcessLookupError):  # it has exited
         os.killpg(driver.pid, signal.SIGKILL)
     output, _ = driver.communicate()
     return output

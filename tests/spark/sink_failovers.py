@@ -1,7 +1,7 @@
 """Kills of masters under the exactly-once sink: three brokers, a real etcd, one Spark stream.
 
 `python -m spark.sink_failovers 20 SEED`: so many masters are killed while a stream copies a topic.
-It goes on by itself; after each kill no row is there more often than its message, and at the end
+It continues unaided; after each kill no row is there more often than its message, and at the end
 the copy has what the topic has.
 """
 

@@ -1,4 +1,4 @@
-"""Writes a small store directory by itself: log files, blank records and consume queues."""
+"""Writes a small store without the product's code: log files, blank records, consume queues."""
 
 from __future__ import annotations
 

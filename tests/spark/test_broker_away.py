@@ -43,7 +43,7 @@ def away(broker: AerobeeBroker, seconds: float = AWAY_SECONDS) -> Iterator[None]
         timer.join()
 
 
-def test_a_read_waits_for_a_killed_broker_and_goes_on_where_it_was(
+def test_a_read_waits_for_a_killed_broker_and_resumes_where_it_was(
     own_broker: OwnBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = own_broker(maxTransferCountOnMessageInMemory="50")
@@ -84,7 +84,7 @@ def test_a_write_waits_for_a_killed_broker_and_loses_nothing(own_broker: OwnBrok
     assert set(topic_values(broker.namesrv, "out")) == set(rows)
 
 
-def test_a_read_goes_on_at_the_address_that_the_master_has_by_now(own_broker: OwnBroker) -> None:
+def test_a_read_continues_at_the_address_that_the_master_has_by_now(own_broker: OwnBroker) -> None:
     broker = own_broker()
     create_topic(broker.broker, "in", 1)
     produce(broker.namesrv, "in", numbers(10))
@@ -150,7 +150,7 @@ def test_a_broker_that_stays_away_ends_the_read_after_the_deadline(own_broker: O
 
 
 @pytest.mark.timeout(300)
-def test_a_running_query_goes_on_after_the_broker_was_killed_and_rows_are_there_once(
+def test_a_running_query_continues_after_the_broker_was_killed_and_rows_are_there_once(
     spark: SparkSession, own_broker: OwnBroker, tmp_path: Path
 ) -> None:
     broker = own_broker()

@@ -76,11 +76,11 @@ def test_columns_and_filters_reach_the_source_and_the_plan_tells(shop: SparkSess
     for columns, where, read, pushed in QUERIES:
         query = f"SELECT {columns} FROM {{}} WHERE {where}"
         frame = shop.sql(query.format(f"aerobee.`{TOPIC}`"))
-        told = plan(frame)
-        assert f"ReadSchema: struct<{read}>" in told
+        shown = plan(frame)
+        assert f"ReadSchema: struct<{read}>" in shown
         if pushed:
-            assert pushed in told.split("PushedFilters:")[1].splitlines()[0]
-            assert "Filter (" not in told  # Spark has nothing left to filter
+            assert pushed in shown.split("PushedFilters:")[1].splitlines()[0]
+            assert "Filter (" not in shown  # Spark has nothing left to filter
         expected = shop.sql(query.format("plain")).collect()
         assert sorted(frame.collect()) == sorted(expected) != [], query
 

@@ -112,7 +112,7 @@ def test_an_exactly_once_replay_that_is_run_again_sends_only_what_is_new(
     words = (*words, "--sql", "select * from messages where value <> '000007'")
     assert run(*words, "--dry-run") == "299 messages would be sent"
     assert run(*words) == "300 messages read, and what was made of them sent"
-    assert run(*words).endswith("; 300 before (--again sends them once more)")
+    assert run(*words).endswith("; 300 before (--again sends them again)")
     produce(broker.namesrv, "was", numbers(50, 300))
     kept(run, broker, "was", tmp_path / "was")
     assert run(*words).startswith("50 messages read")
@@ -126,7 +126,7 @@ def test_an_exactly_once_replay_that_is_run_again_sends_only_what_is_new(
 
 
 @pytest.mark.timeout(900)  # it starts Spark again and again
-def test_a_replay_that_is_killed_goes_on_and_sends_each_message_once(
+def test_a_replay_that_is_killed_continues_and_sends_each_message_once(
     run: Run, own_broker: Callable[..., AerobeeBroker], tmp_path: Path
 ) -> None:
     """KILLS=20 of them by `make test-replay-kills`."""
@@ -180,7 +180,7 @@ def sums(messages):
     "table_format",
     ["parquet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("delta", "iceberg"))],
 )
-def test_a_function_over_history_makes_a_table_that_goes_on(
+def test_a_function_over_history_makes_a_table_that_continues(
     run: Run, spark: SparkSession, broker: AerobeeBroker, tmp_path: Path, table_format: str
 ) -> None:
     (tmp_path / "made.py").write_text(FUNCTION)

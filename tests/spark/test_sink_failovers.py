@@ -11,6 +11,6 @@ from spark.sink_failovers import run
 @pytest.mark.etcd
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_stream_goes_on_over_killed_masters_and_every_row_comes_once(tmp_path: Path) -> None:
+def test_a_stream_continues_over_killed_masters_and_every_row_comes_once(tmp_path: Path) -> None:
     rows, stops = run(tmp_path, kills=2, seed=7)
     assert rows > 0 and len(stops) == 2

@@ -109,7 +109,7 @@ def test_a_running_stream_keeps_the_limit_from_its_first_batch_and_after_a_resta
         assert max(sink.sizes()) <= 100
 
 
-def test_a_restart_goes_on_from_the_checkpoint(
+def test_a_restart_continues_from_the_checkpoint(
     stream: Stream, broker: AerobeeBroker, tmp_path: Path
 ) -> None:
     create_topic(broker.broker, "again", 3)

@@ -59,7 +59,7 @@ class Lab:
         return store
 
     def image(self, *, keep: bool = False) -> SimDisk:
-        """What a power cut would leave now; the disk itself goes on."""
+        """What a power cut would leave now; the disk itself stays in use."""
         return self.disk.lose_power(_Chosen(keep))
 
     def cut_power(self, *, keep: bool = False) -> None:
@@ -70,7 +70,7 @@ class Lab:
         self.disk.stop_process()
 
     def write_back(self, part: str, start: int = 0, end: int | None = None) -> None:
-        """The kernel has written some dirty pages of files by itself."""
+        """The kernel has written some dirty pages of files on its own."""
         for path, inode in self.disk.names.items():
             if part in path:
                 inode.durable[start:end] = inode.current[start:end]

@@ -267,7 +267,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_hole_behind_it(
     monkeypatch.setattr(disk, "unlink", refuse)
     store.clean.trigger()
     for _ in range(3):
-        with suppress(OSError):  # the coroutine says it and goes on
+        with suppress(OSError):  # the coroutine logs it and continues
             store.clean.step()
         if part == "/index/":
             stuck.clear()
@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_hole_behind_it(
     assert log_files(tmp_path) == 1
 
 
-def test_a_file_that_somebody_else_removed_is_let_go_of(
+def test_a_file_that_somebody_else_removed_is_released(
     open_store: OpenStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     store = open_store()

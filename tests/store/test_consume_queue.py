@@ -44,7 +44,7 @@ def test_an_entry_is_offset_size_and_the_tags_hash(open_store: OpenStore, tmp_pa
     assert store.queue_entry("T", 0, 4) is None
 
 
-def test_a_queue_goes_on_in_the_next_file(open_store: OpenStore, tmp_path: Path) -> None:
+def test_a_queue_continues_in_the_next_file(open_store: OpenStore, tmp_path: Path) -> None:
     store = open_store()
     for _ in range(7):
         store.put([message() for _ in range(19)])
@@ -202,7 +202,7 @@ def test_the_schedule_topics_code_is_the_deliver_time(
     dispatch(store)
     expected = [(2, clock.time_ms + 10_000), (17, clock.time_ms + 7_200_000)]
     clock.time_ms += 5000
-    for again in range(2):  # and once more when the queue is built anew from the log
+    for again in range(2):  # and again when the queue is rebuilt from the log
         for queue_id, due in expected:
             entry = store.queue_entry(topic, queue_id, 0)
             assert entry is not None and entry[2] == due

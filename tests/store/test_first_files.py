@@ -16,6 +16,7 @@ from waiting import until
 from aerobee.broker.base.clock import Clock
 from aerobee.broker.store.files.real_disk import RealFile
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.queues.first_files import FirstFiles
 from aerobee.broker.store.results import Arrival
 from aerobee.broker.store.settings import StoreSettings
 
@@ -59,7 +60,7 @@ async def store(tmp_path: Path, disk: SlowDisk) -> AsyncIterator[MessageStore]:
     await store.stop()
 
 
-async def test_the_loop_goes_on_and_dispatch_keeps_the_order_of_the_log(
+async def test_the_loop_continues_and_dispatch_keeps_the_order_of_the_log(
     store: MessageStore, disk: SlowDisk
 ) -> None:
     arrived: list[Arrival] = []
@@ -78,7 +79,7 @@ async def test_the_loop_goes_on_and_dispatch_keeps_the_order_of_the_log(
     assert set(disk.makers) == {"aerobee-queues_0"}
 
 
-async def test_who_asks_for_a_queue_whose_file_is_in_the_making_finds_its_message(
+async def test_a_reader_of_a_queue_whose_file_is_being_created_finds_its_message(
     store: MessageStore, disk: SlowDisk
 ) -> None:
     disk.gate.clear()
@@ -98,7 +99,7 @@ async def test_a_file_that_the_thread_could_not_make_is_made_when_it_is_needed(
     assert len(disk.makers) == 2
 
 
-async def test_what_the_thread_could_not_make_is_told_though_the_next_try_works(
+async def test_what_the_thread_could_not_make_is_reported_though_the_next_try_works(
     store: MessageStore, disk: SlowDisk
 ) -> None:
     disk.faults.append(Fault("create", "/consumequeue/", errno.EIO, times=1))
@@ -107,19 +108,26 @@ async def test_what_the_thread_could_not_make_is_told_though_the_next_try_works(
         await until(lambda: store.dispatched_offset == store.max_physical_offset)
     [line] = [line for line in lines if line["log_level"] == "error"]
     assert line["errno"] == "EIO" and line["path"].endswith("/consumequeue/New/0")
-    assert "tried again" in line["then"]
+    assert "retried" in line["then"]
 
 
 async def test_a_file_that_dispatch_waits_for_and_that_fails_is_no_error_of_the_loop(
-    store: MessageStore, disk: SlowDisk
+    store: MessageStore, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    awaited: list[str] = []  # by dispatch
+    made = FirstFiles.made
+
+    async def noted(files: FirstFiles, folder: str) -> None:
+        awaited.append(folder)
+        await made(files, folder)
+
+    monkeypatch.setattr(FirstFiles, "made", noted)
     unhandled: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     disk.gate.clear()
     disk.faults.append(Fault("allocate", "/consumequeue/", errno.EIO, times=1))
     assert store.put([message("New")])[0].ok
-    await until(lambda: disk.waiting)
-    await asyncio.sleep(0.05)  # dispatch waits for it, too
+    await until(lambda: disk.waiting and awaited)
     disk.gate.set()
     await until(lambda: store.dispatched_offset == store.max_physical_offset)
     assert store.put([message("Another")])[0].ok  # drops the reference to the failed one

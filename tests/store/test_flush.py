@@ -71,7 +71,7 @@ def flush_wakes_dispatch(store: MessageStore) -> bool:
     return store.reput.wake.is_set
 
 
-def test_what_is_flushed_is_dispatched_at_once_for_those_who_listen(open_store: OpenStore) -> None:
+def test_what_is_flushed_is_dispatched_at_once_for_listeners(open_store: OpenStore) -> None:
     store = open_store(**SYNC)
     wanted: set[str] = set()
     store.add_arrival_listener(lambda arrivals: None, lambda topic, _: topic in wanted)
@@ -122,7 +122,7 @@ def test_a_waiter_is_told_after_five_seconds_that_it_is_not_confirmed(
     assert answers == [PutStatus.FLUSH_DISK_TIMEOUT]
 
 
-def test_a_failed_sync_fails_those_who_wait_and_fences_the_store(
+def test_a_failed_sync_fails_the_waiting_puts_and_fences_the_store(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
     disk = FaultyDisk()
@@ -375,7 +375,7 @@ def test_units_of_a_topic_deleted_during_a_flush_fence_nothing(
     assert store.put([message()])[0].ok
 
 
-def test_an_index_file_that_fills_up_during_its_sync_is_synced_once_more(
+def test_an_index_file_that_fills_up_during_its_sync_is_synced_again(
     open_store: OpenStore,
 ) -> None:
     """Else the checkpoint would cover entries not on disk, once the next file exists."""

@@ -250,7 +250,7 @@ def test_an_entry_with_a_torn_offset_finds_no_wrong_message(
     if killed:
         abandon(store)
         store = open_store()
-        assert bodies(store, "T", "k") == [b"torn", b"older"]  # built anew from the log
+        assert bodies(store, "T", "k") == [b"torn", b"older"]  # rebuilt from the log
     else:
         assert bodies(store, "T", "k") == [b"older"]
     assert bodies(store, "T", "other") == [b"other"]

@@ -122,7 +122,7 @@ def test_stat_takes_any_time_that_a_damaged_record_tells_and_dump_leaves_it_out(
 
 
 def test_dump_tells_what_damage_keeps_from_it(folder: Path) -> None:
-    """It goes on with the next file, and does not end as if that had been all."""
+    """It continues with the next file, and does not end as if that had been all."""
     whole = len(dumped(folder))
     change(files(folder, "commitlog")[1], 4, b"?")
     result = dump(folder)
@@ -142,7 +142,7 @@ def test_dump_tells_of_a_record_whose_text_is_damaged(folder: Path) -> None:
         assert len(result.stdout.splitlines()) in (COUNT - 1, COUNT // 4 - 1, COUNT // 2 - 1)
 
 
-def test_verify_goes_on_behind_a_damaged_record(folder: Path) -> None:
+def test_verify_continues_after_a_damaged_record(folder: Path) -> None:
     damage_body(folder)
     found = verify(open_directory(str(folder)), lambda _: None)
     assert found.records == COUNT - 1
@@ -179,7 +179,7 @@ def test_an_empty_key_or_tag_is_none_however_the_record_was_dispatched(
             path.unlink()
     (tmp_path / "store" / "checkpoint").unlink()
     (tmp_path / "store" / "abort").touch()
-    open_store().close()  # builds them anew, in blocks
+    open_store().close()  # rebuilds them, in blocks
     assert problems(tmp_path / "store") == []
 
 

@@ -18,6 +18,7 @@ from aerobee.broker.store.durability.log_job import LogJob
 from aerobee.broker.store.errors import StoreError, StoreLocked
 from aerobee.broker.store.inspect.files import kept_at_rest
 from aerobee.broker.store.message_store import MessageStore
+from aerobee.broker.store.refusals import Cause
 from aerobee.broker.store.results import Arrival, PutStatus
 from aerobee.broker.store.settings import StoreSettings
 
@@ -284,7 +285,7 @@ async def test_a_sync_that_fails_during_the_stop_is_not_forgotten(
     store.max_offset("T", 0)  # dispatches it
     await until(entered.is_set)
     stopping = asyncio.ensure_future(store.stop())
-    await asyncio.sleep(0.02)
+    await until(lambda: Cause.SHUT_DOWN in store.refusals)
     leave.set()
     await stopping
     assert (tmp_path / "abort").read_bytes() == b"a sync failed"

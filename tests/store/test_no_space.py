@@ -1,4 +1,4 @@
-"""A disk without room: the store starts, serves what it has, and goes on when there is room."""
+"""A disk without room: the store starts, serves what it has, and resumes when there is room."""
 
 from __future__ import annotations
 

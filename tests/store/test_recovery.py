@@ -265,7 +265,7 @@ def test_a_file_made_ahead_and_never_written_is_no_harm(
     assert numbers(store) == list(range(450))
 
 
-def test_a_log_that_ends_with_a_file_goes_on_in_the_next(open_store: OpenStore) -> None:
+def test_a_log_that_ends_with_a_file_continues_in_the_next(open_store: OpenStore) -> None:
     store = open_store()
     fill(store, 10)
     last = store.commit_log.files.last
@@ -288,7 +288,7 @@ def test_a_second_broker_on_the_directory_is_refused(open_store: OpenStore, tmp_
     open_store()
 
 
-def test_progress_is_told_and_ends_at_the_whole(open_store: OpenStore, tmp_path: Path) -> None:
+def test_progress_is_reported_and_ends_at_the_whole(open_store: OpenStore, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 2000)
     abandon(store)

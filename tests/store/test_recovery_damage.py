@@ -173,7 +173,7 @@ def test_rmq_9121_a_crc_of_zero_is_a_value_like_any_other(
 def test_queues_built_again_have_what_follows_a_damaged_record(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
-    """An operator removes consumequeue to have it built anew, and the log has a bad spot."""
+    """An operator removes consumequeue to have it rebuilt, and the log has a bad spot."""
     store = open_store()
     results = store.put([message(body=b"%d" % n * 50) for n in range(2000)])
     dispatch(store)

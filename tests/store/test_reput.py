@@ -65,7 +65,7 @@ async def test_what_came_after_a_dispatch_waits_its_own_time(
     assert counts[-1] == 6
 
 
-async def test_dispatch_goes_on_when_somebody_else_wrote_the_keys_that_failed(
+async def test_dispatch_continues_when_somebody_else_wrote_the_keys_that_failed(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reput, "RETRY_S", 0.1)
@@ -125,7 +125,7 @@ def test_keys_of_records_before_one_that_could_not_be_dispatched_are_kept(
     ] * 60
 
 
-def test_a_block_goes_on_where_its_queue_could_not_be_written(
+def test_a_block_resumes_where_its_queue_could_not_be_written(
     open_store: OpenStore,
 ) -> None:
     disk = FaultyDisk()

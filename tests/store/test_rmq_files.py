@@ -227,7 +227,7 @@ def test_rmq_9328_a_shorter_text_replaces_a_longer_one_whole(lab: Lab, tmp_path:
 
 
 def test_rmq_3401_the_bak_of_an_unreadable_file_serves(lab: Lab, tmp_path: Path) -> None:
-    """A config file that cannot be read: its .bak serves; without one the start goes on."""
+    """A config file that cannot be read: its .bak serves; without one the start continues."""
     path = tmp_path / "topics.json"
     json_file.save_json(str(path), {"number": 1})
     json_file.save_json(str(path), {"number": 2})

@@ -212,7 +212,7 @@ def test_rmq_2706_a_failed_sync_confirms_nothing_and_takes_nothing_more(lab: Lab
     assert not refused.ok and "could not be synced" in refused.reason
 
 
-def test_rmq_3408_one_flush_confirms_those_who_wait_in_two_files(lab: Lab) -> None:
+def test_rmq_3408_one_flush_confirms_waiters_in_two_files(lab: Lab) -> None:
     """Puts wait on the end of one file and on the next: one flush confirms all."""
     store = lab.open(flush_disk_type="SYNC_FLUSH")
     told: list[PutStatus] = []

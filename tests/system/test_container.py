@@ -66,7 +66,7 @@ def test_it_runs_hardened_answers_its_healthcheck_and_stops_by_sigterm(image: st
     assert podman("inspect", "aerobee-one", "--format", "{{.State.ExitCode}}") == "0"
 
 
-def test_who_has_not_the_secret_of_the_first_start_is_refused(image: str) -> None:
+def test_a_client_without_the_secret_of_the_first_start_is_refused(image: str) -> None:
     start("aerobee-locked", image)
     wait_log("aerobee-locked", "ready broker=")
     assert podman("exec", "aerobee-locked", "stat", "-c", "%a %u", SECRET) == "600 10001"

@@ -88,7 +88,7 @@ async def test_one_trace_goes_from_the_sender_to_the_handler_and_on(
     assert [link.context.span_id for link in receive.links] == [sent.context.span_id]
 
 
-async def test_the_trace_goes_on_through_a_timer_and_a_retry(
+async def test_the_trace_continues_through_a_timer_and_a_retry(
     aerobee_broker: EmbeddedBroker,
 ) -> None:
     async with connect(aerobee_broker.url, telemetry=True) as mq:

@@ -309,7 +309,7 @@ async def test_what_waits_for_the_disk_does_not_keep_the_bytes_in_which_it_came(
 async def test_the_batches_of_a_read_are_put_together_however_long_the_turn_was(
     tmp_path: Path, codec: int, waits: bool
 ) -> None:
-    """What is put off is read in Python, at three times the cost."""
+    """What is deferred is read in Python, at three times the cost."""
     way = Fed(tmp_path, CompiledPath)
     if waits:
         way.wait_for_copies()

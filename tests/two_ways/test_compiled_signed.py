@@ -125,7 +125,7 @@ async def test_only_what_the_user_has_signed_for_the_topic_is_taken(
 async def test_a_run_ends_before_the_first_send_that_is_forged(
     tmp_path: Path, codec: int, secrets: tuple[str, ...]
 ) -> None:
-    """Signatures are looked at two by two, of messages of any two sizes."""
+    """Signatures are checked two by two, of messages of any two sizes."""
     assert hot is not None
     way = Fed(tmp_path, CompiledPath)
     for _ in range(2):

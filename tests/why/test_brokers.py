@@ -11,7 +11,7 @@ from waiting import until
 from aerobee import Message, Verdict, connect
 from aerobee.protocol.wire.message_facts import EXPLAIN_MESSAGE, decode
 from aerobee.testing import EmbeddedBroker
-from why.told import told
+from why.group_verdicts import verdict_for
 
 
 async def test_the_broker_that_has_it_tells_and_one_that_is_away_makes_not_found_unknown() -> None:
@@ -29,10 +29,10 @@ async def test_the_broker_that_has_it_tells_and_one_that_is_away_makes_not_found
                 for broker, receipt in by_broker.items():
                     answer = await mq.why(receipt.message_id)
                     assert answer.life[0].facts["broker"] == broker
-                    assert told(answer, "g").verdict == "consumed", answer.as_dict()
+                    assert verdict_for(answer, "g").verdict == "consumed", answer.as_dict()
                 await second.stop()
                 answer = await mq.why(by_broker["first"].message_id)
-                assert told(answer, "g").verdict == "consumed"
+                assert verdict_for(answer, "g").verdict == "consumed"
                 answer = await mq.why(by_broker["second"].message_id)
                 assert answer.groups[0].verdict in ("unknown", "not_found")
                 facts = answer.groups[0].facts  # it may have unregistered by now

@@ -16,7 +16,7 @@ from peers.java_client import JavaClient
 from peers.under_test import SETTINGS
 
 from aerobee import Why, sync
-from why.told import told
+from why.group_verdicts import verdict_for
 
 pytestmark = pytest.mark.apache
 
@@ -105,14 +105,14 @@ def test_sql_behind_and_sent_are_reported(
     java.stop(consumer)
     answer = expect(cheap["id"], "g-sql", "filtered", apache="consumed")
     if isinstance(broker, AerobeeBroker):
-        assert "price > 3 is false (price = 1)" in told(answer, "g-sql").text
+        assert "price > 3 is false (price = 1)" in verdict_for(answer, "g-sql").text
     mq.admin.create_topic("slow", queues=1)
     slow = {"pause": 20_000, "threads": 1, "pull": 1}
     java.consumer(broker.namesrv, "c-slow", "g-slow", "slow", **slow)
     (first,) = java.send(producer, "slow", 1)
     answer = expect(first["id"], "g-slow", "sent")
     if isinstance(broker, AerobeeBroker):
-        assert told(answer, "g-slow").facts["client_online"] is True
+        assert verdict_for(answer, "g-slow").facts["client_online"] is True
     java.stop(producer)
 
 
@@ -124,7 +124,7 @@ def test_retries_and_dead_letters_are_reported(
     java.consumer(broker.namesrv, "c-bad", "g-bad", "bad", tags="bad", fails=-1)
     (poison,) = java.send(producer, "bad", 1, tags="bad")
     answer = expect(poison["id"], "g-bad", "in_retry")
-    facts = told(answer, "g-bad").facts
+    facts = verdict_for(answer, "g-bad").facts
     assert facts["attempt"] == 1 and 290_000 < facts["due_at"] - facts["given_back_at"] < 310_000
     java.consumer(broker.namesrv, "c-dead", "g-dead", "bad", tags="bad", fails=-1, maxTimes=0)
     answer = expect(poison["id"], "g-dead", "dead")

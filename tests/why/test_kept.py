@@ -17,7 +17,7 @@ from aerobee.broker.services.why.samples import PAIRS_MAX, passed_between, thinn
 from aerobee.protocol.wire.command import Command
 from aerobee.protocol.wire.message_facts import EXPLAIN_MESSAGE, decode
 from aerobee.testing import EmbeddedBroker
-from why.told import told
+from why.group_verdicts import verdict_for
 
 
 async def test_what_was_seen_before_sigkill_is_reported_after_it(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ async def test_what_was_seen_before_sigkill_is_reported_after_it(tmp_path: Path)
             await mq.admin.reset("audit", "orders", "last")
 
             async def both() -> bool:
-                one = told(await mq.why(small.message_id), "audit").verdict
-                two = told(await mq.why(skipped.message_id), "audit").verdict
+                one = verdict_for(await mq.why(small.message_id), "audit").verdict
+                two = verdict_for(await mq.why(skipped.message_id), "audit").verdict
                 return (one, two) == ("filtered", "skipped_by_reset")
 
             await until(both, 20)
@@ -49,10 +49,10 @@ async def test_what_was_seen_before_sigkill_is_reported_after_it(tmp_path: Path)
         await asyncio.to_thread(broker.kill_and_start)
         async with connect(url, wait=20) as mq:
             answer = await mq.why(small.message_id)
-            assert told(answer, "audit").verdict == "filtered", answer.as_dict()
-            assert told(answer, "audit").facts["expression"] == "big"
+            assert verdict_for(answer, "audit").verdict == "filtered", answer.as_dict()
+            assert verdict_for(answer, "audit").facts["expression"] == "big"
             answer = await mq.why(skipped.message_id)
-            assert told(answer, "audit").verdict == "skipped_by_reset", answer.as_dict()
+            assert verdict_for(answer, "audit").verdict == "skipped_by_reset", answer.as_dict()
 
 
 async def test_a_user_who_may_read_a_topic_may_query_its_messages_and_no_others(
@@ -139,7 +139,7 @@ async def test_a_new_topic_of_the_same_name_begins_with_no_history(
         async with mq.consumer("orders", group="late", start="first") as inbox:
             await (await anext(aiter(inbox))).ack()
         answer = await mq.why(receipt.message_id)
-        assert told(answer, "late").verdict == "consumed", answer.as_dict()
+        assert verdict_for(answer, "late").verdict == "consumed", answer.as_dict()
 
 
 def test_what_is_past_the_end_of_a_shorter_log_is_forgotten(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from waiting import until
 from aerobee import Client, ConsumerOptions, Message, Misuse, Receipt, Verdict, Why, WhyVerdict
 from aerobee.broker.store.files.real_disk import RealFile
 from aerobee.testing import EmbeddedBroker
-from why.told import told
+from why.group_verdicts import verdict_for
 
 
 async def verdict(
@@ -30,7 +30,7 @@ async def becomes(mq: Client, message_id: str, group: str, wanted: str) -> Why:
 
     async def is_so() -> bool:
         last.append(await mq.why(message_id, group=group))
-        return told(last[-1], group).verdict.value == wanted
+        return verdict_for(last[-1], group).verdict.value == wanted
 
     try:
         await until(is_so, 20)
@@ -75,7 +75,7 @@ async def test_what_was_read_and_acknowledged_is_consumed(aerobee_broker: Embedd
         assert await read_all(mq, "orders", "billing", 1) == [b"1"]
         await becomes(mq, receipt.message_id, "billing", "consumed")
         await aerobee_broker.advance(seconds=6)  # commits are noted every 5 s
-        facts = told(await mq.why(receipt.message_id), "billing").facts
+        facts = verdict_for(await mq.why(receipt.message_id), "billing").facts
         assert facts["passed_before"] is not None and facts["matches"] is True
         found = await mq.message(receipt.message_id, topic="orders")
         assert await verdict(mq, found.offset_message_id, "billing") == "consumed"
@@ -92,10 +92,10 @@ async def test_what_a_member_has_in_hand_is_sent_and_what_is_behind_it_behind(
         async with mq.consumer("orders", group="billing", options=options) as inbox:
             message = await anext(aiter(inbox))
             answer = await becomes(mq, first.message_id, "billing", "sent")
-            assert told(answer, "billing").facts["client"] == mq.client_id
+            assert verdict_for(answer, "billing").facts["client"] == mq.client_id
             del second
             answer = await becomes(mq, third.message_id, "billing", "behind")
-            assert told(answer, "billing").facts["behind"] == 2
+            assert verdict_for(answer, "billing").facts["behind"] == 2
             await message.ack()
 
 
@@ -105,8 +105,8 @@ async def test_a_group_that_has_left_is_offline(aerobee_broker: EmbeddedBroker) 
         await read_all(mq, "orders", "billing", 1)
         receipt = await mq.send("orders", b"2")
         answer = await becomes(mq, receipt.message_id, "billing", "offline")
-        assert told(answer, "billing").facts["left_at"] is not None
-        assert told(answer, "billing").facts["left_by"] == mq.client_id
+        assert verdict_for(answer, "billing").facts["left_at"] is not None
+        assert verdict_for(answer, "billing").facts["left_by"] == mq.client_id
 
 
 async def test_what_tags_leave_out_is_filtered_and_stays_so_when_the_tags_change(
@@ -121,7 +121,10 @@ async def test_what_tags_leave_out_is_filtered_and_stays_so_when_the_tags_change
             assert message.body == b"2"
             await message.ack()
         before = await becomes(mq, small.message_id, "audit", "filtered")
-        assert "small" in told(before, "audit").text and "big" in told(before, "audit").text
+        assert (
+            "small" in verdict_for(before, "audit").text
+            and "big" in verdict_for(before, "audit").text
+        )
         # Now the group wants it, but it has passed it.
         async with mq.consumer("orders", group="audit", tags="small") as inbox:
             later = await mq.send("orders", b"3", tag="small")
@@ -130,8 +133,8 @@ async def test_what_tags_leave_out_is_filtered_and_stays_so_when_the_tags_change
             await message.ack()
         await becomes(mq, later.message_id, "audit", "consumed")
         after = await mq.why(small.message_id, group="audit")
-        assert told(after, "audit").verdict is WhyVerdict.FILTERED
-        assert told(after, "audit").facts["expression"] == "big"
+        assert verdict_for(after, "audit").verdict is WhyVerdict.FILTERED
+        assert verdict_for(after, "audit").facts["expression"] == "big"
 
 
 async def test_what_sql_leaves_out_is_filtered_by_the_term_that_says_so(
@@ -145,7 +148,7 @@ async def test_what_sql_leaves_out_is_filtered_by_the_term_that_says_so(
             await mq.send("orders", b"2", properties={"region": "eu", "amount": "200"})
             await (await anext(aiter(inbox))).ack()
         answer = await becomes(mq, small.message_id, "audit", "filtered")
-        assert "amount > 100 is false (amount = 20)" in told(answer, "audit").text
+        assert "amount > 100 is false (amount = 20)" in verdict_for(answer, "audit").text
 
 
 async def test_members_that_differ_are_a_conflict(aerobee_broker: EmbeddedBroker) -> None:
@@ -157,7 +160,7 @@ async def test_members_that_differ_are_a_conflict(aerobee_broker: EmbeddedBroker
     ):
         receipt = await one.send("orders", b"1", tag="b")
         answer = await becomes(one, receipt.message_id, "audit", "conflict")
-        assert len(told(answer, "audit").facts["subscriptions"]) == 2
+        assert len(verdict_for(answer, "audit").facts["subscriptions"]) == 2
 
 
 async def test_a_group_that_is_paused_and_one_that_is_forbidden(
@@ -172,7 +175,7 @@ async def test_a_group_that_is_paused_and_one_that_is_forbidden(
         await mq.admin.create_group("billing")
         await mq.admin.update_topic("orders", readable=False)
         answer = await becomes(mq, receipt.message_id, "billing", "forbidden")
-        assert "perm" in told(answer, "billing").text
+        assert "perm" in verdict_for(answer, "billing").text
 
 
 async def test_a_reset_over_it_skips_and_one_back_makes_it_readable_again(
@@ -185,8 +188,11 @@ async def test_a_reset_over_it_skips_and_one_back_makes_it_readable_again(
         receipt = await mq.send("orders", b"2")
         await mq.admin.reset("billing", "orders", "last")
         answer = await becomes(mq, receipt.message_id, "billing", "skipped_by_reset")
-        assert (told(answer, "billing").facts["was"], told(answer, "billing").facts["to"]) == (1, 2)
-        assert told(answer, "billing").facts["by"].startswith("127.0.0.1:")
+        assert (
+            verdict_for(answer, "billing").facts["was"],
+            verdict_for(answer, "billing").facts["to"],
+        ) == (1, 2)
+        assert verdict_for(answer, "billing").facts["by"].startswith("127.0.0.1:")
         await mq.admin.reset("billing", "orders", "first")
         await becomes(mq, receipt.message_id, "billing", "offline")
         assert await read_all(mq, "orders", "billing", 2) == [b"1", b"2"]
@@ -205,7 +211,7 @@ async def test_what_was_there_before_a_group_began_at_the_end_is_skipped(
             assert message.body == b"2"
             await message.ack()
         answer = await becomes(mq, receipt.message_id, "late", "skipped_by_reset")
-        assert told(answer, "late").facts["began"] == 1
+        assert verdict_for(answer, "late").facts["began"] == 1
 
 
 async def test_a_retry_that_waits_then_comes_then_is_consumed(
@@ -217,10 +223,10 @@ async def test_a_retry_that_waits_then_comes_then_is_consumed(
             messages = aiter(inbox)
             await (await anext(messages)).retry(delay=60, reason="no card today")
             answer = await becomes(mq, receipt.message_id, "billing", "in_retry")
-            facts = told(answer, "billing").facts
+            facts = verdict_for(answer, "billing").facts
             assert facts["attempt"] == 1 and facts["attempts_max"] == 16
             assert facts["due_at"] - facts["given_back_at"] in range(59_000, 61_001)
-            assert "no card today" in told(answer, "billing").text
+            assert "no card today" in verdict_for(answer, "billing").text
             await aerobee_broker.advance(seconds=61)
             again = await anext(messages)
             await becomes(mq, receipt.message_id, "billing", "sent")
@@ -236,8 +242,8 @@ async def test_a_dead_letter_says_since_when_and_why(aerobee_broker: EmbeddedBro
         async with mq.consumer("orders", group="billing") as inbox:
             await (await anext(aiter(inbox))).reject("no such customer")
             answer = await becomes(mq, receipt.message_id, "billing", "dead")
-        assert "no such customer" in told(answer, "billing").text
-        assert "dlq replay billing" in told(answer, "billing").remedy
+        assert "no such customer" in verdict_for(answer, "billing").text
+        assert "dlq replay billing" in verdict_for(answer, "billing").remedy
         assert [event.event for event in answer.life] == ["stored", "dead"]
 
 

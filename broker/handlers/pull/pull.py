@@ -1,7 +1,7 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE: checks, filter, reading, long polling.
 
 The stored bytes are sent as they are, as views into the mapped log. A pull that finds nothing and
-may wait is held by `long_polling` and run once more when it is woken.
+may wait is held by `long_polling` and run again when it is woken.
 """
 
 from collections.abc import Sequence

@@ -318,7 +318,7 @@ class Clients:
 
     def _log_expired(self, group: str, member: Member) -> None:
         log.warning(
-            "a client sent no heartbeat and is forgotten",
+            "a client sent no heartbeat and is removed",
             group=group,
             client_id=member.client_id,
             peer=member.connection.name,

@@ -60,8 +60,8 @@ class ConsumerGroup:
         self.outdated = False  # a pull spoke of subscriptions that no heartbeat has brought yet
         self.members: dict[Peer, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}  # of all members together
-        # Thousands of members may come or go at once, and to look at each of them for each would
-        # take seconds. So what is derived from all of them is kept up step by step.
+        # Thousands of members may join or leave together, and recomputing this from all of them
+        # each time would take seconds. So what is derived from them is updated incrementally.
         self._client_ids: list[str] = []  # in order, one for each member
         self._list_body: bytes | None = None
         self._newest: dict[str, list[_Wish]] = {}  # topic -> a heap, with members that have gone

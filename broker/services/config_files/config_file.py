@@ -141,7 +141,7 @@ class ConfigFile:
                 error,
                 call="write",
                 path=self.path,
-                then=f"tried again every {_RETRY_S:g} s",
+                then=f"retried every {_RETRY_S:g} s",
             )
             self.changed_lazily()
             await self._clock.sleep(_RETRY_S)

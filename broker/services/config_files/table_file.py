@@ -337,5 +337,5 @@ class TableFile:
             error,
             call="write",
             path=self.path,
-            then=f"changes are kept in memory; saving is tried again every {RETRY_S:g} s",
+            then=f"changes are kept in memory; saving is retried every {RETRY_S:g} s",
         )

@@ -226,7 +226,7 @@ class Schedule:
         return inside
 
     def _deliver(self, batch: list[tuple[StoredMessage, Message]]) -> int | None:
-        """Put them; the queue offset of the first that must be tried again, None for none."""
+        """Put them; the queue offset of the first that must be retried, None for none."""
         results = self._store.put_accepted([ready for _, ready in batch])
         for (message, ready), result in zip(batch, results, strict=True):
             if not put_again.is_done(result, message, self._store.reports):

@@ -106,7 +106,7 @@ class Routes:
         return None
 
     def epoch_of(self, name: str) -> int:
-        """The greatest epoch in which a broker of this name was a master, as far as we know."""
+        """The greatest epoch in which a broker of this name was a master, that we know of."""
         local = self.local.epoch() if self.local is not None and self.local.name == name else 0
         return max(local, self._epoch_seen(name)[0])
 

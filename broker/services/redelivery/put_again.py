@@ -135,7 +135,7 @@ def delivered(stored: StoredMessage) -> Message | None:
 
 def log_failure(reports: Reports, event: str, error: Exception) -> None:
     """A round of deliveries failed and is retried: a disk error, or a bug."""
-    reports.failed(event, error, then="tried again every second")
+    reports.failed(event, error, then="retried every second")
 
 
 def is_done(result: PutResult, stored: StoredMessage, reports: Reports) -> bool:

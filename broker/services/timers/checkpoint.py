@@ -159,7 +159,7 @@ class Checkpoints:
             error,
             call="sync",
             path=self.path,
-            then="tried again with the next round; timers that are set meanwhile are in the log",
+            then="retried with the next round; timers that are set meanwhile are in the log",
         )
         self.dirty.set()
 

@@ -86,7 +86,7 @@ class UnreadTimers:
             "a timer is due and its message cannot be read",
             error,
             call="read",
-            then="tried again within a minute; the other timers go on",
+            then="retried within a minute; the other timers continue",
             timers=len(self._waits_ms),
         )
 

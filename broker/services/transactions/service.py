@@ -203,11 +203,11 @@ class Transactions:
             self._warn("a transaction's end is not noted yet", op)
 
     def report_failed_round(self, error: Exception) -> None:
-        then = "tried again after transactionCheckInterval"
+        then = "retried after transactionCheckInterval"
         self._store.reports.failed("checking transactions failed", error, then=then)
 
     def _warn(self, event: str, result: PutResult) -> None:
-        then = "tried again by the next round of checks"
+        then = "retried by the next round of checks"
         self._store.reports.log(
             event, result.status, level="warning", reason=result.reason, then=then
         )

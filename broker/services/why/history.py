@@ -172,7 +172,7 @@ class History:
         return list(self._tables[_SUBSCRIPTIONS].get(key, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have ever subscribed the topic, as far as is remembered."""
+        """The groups that are known to have subscribed to the topic."""
         head = topic + "@"
         return [key[len(head) :] for key in self._tables[_SUBSCRIPTIONS] if key.startswith(head)]
 

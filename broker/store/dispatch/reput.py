@@ -253,7 +253,7 @@ class Reput:
                 Cause.DISPATCH_FAILED,
                 f"queues and index could not be written for the record at "
                 f"{self.dispatcher.dispatched_offset}: {error}; tried {TRIES} times: {remedy}; "
-                f"sends resume by themselves when it can be written again",
+                f"sends resume automatically when it can be written again",
             )
 
     def _note_success(self) -> None:

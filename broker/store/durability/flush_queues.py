@@ -208,18 +208,18 @@ class QueueFlush:
         if error.errno in NO_MORE_FILES or (is_no_space(error) and job.entries_synced):
             self.deferred = True
             self._reports.disk_error(
-                "a flush of the queues is put off",
+                "a flush of the queues is deferred",
                 error,
                 call="sync",
                 path=job.path,
-                then="tried again every second; " + remedy_for(error, ""),
+                then="retried every second; " + remedy_for(error, ""),
             )
         elif is_no_space(error):
             self.lost = True
             self._refusals.set(
                 Cause.QUEUES_LOST,
                 f"{job.path} found no room on its disk when it was synced ({error}): free space; "
-                f"its entries are then made anew from the commitlog, and sends resume by "
+                f"its entries are then rebuilt from the commitlog, and sends resume by "
                 f"themselves",
             )
         else:
@@ -236,10 +236,10 @@ class QueueFlush:
             yield from self._rebuild()
         except OSError as error:
             self._reports.disk_error(
-                "queues and index cannot be made anew",
+                "queues and index cannot be rebuilt",
                 error,
                 call="write",
-                then="tried again every 5 s; " + remedy_for(error, "mend the disk"),
+                then="retried every 5 s; " + remedy_for(error, "repair the disk"),
             )
             return False
         self.lost = False
@@ -270,7 +270,7 @@ class QueueFlush:
                     "queues or index could not be written before their flush",
                     error,
                     call="write",
-                    then="tried again every second; " + remedy_for(error, "mend the disk"),
+                    then="retried every second; " + remedy_for(error, "repair the disk"),
                 )
                 continue
             if job is not None:

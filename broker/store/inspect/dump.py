@@ -125,7 +125,7 @@ def _by_queue(
 
 
 def _skip_damage(store: RestStore, bad: Callable[[Problem], None]) -> Any:
-    """Go on after a record that is not sound with the next file; the rest of its file is lost."""
+    """After an unsound record continue with the next file; the rest of its file is lost."""
 
     def on_damage(file: RestFile, error: CorruptRecord) -> int | None:
         later = [each.start for each in store.log if each.start > error.position]

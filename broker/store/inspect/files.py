@@ -206,13 +206,13 @@ def kept_at_rest(root: str) -> Iterator[None]:
         except OSError as error:
             if error.errno in real_disk.HELD_BY_ANOTHER:
                 raise _locked(root) from error
-            raise StoreError(f"{path} cannot be locked ({error}): look at a copy") from error
+            raise StoreError(f"{path} cannot be locked ({error}): inspect a copy") from error
         yield
 
 
 def _locked(root: str) -> StoreLocked:
     return StoreLocked(
-        f"{root} is in use by a broker: stop it first, or look at a copy of the directory"
+        f"{root} is in use by a broker: stop it first, or inspect a copy of the directory"
     )
 
 

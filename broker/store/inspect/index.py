@@ -156,7 +156,7 @@ def check_index_file(file: RestFile, slots: int, *, torn: bool) -> Iterator[Prob
     if bad.size:
         number = int(bad[0])
         found, right = int(entries["prev"][number]), int(previous[number])
-        yield _bad_entry(file, start, bad, f"it goes on at {found}, the one before it is {right}")
+        yield _bad_entry(file, start, bad, f"it links to {found}, the one before it is {right}")
     right = slot_values == newest
     if torn:
         right |= (slot_values > len(entries)) | _are_behind(slot_values, newest, hashes % slots)

@@ -6,9 +6,9 @@ parts are taken one after the other, in an order that recovery relies on:
     1. full log files      held by a link before retention can remove them
     2. config, timercheck  progress that is behind the log means work done twice, never lost
     3. checkpoint          queues and index hold at least what it says, as they come later
-    4. queues, index, ...  what they hold beyond the checkpoint is built anew from the log
+    4. queues, index, ...  what they hold beyond the checkpoint is rebuilt from the log
     5. the rest of the log up to the last record that is whole now: at least what any of them names
-    6. topics and groups   once more: those of messages that came meanwhile
+    6. topics and groups   again, for messages that arrived meanwhile
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ class CommitLog:
                 error,
                 call="create",
                 path=self.files.folder,
-                then="tried again with every send; " + remedy_for(error, "mend the disk"),
+                then="retried with every send; " + remedy_for(error, "repair the disk"),
             )
             raise LogFull(
                 f"no new commitlog file of {self.files.file_size} bytes could be made in "
@@ -332,7 +332,7 @@ class CommitLog:
                 error,
                 call="write",
                 path=file.path,
-                then="tried again with every send; " + remedy_for(error, "mend the disk"),
+                then="retried with every send; " + remedy_for(error, "repair the disk"),
             )
             raise LogFull(
                 f"{len(data)} bytes could not be written to {file.path} at {position}: "

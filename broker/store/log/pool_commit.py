@@ -36,7 +36,7 @@ class PoolCommit:
             self._refusals.set(
                 Cause.COMMIT_FAILED,
                 f"messages could not be moved from the transient store pool to "
-                f"{self._log.files.folder} ({error}): mend the disk; sends resume by themselves "
+                f"{self._log.files.folder} ({error}): repair the disk; sends resume automatically "
                 f"when it can be written again",
             )
         else:

@@ -187,7 +187,7 @@ class ConsumeQueue:
         if queue_offset < self.max_offset:
             # A newer record with a lower offset: the topic was deleted and created again.
             log.warning(
-                "a queue starts again: its topic was deleted and made anew",
+                "a queue starts again: its topic was deleted and recreated",
                 topic=self.topic,
                 queue_id=self.queue_id,
                 was=self.max_offset,

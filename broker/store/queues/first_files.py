@@ -99,7 +99,7 @@ class FirstFiles:
                 error,
                 call="create",
                 path=folder,
-                then="it is tried again when the queue's first message is dispatched",
+                then="it is retried when the queue's first message is dispatched",
             )
             raise
 

@@ -121,6 +121,11 @@ def _limit_of(queue: ConsumeQueue, plan: Plan) -> int | None:
     return plan.rebuild_queues_from if rebuilt else None
 
 
+def _is_dispatched_again(file: IndexFile, plan: Plan) -> bool:
+    """Whether records that the index file has entries of are dispatched again."""
+    return plan.durable_to >= 0 and file.end_offset >= plan.dispatch_from >= 0
+
+
 class Recovery:
     """One run of a plan over the parts of a store."""
 
@@ -190,30 +195,32 @@ class Recovery:
             return
         for file in reversed(list(self._index.files)):
             if file.number in plan.drop_index:
-                log.info("an index file later than the checkpoint is built anew", path=file.path)
+                log.info("an index file later than the checkpoint is rebuilt", path=file.path)
                 self._index.remove(file)
             elif self._is_beyond(file, plan):
-                log.info("an index file of what the log has lost is built anew", path=file.path)
+                log.info("an index file ahead of the log is rebuilt", path=file.path)
                 self._index.remove(file)
-            elif plan.cut_index is not None and file.number == plan.cut_index[0]:
-                count = file.count_below(plan.dispatch_from, plan.cut_index[1])
-                if count != file.count or plan.mode is Mode.ABNORMAL:
-                    file.cut(count)
-            elif plan.durable_to >= 0 and file.end_offset >= plan.dispatch_from >= 0:
-                file.cut(file.count_below(plan.dispatch_from, file.count))
+            else:
+                self._cut_index_file(file, plan)
         self._complete_newest()
+
+    def _cut_index_file(self, file: IndexFile, plan: Plan) -> None:
+        """Drop the entries of records that are dispatched again. The checkpoint's newest file is
+        always cut: its slots may be of a later state than its entries."""
+        count = file.count
+        if plan.cut_index is not None and file.number == plan.cut_index[0]:
+            count = plan.cut_index[1]
+        elif not _is_dispatched_again(file, plan):
+            return
+        file.cut(file.count_below(plan.dispatch_from, count))
 
     def _is_beyond(self, file: IndexFile, plan: Plan) -> bool:
         """Whether all its entries are of records that are dispatched again, because those of the
-        file before it are, too. The index may be on disk farther than the log was when the power
-        went, by more than a file."""
+        file before it are, too. After a power failure the index may be ahead of the log by more
+        than a file."""
         assert self._index is not None
         before = self._index.files.index(file) - 1
-        return (
-            plan.durable_to >= 0
-            and before >= 0
-            and self._index.files[before].end_offset >= plan.dispatch_from >= 0
-        )
+        return before >= 0 and _is_dispatched_again(self._index.files[before], plan)
 
     def _complete_newest(self) -> None:
         """Add the missing keys of the newest indexed record: they were in a removed file, or a kill

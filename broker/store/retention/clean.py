@@ -140,7 +140,7 @@ class Clean:
                 Cause.DISK_FULL,
                 f"the disk of {path} is {used:.1f} % full ({space.free} bytes free), above "
                 f"diskSpaceWarningLevelRatio={settings.disk_space_warning_level_ratio} %: free "
-                f"space, or lower fileReservedTime; sends resume by themselves at "
+                f"space, or lower fileReservedTime; sends resume automatically at "
                 f"{settings.disk_space_clean_forcibly_ratio} % or below",
             )
         elif used <= settings.disk_space_clean_forcibly_ratio:
@@ -214,7 +214,7 @@ class Clean:
             try:
                 yield from _expired_of(queue, low)
             except OSError as error:  # an operator may have removed the topic's folder
-                self._report("expired files of a queue could not be looked for", error, "read")
+                self._report("a queue cannot be searched for expired files", error, "read")
         index_files = self._index.files if self._index is not None else []
         while len(index_files) > 1 and self._index and index_files[0].end_offset < low:
             self._index.remove(index_files[0])
@@ -235,7 +235,7 @@ class Clean:
 
     def _report(self, event: str, error: OSError, call: str, path: str = "") -> None:
         wait_s = self.settings.clean_resource_interval / 1000
-        then = f"tried again every {wait_s:g} s; the disk is not freed until it works"
+        then = f"retried every {wait_s:g} s; the disk is not freed until it works"
         self._reports.disk_error(event, error, call=call, path=path, then=then)
 
     def _log_settled(self, chosen: Chosen, removed: bool) -> bool:
@@ -279,7 +279,7 @@ class Clean:
                     else:
                         _settled(derived, await worker.run(self.remove, derived))
             except OSError as error:
-                self._report("expired files could not be looked for", error, "read")
+                self._report("the store cannot be searched for expired files", error, "read")
             await self._clock.sleep(self.pause(removed))
 
 

@@ -94,7 +94,7 @@ class Keepers:
             try:
                 standing = keeper.carry(file.end, may_put)
             except Exception as error:  # cleaning must continue, and nothing be removed by mistake
-                event, then = "messages that wait were not stored again", "their file is kept"
+                event, then = "pending messages were not stored again", "their file is kept"
                 self._reports.failed(event, error, then=then, kind=keeper.kind)
                 return False
             if self._gain is not None:
@@ -136,7 +136,7 @@ class Keepers:
     def _stuck(self, file: MappedFile, forced: bool, keeper: Keeper) -> bool:
         if forced and Cause.DISK_FULL in self._refusals:
             log.error(
-                "the disk is full of messages that wait: the oldest are removed",
+                "the disk is full of pending messages: the oldest are removed",
                 path=file.path,
                 reason=keeper.problem,
             )
@@ -144,7 +144,7 @@ class Keepers:
             self.busy = True
         else:
             self._reports.log(
-                "a file is kept although it has expired: messages wait in it",
+                "an expired file is kept: it has pending messages",
                 level="warning",
                 path=file.path,
                 kind=keeper.kind,
@@ -164,7 +164,7 @@ class Keepers:
             count += 1
             self.lost[kind] += 1
             log.error(
-                "a message that waits is removed with its file: the disk is full",
+                "a pending message is removed with its file: the disk is full",
                 kind=kind,
                 topic=message.property(props.REAL_TOPIC),
                 keys=message.property(props.KEYS),

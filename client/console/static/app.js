@@ -13,19 +13,19 @@ import { transactionsPage, waitingPage } from "./pages/waiting.js";
 import { clientsPage, clusterPage, settingsPage } from "./pages/cluster.js";
 import { storePage } from "./pages/store.js";
 
-// [address, title, key, list page, page of one]
+// `name` is the address, `key` the shortcut after g, `detail` the page of a single one.
 const PAGES = [
-  ["", "Overview", "o", overviewPage],
-  ["topics", "Topics", "t", topicsPage, topicPage],
-  ["messages", "Messages", "m", messagesPage],
-  ["groups", "Groups", "g", groupsPage, groupPage],
-  ["dead", "Dead letters", "d", deadPage, lettersPage],
-  ["waiting", "Waiting", "w", waitingPage],
-  ["transactions", "Transactions", "x", transactionsPage],
-  ["clients", "Clients", "c", clientsPage],
-  ["store", "Store", "s", storePage],
-  ["cluster", "Cluster", "k", clusterPage],
-  ["settings", "Settings", "e", settingsPage],
+  { name: "", title: "Overview", key: "o", page: overviewPage },
+  { name: "topics", title: "Topics", key: "t", page: topicsPage, detail: topicPage },
+  { name: "messages", title: "Messages", key: "m", page: messagesPage },
+  { name: "groups", title: "Groups", key: "g", page: groupsPage, detail: groupPage },
+  { name: "dead", title: "Dead letters", key: "d", page: deadPage, detail: lettersPage },
+  { name: "waiting", title: "Waiting", key: "w", page: waitingPage },
+  { name: "transactions", title: "Transactions", key: "x", page: transactionsPage },
+  { name: "clients", title: "Clients", key: "c", page: clientsPage },
+  { name: "store", title: "Store", key: "s", page: storePage },
+  { name: "cluster", title: "Cluster", key: "k", page: clusterPage },
+  { name: "settings", title: "Settings", key: "e", page: settingsPage },
 ];
 const head = document.getElementById("head");
 const nav = document.getElementById("nav");
@@ -47,10 +47,10 @@ function show() {
   const { name, one, params } = place();
   state.mounted?.abort.abort();
   clearTimeout(state.timer);
-  const entry = PAGES.find((row) => row[0] === name);
-  const page = name === "message" ? messagePage : one && entry?.[4] ? entry[4] : entry?.[3];
+  const entry = PAGES.find((each) => each.name === name);
+  const page = name === "message" ? messagePage : one && entry?.detail ? entry.detail : entry?.page;
   drawNav(name === "message" ? "messages" : name);
-  const title = one || entry?.[1] || (name === "message" ? "Message" : "Not here");
+  const title = one || entry?.title || (name === "message" ? "Message" : "Not here");
   document.title = `${title} – Aerobee console`;
   put(main);
   const trouble = h("div", { class: "trouble" });
@@ -98,7 +98,7 @@ function complain(place_, error) {
 function drawNav(current) {
   put(nav,
     h("a", { class: "brand", href: path() }, h("span", { class: "logo", "aria-hidden": "true" }), "Aerobee"),
-    h("ul", {}, PAGES.map(([name, title]) =>
+    h("ul", {}, PAGES.map(({ name, title }) =>
       h("li", {}, h("a", { href: name ? path(name) : path(), "aria-current": name === current ? "page" : null }, title)))));
 }
 
@@ -186,7 +186,7 @@ function paint() {
 function keys() {
   dialog("Keyboard", (content) => {
     const rows = [["/", "Search"], ["p", "Live updates on or off"], ["r", "Update now"], ["?", "This list"], ["Esc", "Close a dialog"],
-      ...PAGES.map(([, title, key]) => [`g ${key}`, title])];
+      ...PAGES.map(({ title, key }) => [`g ${key}`, title])];
     put(content, h("dl", { class: "keys" }, rows.flatMap(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])));
   });
 }
@@ -197,9 +197,9 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") head.querySelector(".found")?.setAttribute("hidden", "");
   if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
   const key = event.key;
-  const goes = before === "g" ? PAGES.find((row) => row[2] === key) : null;
+  const goes = before === "g" ? PAGES.find((each) => each.key === key) : null;
   before = key === "g" && before !== "g" ? "g" : "";
-  if (goes) go(goes[0] ? path(goes[0]) : path());
+  if (goes) go(goes.name ? path(goes.name) : path());
   else if (key === "/") document.getElementById("search")?.focus();
   else if (key === "?") keys();
   else if (key === "p") document.getElementById("live")?.click();

@@ -151,7 +151,7 @@ async def _dead(view: View) -> list[dict[str, Any]]:
             "verdict": "warning",
             "what": f"group {name.removeprefix(DLQ_PREFIX)}",
             "text": f"{count} dead letter{'s' if count > 1 else ''} in the last 24 hours",
-            "remedy": "look at them, fix the cause, replay them",
+            "remedy": "inspect them, fix the cause, replay them",
             "dead": name.removeprefix(DLQ_PREFIX),
         }
         for name, count in zip(names, found, strict=True)

@@ -68,16 +68,16 @@ async def _between(view: View, queue: MessageQueue, start: int, end: int) -> lis
 
 def _row(message: Message, broker: str, now: int, seen: set[str]) -> dict[str, Any] | None:
     """None when it is due, was recalled, or was seen in a later record."""
-    told = message.properties
-    recalled = told.get(props.TIMER_DEL_UNIQKEY, "")
+    known = message.properties
+    recalled = known.get(props.TIMER_DEL_UNIQKEY, "")
     if recalled:
         seen.add(recalled.rpartition("+")[2])  # some settings put the topic before it
         return None
-    due = int(told.get(props.TIMER_OUT_MS, "0"))
+    due = int(known.get(props.TIMER_OUT_MS, "0"))
     if message.message_id in seen or due <= now:
         return None
     seen.add(message.message_id)
-    topic = told.get(props.REAL_TOPIC, "")
+    topic = known.get(props.REAL_TOPIC, "")
     return {
         "due": due,
         "topic": topic,

@@ -31,7 +31,7 @@ from typing import Final
 
 from crash.powercut.check import Checker
 from crash.powercut.disk import FILE_SYSTEMS, CannotMount, LoopDisk, check_possible
-from crash.powercut.history import History, Totals
+from crash.powercut.history import History, Totals, tally
 from crash.powercut.load import SETTINGS, Load, make_topic
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
@@ -181,15 +181,12 @@ def run(folder: Path, kind: str, flush: str, cuts: int, lives: int, seed: int) -
 
 
 def summary(kind: str, flush: str, totals: Totals, seconds: float, seed: int) -> str:
-    cuts = ", ".join(f"{number} {how}" for how, number in sorted(totals.cuts.items()))
-    sent = ", ".join(f"{number} {how}" for how, number in sorted(totals.sent.items()))
-    wrong = ", ".join(f"{number} {how}" for how, number in sorted(totals.violations.items()))
-    slowest = max(totals.starts, default=0.0)
     window = f"longest window {max(totals.windows):.2f} s; " if totals.windows else ""
     return (
-        f"{kind} {flush}: {sum(totals.cuts.values())} cuts ({cuts}) of {totals.disks} disks, "
-        f"{sum(totals.sent.values())} sent ({sent}), {totals.acked} acknowledged, {totals.seen} "
-        f"consumed; slowest start {slowest:.1f} s; {window}violations: {wrong or '0'}; "
+        f"{kind} {flush}: {sum(totals.cuts.values())} cuts ({tally(totals.cuts)}) of "
+        f"{totals.disks} disks, {sum(totals.sent.values())} sent ({tally(totals.sent)}), "
+        f"{totals.acked} acknowledged, {totals.seen} consumed; slowest start "
+        f"{totals.slowest_start:.1f} s; {window}violations: {tally(totals.violations)}; "
         f"acknowledged while the disk went down {totals.late}, of them lost {totals.late_lost}; "
         f"{seconds:.0f} s, seed {seed}"
     )

@@ -57,6 +57,15 @@ class Totals:
     starts: list[float] = field(default_factory=list)
     windows: list[float] = field(default_factory=list)  # ASYNC_FLUSH: seconds that a cut may lose
 
+    @property
+    def slowest_start(self) -> float:
+        return max(self.starts, default=0.0)
+
+
+def tally(counts: Counter[str]) -> str:
+    """As in "12 crash, 3,456 clean", or "0"."""
+    return ", ".join(f"{number:,} {what}" for what, number in sorted(counts.items())) or "0"
+
 
 @dataclass(slots=True)
 class History:

@@ -33,7 +33,7 @@ from aerobee_command import FORKED
 from crash.block_log import KINDS, BlockLog, Images, logged_disk
 from crash.powercut.check import Checker
 from crash.powercut.disk import FILE_SYSTEMS, CannotMount, LoopDisk, check_possible
-from crash.powercut.history import History, Totals
+from crash.powercut.history import History, Totals, tally
 from crash.powercut.load import SETTINGS, Load, make_topic
 from peers.aerobee_broker import AerobeeBroker
 from peers.wire import Wire
@@ -168,14 +168,12 @@ def run(
 
 def summary(kind: str, sums: Sums, seconds: float, seed: int) -> str:
     totals = sums.checked
-    how = ", ".join(f"{number} {how}" for how, number in sorted(sums.images.items()))
-    sent = ", ".join(f"{number:,} {what}" for what, number in sorted(totals.sent.items()))
-    wrong = ", ".join(f"{number} {what}" for what, number in sorted(totals.violations.items()))
     return (
-        f"{kind} SYNC_FLUSH: {sum(sums.images.values()):,} images ({how}) of {sums.logs} block "
-        f"logs with {sums.writes:,} writes and {sums.flushes:,} flushes, {sums.missing:,} writes "
-        f"or sectors left out; sent: {sent}; {totals.acked:,} acknowledged ones looked for; "
-        f"slowest start {max(totals.starts, default=0.0):.1f} s; violations: {wrong or '0'}; "
+        f"{kind} SYNC_FLUSH: {sum(sums.images.values()):,} images ({tally(sums.images)}) of "
+        f"{sums.logs} block logs with {sums.writes:,} writes and {sums.flushes:,} flushes, "
+        f"{sums.missing:,} writes or sectors left out; sent: {tally(totals.sent)}; "
+        f"{totals.acked:,} acknowledged ones looked for; slowest start "
+        f"{totals.slowest_start:.1f} s; violations: {tally(totals.violations)}; "
         f"{seconds:.0f} s, seed {seed}"
     )
 

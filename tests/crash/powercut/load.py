@@ -212,7 +212,7 @@ def rows_of(batch: int, life: int) -> list[Sent]:
 
 
 def flushed_part(answer: Answer) -> tuple[int, int]:
-    """Where the log ends, and how far it is flushed at least: the rest is told rounded."""
+    """Where the log ends, and how far it is flushed at least: the rest is reported rounded."""
     table = json.loads(answer.body)["table"]
     end = int(table["commitLogMaxOffset"])
     number, unit = table["remainHowManyDataToFlush"].split()
@@ -271,7 +271,7 @@ def end_request(answer: Answer, key: str) -> dict[str, str]:
 
 
 def pull(wire: Wire, queue_id: int, offset: int) -> list[StoredMessage]:
-    """What is at the offset; AssertionError when the queue goes on behind it but cannot be read."""
+    """What is at the offset; AssertionError when it cannot be read though the queue continues."""
     answer = wire.request(PULL, pull_ext(TOPIC, queue_id, offset, consumerGroup=GROUP))
     return decode_records(answer.body) if answer.code == 0 else []
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from crash.powercut.check import Checker
 from crash.powercut.disk import CannotMount, Cut, LoopDisk, check_possible
-from crash.powercut.history import History, Totals
+from crash.powercut.history import History, Totals, tally
 from crash.powercut.images import check_image
 from crash.powercut.load import SETTINGS, Load, make_topic
 from peers.aerobee_broker import AerobeeBroker
@@ -232,14 +232,12 @@ class Disk:
 
 
 def summary(totals: Totals, seconds: float, seed: int) -> str:
-    sent = ", ".join(f"{number} {how}" for how, number in sorted(totals.sent.items()))
-    wrong = ", ".join(f"{number} {how}" for how, number in sorted(totals.violations.items()))
     return (
         f"{sum(totals.cuts.values())} machines ended under load, {totals.disks} disks, "
-        f"{sum(totals.sent.values())} sent ({sent}), {totals.acked} acknowledged, {totals.seen} "
-        f"consumed; slowest start, kernel included, {max(totals.starts, default=0.0):.0f} s; "
-        f"violations: {wrong or '0'}; acknowledged while a machine ended {totals.late}, of them "
-        f"lost {totals.late_lost}; {seconds:.0f} s, seed {seed}"
+        f"{sum(totals.sent.values())} sent ({tally(totals.sent)}), {totals.acked} acknowledged, "
+        f"{totals.seen} consumed; slowest start, kernel included, {totals.slowest_start:.0f} s; "
+        f"violations: {tally(totals.violations)}; acknowledged while a machine ended "
+        f"{totals.late}, of them lost {totals.late_lost}; {seconds:.0f} s, seed {seed}"
     )
 
 

@@ -40,7 +40,7 @@ class Pipe:
 
     @property
     def is_over(self) -> bool:
-        """One of them has ended meanwhile, or started anew."""
+        """One of them has ended meanwhile, or started again."""
         if self.slave_is_gone:
             return self.is_broken or self._life[0] is not self.master.store or not self._to_master
         return self.is_broken or self._life != (self.master.store, self.slave.store)

@@ -15,7 +15,7 @@ LEASE_MS = 3000
 
 @coroutine
 def under_way() -> Generator[None, None, None]:
-    """Others act before this goes on."""
+    """Others act before this continues."""
     yield
 
 

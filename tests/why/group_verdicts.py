@@ -5,7 +5,7 @@ from __future__ import annotations
 from aerobee import GroupVerdict, Why
 
 
-def told(answer: Why, group: str) -> GroupVerdict:
+def verdict_for(answer: Why, group: str) -> GroupVerdict:
     found = answer.of(group)
     assert found is not None, answer.as_dict()
     return found
