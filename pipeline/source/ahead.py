@@ -5,7 +5,7 @@ itself while Spark takes the batch. Sockets, numpy and Arrow do their work witho
 lock, so both go on at once. Reads of files gain nothing by it: they never wait.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from queue import SimpleQueue
 from threading import Semaphore, Thread
@@ -24,7 +24,7 @@ class _End:
         self.error = error
 
 
-def ahead(batches: Generator[T, None, None]) -> Iterator[T]:
+def ahead(batches: Generator[T, None, None]) -> Generator[T, None, None]:
     """The same batches and, behind them, the same error."""
     made: SimpleQueue[T | _End] = SimpleQueue()
     room = Semaphore(_MADE_MAX)
