@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyspark
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS
+from aerobee.pipeline.driver import SETTINGS
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.sink.encode import BulkIds, encode_rows
 from aerobee.pipeline.sink.sender import BatchSender
@@ -112,6 +113,7 @@ def session(config: dict[str, str] | None = None) -> Any:
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.ui.showConsoleProgress": "false",
+        **SETTINGS,  # as `import pyspark_aerobee` sets them
         **(config or {}),
     }.items():
         builder = builder.config(key, value)
