@@ -8,8 +8,9 @@ filter leaves, both by the catalog of topics. "of Parquet" is the median over th
 rounds of Parquet's time by this case's in the same round. Bodies are random bytes, each different:
 Parquet's dictionary would store repeated ones once, and Snappy has little work with what does not
 compress. "ready-made" is a Python source that only hands over Arrow batches, so no Python source
-can be faster; "a Python sink that drops" is the same for writes. MB are bytes of the commitlog; CPU
-is microseconds per row by process.
+can be faster; "bytes received" is the same, but it also pulls the messages and throws them away; "a
+Python sink that drops" is the same for writes. MB are bytes of the commitlog; CPU is microseconds
+per row by process.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import pyarrow as pa
 import pyspark
 
 from aerobee.pipeline.columns import DEFAULT_COLUMNS
+from aerobee.pipeline.driver import SETTINGS
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.sink.encode import BulkIds, encode_rows
 from aerobee.pipeline.sink.sender import BatchSender
@@ -42,13 +44,14 @@ from aerobee.pipeline.source.queues import discover, latest
 from aerobee.pipeline.wire import Access, Cluster
 from aerobee.spark import catalog
 from bench.machine import describe_machine, warm_memory
-from bench.spark_ready import ReadySource, make_ready
+from bench.spark_ready import ReadySource, make_ready, make_ready_to_receive
 
 Table = dict[str, dict[str, float]]  # case -> figure -> value
 
 TOPIC = "bench"
 PARQUET = "Spark's Parquet reader"
 READY = "ready-made Arrow"
+RECEIVED = "ready-made, bytes received"
 DROPPED = "a Python sink that drops"
 COLUMN_SETS = {
     "all columns": DEFAULT_COLUMNS,
@@ -110,6 +113,7 @@ def session(config: dict[str, str] | None = None) -> Any:
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.ui.showConsoleProgress": "false",
+        **SETTINGS,  # as `import pyspark_aerobee` sets them
         **(config or {}),
     }.items():
         builder = builder.config(key, value)
@@ -129,6 +133,8 @@ def read_cases(
     """Reads of these columns; the frames are made here, for planning is not what is measured."""
     ready = folder / f"ready-{len(columns)}"
     make_ready(folder / "store", TOPIC, columns, ready)
+    received = folder / f"received-{len(columns)}"
+    make_ready_to_receive(namesrv, TOPIC, columns, received)
 
     def read(source: str = "aerobee", **options: Any) -> Any:
         return spark.read.format(source).options(columns=",".join(columns), **options).load()
@@ -137,6 +143,7 @@ def read_cases(
         PARQUET: spark.read.parquet(str(folder / "parquet")).select(*columns),
         READY: read("ready", path=str(ready)),
         "store files": read(path=str(folder / "store"), subscribe=TOPIC),
+        RECEIVED: read("ready", path=str(received), namesrv=namesrv, subscribe=TOPIC),
         "topic over TCP": read(namesrv=namesrv, subscribe=TOPIC),
     }
     return {name: partial(drain, frame) for name, frame in frames.items()}

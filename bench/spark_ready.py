@@ -2,11 +2,13 @@
 the ceiling of any Python data source.
 
 What they take is Spark's own: the workers' start, the socket, rows out of Arrow's columns and back.
+With `namesrv` the source also pulls the messages over TCP and throws them away: the ceiling of any
+Python source that has to receive them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,40 @@ from pyspark.sql.datasource import (
 )
 
 from aerobee.pipeline.arrow import store_splits, topic_filter
-from aerobee.pipeline.columns import spark_ddl
+from aerobee.pipeline.columns import arrow_schema, spark_ddl
+from aerobee.pipeline.options import Options, source_options
+from aerobee.pipeline.source.ahead import ahead
+from aerobee.pipeline.source.puller import pull_range
+from aerobee.pipeline.source.room import Room
+from aerobee.pipeline.source.slices import slices
 from aerobee.pipeline.source.split_reader import Selection, read_split
+from aerobee.pipeline.source.topic_ranges import TopicPlan, plan_batch, read_range
+from aerobee.pipeline.wire import Cluster
 
 
 def make_ready(store: Path, topic: str, columns: Sequence[str], folder: Path) -> None:
     """Writes the batches that a read of the store gives, a file per split."""
-    folder.mkdir(parents=True)
     selection = Selection(tuple(columns), topic_filter([topic], None))
-    for number, split in enumerate(store_splits(str(store), topics=[topic])):
-        batches = read_split(split, selection)
+    splits = store_splits(str(store), topics=[topic])
+    _write_files(folder, [slices(read_split(split, selection)) for split in splits])
+
+
+def make_ready_to_receive(namesrv: str, topic: str, columns: Sequence[str], folder: Path) -> None:
+    """Writes the batches that a read over TCP gives, a file per queue."""
+    options = _source(namesrv, topic)
+    plan = TopicPlan.of(options, tuple(columns))
+    schema = arrow_schema(columns)
+    ranges = plan_batch(options).ranges
+    _write_files(folder, [slices(read_range(wanted, plan, schema)) for wanted in ranges])
+
+
+def _source(namesrv: str, topic: str) -> Options:
+    return source_options({"namesrv": namesrv, "subscribe": topic}, streaming=False)
+
+
+def _write_files(folder: Path, parts: Sequence[Iterator[Any]]) -> None:
+    folder.mkdir(parents=True)
+    for number, batches in enumerate(parts):
         first = next(batches)
         with pa.ipc.new_file(folder / f"{number:05d}.arrow", first.schema) as file:
             file.write_batch(first)
@@ -53,6 +79,38 @@ class ReadyReader(DataSourceReader):
                 yield file.get_batch(number)
 
 
+class ReceivingReader(ReadyReader):
+    """Receives what stands behind each batch before it hands the batch over."""
+
+    def __init__(self, folder: str, namesrv: str, topic: str) -> None:
+        super().__init__(folder)
+        self.namesrv, self.topic = namesrv, topic
+
+    def partitions(self) -> Sequence[InputPartition]:
+        ranges = plan_batch(_source(self.namesrv, self.topic)).ranges
+        files = super().partitions()
+        return [
+            InputPartition((file.value, wanted)) for file, wanted in zip(files, ranges, strict=True)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        path, wanted = partition.value
+        yield from ahead(self._received(path, wanted))
+
+    def _received(self, path: str, wanted: Any) -> Generator[Any, None, None]:
+        plan = TopicPlan.of(_source(self.namesrv, self.topic), ("value",))
+        room = Room()
+        with Cluster(plan.access) as cluster:
+            batches = super().read(InputPartition(path))
+            for body in pull_range(cluster, wanted, plan.pull, print, room):
+                rows = len(body) // int.from_bytes(body[:4], "big")  # records of one size
+                room.clear([body])
+                while rows > 0 and (batch := next(batches, None)) is not None:
+                    rows -= batch.num_rows
+                    yield batch
+            yield from batches
+
+
 class DroppingWriter(DataSourceArrowWriter):
     """Takes all batches, and does nothing with them."""
 
@@ -63,7 +121,7 @@ class DroppingWriter(DataSourceArrowWriter):
 
 
 class ReadySource(DataSource):
-    """Options of a read: path, columns."""
+    """Options of a read: path, columns; namesrv and subscribe to receive the messages, too."""
 
     @classmethod
     def name(cls) -> str:
@@ -73,7 +131,10 @@ class ReadySource(DataSource):
         return spark_ddl(self.options["columns"].split(","))
 
     def reader(self, schema: Any) -> ReadyReader:
-        return ReadyReader(self.options["path"])
+        path, namesrv = self.options["path"], self.options.get("namesrv")
+        if namesrv is not None:
+            return ReceivingReader(path, namesrv, self.options["subscribe"])
+        return ReadyReader(path)
 
     def writer(self, schema: Any, overwrite: bool) -> DroppingWriter:
         return DroppingWriter()

@@ -8,6 +8,14 @@ from types import TracebackType
 from typing import Final
 
 _OWN: Final = "aerobee.pipeline."
+# Both are off by default, and change nothing for other sources.
+SETTINGS: Final = {
+    # A Python source gets the filters of a query only with this one.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Over TCP each task waits for 40 ms, the time by which Linux delays an acknowledgement: Spark
+    # writes to its workers in small pieces, and one that follows another waits for it.
+    "spark.python.unix.domain.socket.enabled": "true",
+}
 
 
 def use_this_python() -> None:
@@ -28,11 +36,10 @@ def use_this_python() -> None:
         )
 
 
-def let_filters_through() -> None:
-    """A Python source gets the filters of a query only where this setting is on; it is off by
-    default, and on it changes nothing for a source that takes none."""
-    arguments = "--conf spark.sql.python.filterPushdown.enabled=true pyspark-shell"
-    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", arguments)
+def set_up_sessions() -> None:
+    """Sessions made after this have the settings that this source is best read with."""
+    words = [f"--conf {name}={value}" for name, value in SETTINGS.items()]
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", " ".join((*words, "pyspark-shell")))
 
 
 def _is_this_python(command: str) -> bool:

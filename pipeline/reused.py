@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from os.path import basename
 from typing import Final
 from zipimport import zipimporter
@@ -21,13 +22,17 @@ def reused_process() -> Iterator[None]:
         yield
     finally:
         if _is_sparks():
-            if not gc.get_freeze_count():
-                gc.freeze()
+            _freeze_once()
             for path, finder in list(sys.path_importer_cache.items()):
                 if isinstance(finder, zipimporter) and basename(finder.archive).startswith(
                     _SPARKS_OWN
                 ):
                     del sys.path_importer_cache[path]  # recreated from zipimport's own cache
+
+
+@cache
+def _freeze_once() -> None:
+    gc.freeze()  # to ask it for the count takes 2 ms: it goes through all that is frozen
 
 
 def _is_sparks() -> bool:

@@ -28,7 +28,10 @@ _LEFT_MAX: Final = 700  # objects that turns of the loop have left behind: some 
 _GROWN: Final = 1.25  # times as many objects are worth a full collection
 _QUIET: Final = 0.02  # the share of its time for which the loop's thread then works, at most
 _FREE_MIN: Final = 8 << 20  # bytes that are worth giving back
-_ARENA_MAX: Final = -8  # glibc's M_ARENA_MAX
+# Of glibc's mallopt: M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD.
+_ARENA_MAX, _TRIM_FROM, _MAP_FROM = -8, -1, -3
+_KEPT_MAX: Final = 32 << 20  # free bytes that the heap keeps at its end while requests come
+_OWN_MAP_MIN: Final = 8 << 20  # a piece of this size is mapped for itself
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -115,10 +118,15 @@ def anonymous_bytes() -> int:
 def use_one_heap() -> None:
     """Before the first thread: all threads take memory from one heap. In glibc each has its own
     otherwise, which keeps a megabyte or more of what it has freed; and the interpreter's lock lets
-    only one of them ask at a time, as a rule."""
+    only one of them ask at a time, as a rule.
+
+    The heap keeps what large requests free: bodies of a megabyte would otherwise get new pages from
+    the system each time, which took half of their CPU. `Garbage` gives them back."""
     libc = _libc()
     if libc is not None:
         libc.mallopt(_ARENA_MAX, 1)
+        libc.mallopt(_TRIM_FROM, _KEPT_MAX)
+        libc.mallopt(_MAP_FROM, _OWN_MAP_MIN)
 
 
 def _libc() -> ctypes.CDLL | None:

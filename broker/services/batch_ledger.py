@@ -53,6 +53,7 @@ ROW: Final = "SPARK_ROW"
 _ROW_MARK: Final = (ROW + properties.NAME_END).encode()
 _CHUNK_ID: Final = "SPARK_CHUNK"
 _NAMED: Final = "SPARK_NAMED"  # of a chunk whose rows bring their names
+_SYNC_BYTES: Final = 16 * 1024 * 1024  # of the log: worth a sync of its own
 _SCAN_PAUSE_S: Final = 0.02  # of scanning the log, before the event loop serves others
 
 
@@ -74,6 +75,7 @@ class BatchLedger:
         self._count_put = count_put  # topic, messages, bytes: for the broker's figures
         self._put_plain = put_plain  # rows as they are, cheaply; None: each must be checked
         self._turns: dict[str, asyncio.Lock] = {}
+        self._syncing: asyncio.Task[bool] | None = None
 
     async def forget(self, query: str) -> bool:
         """Whether the query was known; a batch of it that is run again is published again."""
@@ -124,15 +126,13 @@ class BatchLedger:
         async with self._turns.setdefault(query, asyncio.Lock()):
             if (cut_off := self.book.intents.get(query)) is not None:
                 if cut_off.batch == batch and self._is_lost(query, cut_off):
-                    for chunk in chunks:
-                        self._check_age(self._whole_chunk(query, batch, chunk), timeout_ms)
+                    await self._check_chunks(query, batch, chunks, timeout_ms)
                     await self._begin(query, Intent(batch, cut_off.log_start, chunks))
                     return await self._finish(query)
                 await self._finish(query)
             if batch <= self.book.newest(query):
                 return None
-            for chunk in chunks:
-                self._check_age(self._whole_chunk(query, batch, chunk), timeout_ms)
+            await self._check_chunks(query, batch, chunks, timeout_ms)
             await self._begin(query, Intent(batch, self._store.max_physical_offset, chunks))
             return await self._finish(query, fresh=True)
 
@@ -186,6 +186,8 @@ class BatchLedger:
                 self._whole_chunk(query, intent.batch, chunk)
             record = self._chunk(query, intent.batch, chunk)
             rows += self._publish(f"{query}/{intent.batch}", chunk, record, done)
+            self._store.forget(chunk.offset, chunk.size)
+            self._sync_behind()
             await asyncio.sleep(0)
         now_ms = self._clock.now_ms()
         ledger_log.note(
@@ -278,11 +280,10 @@ class BatchLedger:
         """Waits until the log is on disk up to here, in ASYNC_FLUSH too: the ledger is about to
         say that the batch is stored."""
         store, end = self._store, self._store.max_physical_offset
+        if self._syncing is not None:
+            await asyncio.wait((self._syncing,))
         while store.flushed_offset < end:
-            job = store.flush.prepare()
-            if job is not None:
-                store.flush.complete(await asyncio.to_thread(store.flush.sync, job))
-            else:
+            if not await self._sync():
                 await asyncio.sleep(0.005)
             if store.flush.failed:
                 raise Refused(
@@ -291,6 +292,19 @@ class BatchLedger:
                 )
         if store.puts_wait:
             await self._wait_for_copies(end)
+
+    async def _sync(self) -> bool:
+        """Whether there was something to sync; a failure is for `flush.failed` to say."""
+        job = self._store.flush.prepare()
+        if job is not None:
+            self._store.flush.complete(await asyncio.to_thread(self._store.flush.sync, job))
+        return job is not None
+
+    def _sync_behind(self) -> None:
+        """Syncs what has been appended while more follows, so that little is left at the end."""
+        behind = self._store.max_physical_offset - self._store.flushed_offset
+        if behind >= _SYNC_BYTES and (self._syncing is None or self._syncing.done()):
+            self._syncing = asyncio.create_task(self._sync())
 
     async def _wait_for_copies(self, end: int) -> None:
         """As long as a send would. What is not on a slave by then is stored here all the same, and
@@ -310,6 +324,15 @@ class BatchLedger:
 
     # --- chunks
 
+    async def _check_chunks(
+        self, query: str, batch: int, chunks: list[Chunk], timeout_ms: int
+    ) -> None:
+        """Refused unless all are whole and young enough."""
+        for chunk in chunks:
+            self._check_age(self._whole_chunk(query, batch, chunk), timeout_ms)
+            self._sync_behind()
+            await asyncio.sleep(0)
+
     def _is_lost(self, query: str, intent: Intent) -> bool:
         """Whether a chunk of the intent is gone: the same rows of a later attempt take over."""
         try:
@@ -321,7 +344,7 @@ class BatchLedger:
 
     def _whole_chunk(self, query: str, batch: int, chunk: Chunk) -> StoredMessage:
         """The stored chunk without its rows; Refused also when it does not match its checksum."""
-        return self._chunk(query, batch, chunk, check=True, with_body=False)
+        return self._chunk(query, batch, chunk, with_body=False)
 
     def _chunk(
         self,
@@ -329,16 +352,16 @@ class BatchLedger:
         batch: int,
         chunk: Chunk,
         *,
-        check: bool = False,
         with_body: bool = True,
     ) -> StoredMessage:
-        """The stored chunk; Refused when it is not there or another's."""
+        """The stored chunk; Refused when it is not there, damaged (a read compares the checksum) or
+        another's."""
         view = self._store.record_at(chunk.offset, chunk.size)
         name = chunk.name(query, batch)
         record = None
         try:
             if view is not None:
-                record = decode_record(view, check=check, with_body=with_body)
+                record = decode_record(view, with_body=with_body)
         except CorruptRecord as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"chunk {name} is damaged: {error}") from None
         if record is None or properties.get(record.properties, _CHUNK_ID) != name:

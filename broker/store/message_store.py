@@ -236,6 +236,11 @@ class MessageStore:
         """The end of the log, or of its part that begins before this offset."""
         return find_log_tail(self.commit_log, self.queue_table, before)
 
+    def forget(self, physical_offset: int, size: int) -> None:
+        """These bytes of one file of the log will hardly be read again."""
+        if (file := self.commit_log.find_readable(physical_offset)) is not None:
+            file.file.forget(physical_offset - file.start, size)
+
     def read_log(self, physical_offset: int, size: int) -> bytes:
         """Bytes of one file of the log, as far as it has them."""
         return self.commit_log.read(physical_offset, size)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from aerobee.pipeline.driver import SETTINGS
+
 
 def open_session(
     name: str,
@@ -28,7 +30,7 @@ def open_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "8",
-        "spark.sql.python.filterPushdown.enabled": "true",
+        **SETTINGS,
     }
     settings |= config or {}
     builder = SparkSession.builder.master(master).appName(f"aerobee {name}")

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.options import Options, no_match
 from aerobee.pipeline.reused import reused_process
+from aerobee.pipeline.source.ahead import ahead
 from aerobee.pipeline.source.history import read_part
 from aerobee.pipeline.source.partitions import (
     NOTHING,
@@ -21,6 +22,7 @@ from aerobee.pipeline.source.partitions import (
 )
 from aerobee.pipeline.source.queues import shown_topics
 from aerobee.pipeline.source.readings import Address
+from aerobee.pipeline.source.slices import slices
 from aerobee.pipeline.source.split_reader import Selection, read_split
 from aerobee.pipeline.source.store_files import Split, StoreError, StoreFiles
 from aerobee.pipeline.source.topic_filter import topic_filter
@@ -63,9 +65,8 @@ def read_partition(partition: InputPartition, plan: TopicPlan, schema: Any) -> I
     """A task's rows, of a broker or of the table of the past."""
     with reused_process():
         if isinstance(partition, RangePartition):
-            yield from read_joined(
-                partition.range, replace(plan, report_to=partition.report_to), schema
-            )
+            reporting = replace(plan, report_to=partition.report_to)
+            yield from slices(ahead(read_joined(partition.range, reporting, schema)))
         elif isinstance(partition, PastPartition):
             yield from read_part(partition.part, plan.columns, plan.tags, schema)
 
@@ -134,4 +135,4 @@ class PathReader(DataSourceReader):  # type: ignore[misc]
         if isinstance(partition, SplitPartition):
             schema = arrow_schema_of(self.schema)
             with reused_process():
-                yield from read_split(partition.split, self.selection, schema)
+                yield from slices(read_split(partition.split, self.selection, schema))

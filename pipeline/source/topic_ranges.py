@@ -1,7 +1,7 @@
 """A topic as a batch: the driver plans ranges of queues, each task pulls and decodes one."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -197,7 +197,7 @@ def _places(cluster: Cluster, wanted: Range, plan: TopicPlan, schema: Any) -> It
         lost(missing, plan.pull, log.warning)
 
 
-def read_joined(wanted: Range, plan: TopicPlan, schema: Any) -> Iterator[Any]:
+def read_joined(wanted: Range, plan: TopicPlan, schema: Any) -> Generator[Any, None, None]:
     """The same, and what retention has removed since the plan was made comes from the table."""
     if plan.history is None:
         yield from read_range(wanted, plan, schema)

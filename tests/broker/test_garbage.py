@@ -137,3 +137,23 @@ heap = next(line for line in Path("/proc/self/maps").read_text().splitlines() if
 first, last = (int(word, 16) for word in heap.split()[0].split("-"))
 assert all(first <= address < last for address in made), (heap, made)
 """)
+
+
+@pytest.mark.skipif(garbage._libc() is None, reason="only glibc gives memory back at once")
+def test_the_memory_of_large_requests_is_used_again() -> None:
+    run("""
+import resource
+from aerobee.broker.daemon.garbage import use_one_heap
+
+def requests(rounds):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(rounds):
+        bodies = [bytearray(1 << 20) for _ in range(8)]
+        del bodies
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+use_one_heap()
+first, then = requests(1), requests(20)
+assert first > 1_000, first  # pages
+assert then < first, (first, then)
+""")

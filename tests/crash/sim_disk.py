@@ -145,6 +145,9 @@ class SimFile:
     def is_resident(self, position: int, length: int) -> bool:
         return True
 
+    def forget(self, position: int, length: int) -> None:
+        """What is on disk is read from there again."""
+
     def first_unreadable(self, start: int, end: int) -> int | None:
         return None
 

@@ -17,6 +17,7 @@ from click.testing import Result
 from peers.wire import Wire
 
 from aerobee.pipeline import arrow
+from aerobee.pipeline.driver import SETTINGS
 from aerobee.pipeline.options import source_options
 from aerobee.pipeline.sink.encode import BulkIds, encode_rows
 from aerobee.pipeline.sink.sender import BatchSender
@@ -40,7 +41,7 @@ def session_config() -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
+        **SETTINGS,
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.streaming.pollingDelay": "50ms",
         "spark.python.worker.reuse": "true",

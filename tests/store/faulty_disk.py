@@ -16,7 +16,7 @@ from aerobee.broker.store.files.real_disk import RealDisk, RealFile
 
 # Not calls to the device, or with their own faults here. Every other call of the ports can fail,
 # new ones included.
-NO_FILE_CALLS: Final = frozenset({"close", "is_cached", "is_resident", "use_randomly"})
+NO_FILE_CALLS: Final = frozenset({"close", "forget", "is_cached", "is_resident", "use_randomly"})
 NO_DISK_CALLS: Final = frozenset({"exists", "is_folder", "space"})
 
 

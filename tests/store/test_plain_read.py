@@ -209,3 +209,24 @@ def test_entries_that_are_not_in_the_order_of_the_log_are_read_as_the_general_re
         if found is not None:
             assert bytes(answer(b"", found[3])) == b"".join(general.views)
         general.release()
+
+
+def test_what_was_forgotten_is_read_from_the_disk_again(tmp_path: Path) -> None:
+    file = RealDisk().create(str(tmp_path / "log"), 1 << 20)
+    file.write(0, b"x" * (1 << 20))
+    file.sync()
+    file.forget(0, 1 << 20)
+    assert file.read(0, 1 << 20) == b"x" * (1 << 20)
+
+
+def test_the_system_drops_pages_that_were_forgotten(tmp_path: Path) -> None:
+    file, other = (RealDisk().create(str(tmp_path / name), 1 << 20) for name in ("log", "other"))
+    for one in (file, other):
+        one.write(0, b"x" * (1 << 20))
+        one.sync()
+    file.forget(0, 1 << 20)
+    with (tmp_path / "other").open("rb") as stream:
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if page_cache.is_cached(stream.fileno(), 0, 1 << 20):
+            pytest.skip("this file system does not drop pages")
+    assert not file.is_cached(0, 1 << 20)

@@ -81,6 +81,10 @@ class DiskFile(Protocol):
         """Whether a cached range can be accessed through the view: a page that could not be read is
         in the cache, too, and touching it is a SIGBUS."""
 
+    def forget(self, position: int, length: int) -> None:
+        """The range will hardly be read again: the memory of what is on disk may be used for other
+        pages at once."""
+
     def first_unreadable(self, start: int, end: int) -> int | None:
         """The first position in a range of the view that the device cannot read (a SIGBUS if
         touched). None: all of it is in memory now."""

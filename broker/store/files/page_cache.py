@@ -55,6 +55,12 @@ def is_cached(descriptor: int, position: int, length: int) -> bool:
     return _by_reading(descriptor, position, length)
 
 
+def forget(descriptor: int, position: int, length: int) -> None:
+    """Pages that are dirty, or in use by a map, stay."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, position, length, os.POSIX_FADV_DONTNEED)
+
+
 def is_resident(view: memoryview, position: int, length: int) -> bool:
     """Whether a range of a map can be read without the device. Unlike `is_cached` it does not count
     pages that could not be read: they stay in the page cache, and touching them is a SIGBUS."""

@@ -234,6 +234,10 @@ class RealFile:
             return True
         return page_cache.is_resident(self.view(), position, length)
 
+    def forget(self, position: int, length: int) -> None:
+        with self._lock:
+            page_cache.forget(self._open(), position, length)
+
     def first_unreadable(self, start: int, end: int) -> int | None:
         return first_unreadable(self._open(), self.view(), start, min(end, self.size))
 
