@@ -1149,6 +1149,7 @@ def answers_of(int codec, list waiting, Answers answers):
 
 include "dispatch.pxi"
 include "reading.pxi"
+include "splicing.pxi"
 include "batches.pxi"
 include "plain_pulls.pxi"
 include "repeats.pxi"

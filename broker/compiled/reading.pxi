@@ -195,6 +195,12 @@ cdef class Gathered:
 
     def write_to(self, int descriptor):
         """How many bytes the socket took; 0 also for an error."""
+        cdef Py_ssize_t sent = -1
+        if SPLICED_MIN <= self._records._size <= SPLICED_MAX:
+            sent = splice_out(descriptor, self._head, self._records)
+        return sent if sent >= 0 else self._copy_to(descriptor)
+
+    cdef Py_ssize_t _copy_to(self, int descriptor) except -1:
         cdef Py_ssize_t number = 0, used = 1, sent = 0, wanted, total = 0
         cdef Py_ssize_t count = self._records._count
         cdef Piece* pieces = self._records._pieces

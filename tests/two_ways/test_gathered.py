@@ -12,6 +12,7 @@ import uvloop
 
 from aerobee.broker.compiled import hot
 from aerobee.broker.net.outbox import Outbox
+from aerobee.broker.store.files.system_calls import map_file
 from aerobee.protocol.files.queue_entry import ENTRY
 
 pytestmark = pytest.mark.skipif(hot is None, reason="this installation is pure Python")
@@ -91,6 +92,52 @@ def test_more_pieces_than_a_call_takes_go_by_several() -> None:
             assert part.write_to(file.fileno()) == len(part)
             file.seek(0)
             assert file.read() == b"head" + body
+
+
+def test_records_of_a_mapped_file_arrive_as_they_are_stored() -> None:
+    """Their pages are passed through a pipe, of which a part is left when the socket is full."""
+    draw = random.Random(4)
+    with tempfile.TemporaryFile() as file:
+        file.write(draw.randbytes(6 << 20))
+        file.flush()
+        view = map_file(file.fileno(), 6 << 20, random=False)
+        for sizes, gap in (
+            ([1000] * 15, 0),  # copied: too few
+            ([1000] * 32, 0),
+            ([1000] * 32, 9),
+            ([100_000, 5000, 90_000], 1),
+            ([600] * 400, 4000),  # more pages than the pipe has room for
+            ([draw.randrange(600, 1000) for _ in range(5000)], 1),  # copied: too many
+        ):
+            records, body = taken(view, sizes, gap)
+            part = records.answer(b"head")  # type: ignore[attr-defined]
+            for _ in range(2):  # the second time what was left of the first one is gone
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                with ours, theirs:
+                    ours.setblocking(False)
+                    theirs.setblocking(False)
+                    received, sent = b"", part.write_to(ours.fileno())
+                    with pytest.raises(BlockingIOError):
+                        while True:
+                            received += theirs.recv(1 << 20)
+                    assert received == (b"head" + body)[:sent]
+                    assert sent > 4
+                    assert sent == len(part) or len(part) > 100_000
+                    assert b"".join(part.rest(sent)) == (b"head" + body)[sent:]
+
+
+def test_a_closed_socket_takes_no_pages() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(1 << 16))
+        file.flush()
+        view = map_file(file.fileno(), 1 << 16, random=False)
+        records, body = taken(view, [1000] * 32, 0)
+        part = records.answer(b"head")  # type: ignore[attr-defined]
+        assert part.write_to(-1) == 0
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert part.write_to(ours.fileno()) == len(part)
+            assert theirs.recv(len(part), socket.MSG_WAITALL) == b"head" + body
 
 
 def test_the_rest_of_an_answer_begins_where_the_socket_stopped() -> None:

@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 import weakref
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -47,6 +47,12 @@ if sys.platform == "linux":
     _sync_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
+class FileMap(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The memory behind a view of a mapped file, for whoever has only the view."""
+
+    is_file_map = True
+
+
 def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
     """The file's first bytes as writable shared memory; releasing the last view unmaps it. Python's
     own mmap keeps a descriptor open for each map, so thousands of queues would take two descriptors
@@ -59,7 +65,8 @@ def map_file(descriptor: int, size: int, *, random: bool) -> memoryview:
         _advise(address, size, mmap.MADV_RANDOM)  # advice only: a refusal changes nothing
     memory = (ctypes.c_ubyte * size).from_address(address)
     weakref.finalize(memory, _unmap, address, size).atexit = False
-    return np.frombuffer(memoryview(memory), np.uint8).data  # plain bytes, unlike those of ctypes
+    # Plain bytes, unlike those of ctypes.
+    return np.frombuffer(memoryview(memory), np.uint8).view(FileMap).data
 
 
 def first_unreadable(descriptor: int, view: memoryview, start: int, end: int) -> int | None:
