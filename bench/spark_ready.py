@@ -3,7 +3,8 @@ the ceiling of any Python data source.
 
 What they take is Spark's own: the workers' start, the socket, rows out of Arrow's columns and back.
 With `namesrv` the source also pulls the messages over TCP and throws them away: the ceiling of any
-Python source that has to receive them.
+Python source that has to receive them. With `log` it also copies, out of a log of as many messages,
+what no source that reads files can leave out: the ceiling of those.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -21,7 +23,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from aerobee.pipeline.arrow import store_splits, topic_filter
+from aerobee.pipeline.arrow import store_splits
 from aerobee.pipeline.columns import arrow_schema, spark_ddl
 from aerobee.pipeline.options import Options, source_options
 from aerobee.pipeline.source.ahead import ahead
@@ -29,8 +31,10 @@ from aerobee.pipeline.source.puller import pull_range
 from aerobee.pipeline.source.room import Room
 from aerobee.pipeline.source.slices import slices
 from aerobee.pipeline.source.split_reader import Selection, read_split
+from aerobee.pipeline.source.topic_filter import topic_filter
 from aerobee.pipeline.source.topic_ranges import TopicPlan, plan_batch, read_range
 from aerobee.pipeline.wire import Cluster
+from aerobee.protocol.files.record_layout import HEAD_V4_SIZE
 
 
 def make_ready(store: Path, topic: str, columns: Sequence[str], folder: Path) -> None:
@@ -79,6 +83,38 @@ class ReadyReader(DataSourceReader):
                 yield file.get_batch(number)
 
 
+class CopyingReader(ReadyReader):
+    """Copies the heads of as many records as a batch has, and as many bytes as its values: they lie
+    side by side in Arrow, and between other bytes in the log."""
+
+    def __init__(self, folder: str, log: str, record_size: int) -> None:
+        super().__init__(folder)
+        self.log, self.record_size = log, record_size
+
+    def partitions(self) -> Sequence[InputPartition]:
+        parts, first = [], 0
+        for file in super().partitions():
+            parts.append(InputPartition((file.value, first)))
+            first += sum(batch.num_rows for batch in super().read(file))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        path, first = partition.value
+        log = np.memmap(self.log, np.uint8, "r")
+        position, size = first * self.record_size, self.record_size
+        values = np.empty(0, np.uint8)
+        for batch in super().read(InputPartition(path)):
+            records = log[position : position + batch.num_rows * size].reshape(-1, size)
+            position += records.size
+            heads = records[:, :HEAD_V4_SIZE].copy()
+            if batch.nbytes > heads.nbytes:
+                if len(values) < records.size:
+                    values = np.empty(records.size, np.uint8)
+                wanted = min(batch.nbytes, records.size)
+                values[:wanted] = records.reshape(-1)[:wanted]
+            yield batch
+
+
 class ReceivingReader(ReadyReader):
     """Receives what stands behind each batch before it hands the batch over."""
 
@@ -121,7 +157,8 @@ class DroppingWriter(DataSourceArrowWriter):
 
 
 class ReadySource(DataSource):
-    """Options of a read: path, columns; namesrv and subscribe to receive the messages, too."""
+    """Options of a read: path, columns; namesrv and subscribe to receive the messages, too; or log,
+    a file of the commitlog, and record, the size of its records, to copy from it."""
 
     @classmethod
     def name(cls) -> str:
@@ -132,6 +169,8 @@ class ReadySource(DataSource):
 
     def reader(self, schema: Any) -> ReadyReader:
         path, namesrv = self.options["path"], self.options.get("namesrv")
+        if "log" in self.options:
+            return CopyingReader(path, self.options["log"], int(self.options["record"]))
         if namesrv is not None:
             return ReceivingReader(path, namesrv, self.options["subscribe"])
         return ReadyReader(path)
