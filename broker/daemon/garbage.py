@@ -30,8 +30,8 @@ _QUIET: Final = 0.02  # the share of its time for which the loop's thread then w
 _FREE_MIN: Final = 8 << 20  # bytes that are worth giving back
 # Of glibc's mallopt: M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD.
 _ARENA_MAX, _TRIM_FROM, _MAP_FROM = -8, -1, -3
-_KEPT_MAX: Final = 12 << 20  # free bytes that the heap keeps at its end while requests come
-_OWN_MAP_MIN: Final = 8 << 20  # a piece of this size is mapped for itself
+_KEPT_MAX: Final = 6 << 20  # free bytes that the heap keeps at its end while requests come
+_OWN_MAP_MIN: Final = 2 << 20  # a piece of this size is mapped for itself
 
 
 class _Mallinfo2(ctypes.Structure):

@@ -148,12 +148,12 @@ from aerobee.broker.daemon.garbage import use_one_heap
 def requests(rounds):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(rounds):
-        bodies = [bytearray(1 << 20) for _ in range(8)]
+        bodies = [bytearray(1 << 20) for _ in range(4)]
         del bodies
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 use_one_heap()
 first, then = requests(1), requests(20)
-assert first > 1_000, first  # pages
+assert first > 500, first  # pages
 assert then < first, (first, then)
 """)
