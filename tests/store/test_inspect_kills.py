@@ -106,6 +106,22 @@ def test_after_a_killed_start_entries_rewritten_may_lack_their_slots(folder: Pat
     assert problems(folder) == []
 
 
+def test_after_a_killed_start_entries_rewritten_to_an_older_file_may_lack_their_slots(
+    folder: Path,
+) -> None:
+    """It had removed the newer files, one of which the checkpoint names."""
+    page = folder / "checkpoint"
+    checkpoint = decode_checkpoint(page.read_bytes())
+    *_, older, last = files(folder, "index")
+    change(older, 40 + 30 * 4, bytes(70 * 4))
+    (folder / "abort").touch()
+    assert problems(folder) != []
+    checkpoint.dispatched_offset = struct.unpack_from(">q", older.read_bytes(), 24)[0]
+    checkpoint.index_file = int(last.name) + 1
+    page.write_bytes(checkpoint.encode())
+    assert problems(folder) == []
+
+
 def test_after_a_kill_the_index_may_be_ahead_of_its_header(folder: Path) -> None:
     path = files(folder, "index")[-1]
     count = struct.unpack_from(">i", path.read_bytes(), 36)[0]

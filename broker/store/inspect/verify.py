@@ -301,13 +301,10 @@ def _vouched(store: RestStore, file: RestFile) -> bool:
     """Whether the last checkpoint covers all of an index file. A start drops the entries from the
     dispatched offset on and writes them again: those are not covered."""
     number, checkpoint = int(os.path.basename(file.path)), store.checkpoint
-    if number != checkpoint.index_file:
-        return number < checkpoint.index_file
     header = header_of(file)
-    return (
-        header.next_number <= checkpoint.index_count
-        and header.end_offset < checkpoint.dispatched_offset
-    )
+    if number > checkpoint.index_file or header.end_offset >= checkpoint.dispatched_offset:
+        return False
+    return number < checkpoint.index_file or header.next_number <= checkpoint.index_count
 
 
 def _known_keys(store: RestStore, file: RestFile, slots: int) -> Iterator[tuple[range, KnownKeys]]:
