@@ -171,7 +171,7 @@ def in_turns(
     """Bursts of sends to each in turns, with the slave's share until it has dispatched all. What
     the burst has stored is counted afterwards: the slave has no part in that."""
     found: Bursts = {}
-    share = 0.0
+    share = 0.0  # of a core, that the slave took last
     for number in range(bursts):
         for role in reversed(sessions) if number % 2 == 0 else sessions:
             session = sessions[role]
@@ -187,8 +187,8 @@ def in_turns(
                 wait_dispatched(slave, end)
                 figures["slave's CPU us/msg"] = (slave.cpu_seconds() - used) / n * 1e6
                 share = figures["slave's CPU us/msg"] / 1e6 * figures["msg/s"]
-                share = figures["slave's CPU us/msg"] / figures["CPU us/msg"]
-                figures["slave's CPU, % of master's"] = share * 100
+                of_master = figures["slave's CPU us/msg"] / figures["CPU us/msg"]
+                figures["slave's CPU, % of master's"] = of_master * 100
                 figures["bytes/msg"] = (end - begin) / n
             session.expect_stored(topic, acknowledged, **options)
             for name, value in figures.items():
