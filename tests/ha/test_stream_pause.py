@@ -150,7 +150,10 @@ async def test_the_pieces_of_a_frame_are_read_together(
 
 
 @pytest.fixture
-def frames() -> list[bytes]:
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Each is enough for a replica to wait for more; nothing but them wakes it up."""
+    monkeypatch.setattr(stream, "WATCH_S", 600)
+    monkeypatch.setattr(stream, "MANY_BYTES", FILE)
     log = log_of(4)
     return [frame(start, log[start : start + FILE]) for start in range(0, len(log), FILE)]
 
@@ -158,9 +161,7 @@ def frames() -> list[bytes]:
 async def test_frames_are_acknowledged_together_if_nobody_waits_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: list[bytes]
 ) -> None:
-    monkeypatch.setattr(stream, "WATCH_S", 600)
     monkeypatch.setattr(stream, "GATHER_S", 600)
-    monkeypatch.setattr(stream, "MANY_BYTES", FILE)
     monkeypatch.setattr(stream, "READ_BYTES", sum(map(len, frames[1:])))
     async with following(tmp_path, monkeypatch, may_gather=True) as reads:
         reads.theirs.sendall(frames[0])
@@ -175,8 +176,6 @@ async def test_frames_are_acknowledged_together_if_nobody_waits_for_that(
 async def test_gathered_frames_do_not_wait_for_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: list[bytes]
 ) -> None:
-    monkeypatch.setattr(stream, "WATCH_S", 600)
-    monkeypatch.setattr(stream, "MANY_BYTES", FILE)
     async with following(tmp_path, monkeypatch, may_gather=True) as reads:
         for part in frames:
             reads.theirs.sendall(part)
@@ -186,9 +185,7 @@ async def test_gathered_frames_do_not_wait_for_more(
 async def test_each_frame_is_acknowledged_at_once_if_somebody_waits_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: list[bytes]
 ) -> None:
-    monkeypatch.setattr(stream, "WATCH_S", 600)
     monkeypatch.setattr(stream, "GATHER_S", 600)
-    monkeypatch.setattr(stream, "MANY_BYTES", FILE)
     async with following(tmp_path, monkeypatch) as reads:
         for part in frames:
             reads.theirs.sendall(part)

@@ -237,10 +237,7 @@ class TimerKeeper:
     # --- naming
 
     def waiting(self, end: int) -> Iterator[StoredMessage]:
-        position = self._log.start
-        while position < self._log.end:
-            at = position
-            units, position = self._log.piece(at)
+        for at, units in self._log.pieces(self._log.start):
             for number in self._waiting(at, units, end, self._first_second()):
                 unit = self._log.read(at + number * UNIT_SIZE)
                 message = message_of(self._store, unit) if unit is not None else None

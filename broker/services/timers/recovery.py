@@ -105,9 +105,7 @@ def recover(
 def noted_records(timer_log: TimerLog) -> set[int]:
     """The records whose timers have a unit."""
     noted: set[int] = set()
-    position = timer_log.start
-    while position < timer_log.end:
-        units, position = timer_log.piece(position)
+    for _, units in timer_log.pieces(timer_log.start):
         noted.update(units["physical_offset"][units["magic"] != MAGIC_NOTED].tolist())
     return noted
 

@@ -224,9 +224,7 @@ class TimerLog:
         """The last second for which a file is needed; it is read again only when that is over."""
         if self._kept[0] != start or self._kept[1] < read_second:
             seconds = [NONE]
-            position = start
-            while position < start + self._file_size:
-                units, position = self.piece(position)
+            for _, units in self.pieces(start, start + self._file_size):
                 there = units[units["physical_offset"] >= min_physical_offset]
                 if len(there):
                     seconds.append(int((there["written_ms"] + there["delay_ms"]).max()) // 1000)
@@ -328,6 +326,13 @@ class TimerLog:
     def start(self) -> int:
         """Where the first file begins."""
         return next(iter(self._files), self.end)
+
+    def pieces(self, position: int, end: int | None = None) -> Iterator[tuple[int, Units]]:
+        """Position and units of each piece from a position on, to `end` or to the log's."""
+        while position < (self.end if end is None else end):
+            at = position
+            units, position = self.piece(at)
+            yield at, units
 
     def piece(self, position: int) -> tuple[Units, int]:
         """Units from a position on, and where the next piece begins."""
