@@ -39,7 +39,7 @@ def leave_a_short_last_file_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def refuse_a_short_index_file(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(index_service, "entries_kept", lambda file, slots: None)
+    patch.setattr(index_service, "entries_kept", lambda file, slots, most: None)
 
 
 @mutant

@@ -51,6 +51,10 @@ def test_an_index_that_was_ahead_of_the_log_by_more_than_a_file_is_cut() -> None
     assert run_seed(3000246).images >= 6
 
 
+def test_a_short_index_file_that_lost_its_first_entries_is_extended() -> None:
+    assert run_seed(5008578).images >= 18
+
+
 def test_a_kill_between_a_failed_sync_and_its_note_is_beyond_the_promises() -> None:
     """Life 2 of this seed ends there; the next ones begin with what a power cut leaves."""
     assert run_seed(4001889).images >= 18

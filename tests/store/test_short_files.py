@@ -122,6 +122,29 @@ def test_a_short_index_file_is_extended(open_store: OpenStore, tmp_path: Path, o
     check(store, 120 + 150 * others)
 
 
+def test_a_short_index_file_whose_first_entries_a_power_cut_lost_is_extended(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store(max_index_num=200)
+    fill(store, 100)
+    store.close()
+    store = open_store(max_index_num=200)
+    fill(store, 20, 100)
+    abandon(store)
+    (path,) = (tmp_path / "store" / "index").iterdir()
+    size = path.stat().st_size
+    entries_at = 40 + 100 * 4
+    for lost in (60, 101):
+        with path.open("r+b") as file:
+            file.truncate(entries_at + 101 * 20)
+            file.seek(entries_at)
+            file.write(bytes(lost * 20))
+        store = open_store(max_index_num=200)
+        assert path.stat().st_size == size
+        assert store.put([message()])[0].ok
+        abandon(store)
+
+
 def test_a_start_killed_between_any_two_changes_of_a_length_is_made_up_for(
     open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +270,8 @@ def test_an_index_of_other_slots_is_not_taken_for_a_short_one(
     store = open_store()
     fill(store, 90)
     store.close()
-    for slots in (105, 110, 150, 200):  # each moves the entries by a whole number of them
+    # Each moves the entries by a whole number of them; behind the last there are only empty ones.
+    for slots in (105, 110, 150, 200, 600, 700):
         with pytest.raises(WrongFileSize, match="maxHashSlotNum"):
             open_store(max_hash_slot_num=slots)
     check(open_store(), 90)

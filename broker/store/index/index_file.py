@@ -42,28 +42,40 @@ ENTRIES_PER_PIECE: Final = 50_000
 Numbers = Sequence[int] | NDArray[Any]
 
 
-def entries_kept(file: DiskFile, slots: int) -> int | None:
+def entries_kept(file: DiskFile, slots: int, entries_max: int) -> int | None:
     """How many entries (0 included) a file has that a kill left short during a cut; None when that
     is not why it is short: it has another number of slots, or its end is lost."""
     start = index_file_size(slots, 0)
     count, rest = divmod(file.size - start, INDEX_ENTRY_SIZE)
     if rest or count < 1:
         return None
-    _, _, begin_offset, _, _, counted = HEADER.unpack(file.read(0, HEADER_SIZE))
-    looked_at = max(min(count, counted, _SAMPLE), 1)
-    entries = np.frombuffer(file.read(start, looked_at * INDEX_ENTRY_SIZE), INDEX_ENTRY_TYPE)
-    if any(entries[0].tobytes()):
+    begin_offset = HEADER.unpack(file.read(0, HEADER_SIZE))[2]
+    if any(file.read(start, INDEX_ENTRY_SIZE)):
         return None
-    numbers = np.arange(1, looked_at)
-    good = (
-        (entries["hash"][1:] >= 0)
-        & (entries["offset"][1:] >= begin_offset)
-        & (entries["prev"][1:] >= 0)
-        & (entries["prev"][1:] < numbers)
-        & ((entries["hash"][1:] != 0) | (entries["offset"][1:] != 0))
-    )
-    # A power cut may have torn a few.
-    return count if 2 * int(np.count_nonzero(good)) >= len(numbers) else None
+    seen = good = 0
+    for first in range(1, count, ENTRIES_PER_PIECE):
+        length = min(ENTRIES_PER_PIECE, count - first) * INDEX_ENTRY_SIZE
+        data = file.read(start + first * INDEX_ENTRY_SIZE, length)
+        entries = np.frombuffer(data, INDEX_ENTRY_TYPE)
+        # Empty ones tell nothing: a power cut may have lost what was written to them.
+        numbers = np.flatnonzero((entries["hash"] != 0) | (entries["offset"] != 0))
+        numbers = numbers[: _SAMPLE - seen]
+        found = entries[numbers]
+        seen += len(found)
+        good += int(
+            np.count_nonzero(
+                (found["hash"] >= 0)
+                & (found["offset"] >= begin_offset)
+                & (found["prev"] >= 0)
+                & (found["prev"] < first + numbers)
+            )
+        )
+        if seen == _SAMPLE:
+            break
+    if not seen:  # with another number of slots, these would have its entries among them
+        table = np.frombuffer(file.read(HEADER_SIZE, slots * SLOT_SIZE), SLOT_TYPE)
+        return count if np.all((table >= 0) & (table < entries_max)) else None
+    return count if 2 * good >= seen else None  # a power cut may have torn a few
 
 
 class IndexFile:

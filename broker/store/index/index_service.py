@@ -70,7 +70,9 @@ class IndexService:
             if not (name.isascii() and name.isdigit()):
                 continue
             file = self._disk.open(os.path.join(self._folder, name))
-            kept = entries_kept(file, self._slots) if 0 < file.size < size else None
+            kept: int | None = None
+            if 0 < file.size < size:
+                kept = entries_kept(file, self._slots, self._entries)
             if file.size not in (0, size) and kept is None:
                 raise WrongFileSize(file.path, file.size, size, "maxHashSlotNum/maxIndexNum")
             found.append((file, kept))
