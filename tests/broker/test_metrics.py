@@ -64,6 +64,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, 
         )
         commit = {"consumerGroup": "readers", "topic": "orders", "queueId": 0}
         assert wire.request(15, commit | {"commitOffset": 4}).code == 0
+        time.sleep(0.06)  # what is not read yet grows old
         yield daemon, get(daemon, "metrics")
 
 
