@@ -97,13 +97,14 @@ class Opening:
         if point.dispatched_offset > end:
             kept = [file for file in index.files if file.begin_offset < end] if index else []
             last = kept[-1] if kept else None
-            checkpoint.value = replace(
-                point,
-                dispatched_offset=end,
-                index_file=last.number if last else 0,
-                index_count=last.count if last else 0,
+            checkpoint.write(
+                replace(
+                    point,
+                    dispatched_offset=end,
+                    index_file=last.number if last else 0,
+                    index_count=last.count if last else 0,
+                )
             )
-            checkpoint.write()
         cut_log(parts.files.commit_log, end)
 
     def _recover(self, progress: Progress | None) -> None:
@@ -122,7 +123,7 @@ class Opening:
             # It describes a log that is gone; after a crash the next log would be checked against
             # it.
             checkpoint.value = StoreCheckpoint()
-            self._do_or_owe(checkpoint.write)
+            self._do_or_owe(self._reset_checkpoint)
         if recovery.no_space is not None:
             self._owe(self._complete_log, recovery.no_space)
         parts.reader.check_records = recovery.found_damage
@@ -134,6 +135,9 @@ class Opening:
             queue_flush.step(thorough=True)
             if not (queue_flush.failed or queue_flush.deferred):
                 self._do_or_owe(abort.mark_running)
+
+    def _reset_checkpoint(self) -> None:
+        self._parts.durability.checkpoint.write(StoreCheckpoint())
 
     def _settle_names(self) -> None:
         """A killed run may have created folders and files whose names are not on disk yet: those of

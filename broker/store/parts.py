@@ -100,11 +100,12 @@ def build_parts(
     base = build_base(settings, clock, RealDisk() if disk is None else disk)
     files = build_files(base, isinstance(base.disk, RealDisk) if ahead is None else ahead)
     dispatch = build_dispatch(base, files)
+    durability = build_durability(base, files, dispatch)
     return StoreParts(
         base,
         files,
         dispatch,
-        build_durability(base, files, dispatch),
+        durability,
         Clean(
             settings,
             base.disk,
@@ -112,7 +113,7 @@ def build_parts(
             files.index,
             base.refusals,
             clock,
-            lambda: dispatch.dispatcher.dispatched_offset,
+            lambda: durability.checkpoint.value.dispatched_offset,
             base.reports,
             base.trusted_time,
         ),

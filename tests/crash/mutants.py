@@ -118,8 +118,7 @@ def leave_the_tail_behind_the_end_10666(patch: pytest.MonkeyPatch) -> None:
 def claim_the_checkpoint_before_the_queues_678(patch: pytest.MonkeyPatch) -> None:
     def sync(self: QueueFlush, job: QueueJob) -> QueueJob:
         if job.checkpoint is not None:
-            self._checkpoint.value = job.checkpoint
-            self._checkpoint.write()
+            self._checkpoint.write(job.checkpoint)
         return job
 
     patch.setattr(QueueFlush, "sync", sync)

@@ -16,6 +16,7 @@ from aerobee.broker.services.timers.keeper import TimerKeeper
 from aerobee.broker.services.timers.moves_journal import Journal
 from aerobee.broker.services.timers.timer_log import TimerLog
 from aerobee.broker.services.timers.wheel import TimerWheel
+from aerobee.broker.store.retention.clean import Chosen, Clean
 from aerobee.broker.store.retention.keepers import Keepers
 
 MUTANTS = Mutants()
@@ -25,6 +26,7 @@ SEARCH = 600
 SEEDS = {
     "drop_units_that_have_fired_but_not_to_disk": 535,
     "leave_the_names_of_the_timer_log_unsynced": 12,
+    "remove_a_file_before_its_queue_entries_are_on_disk": 5007245,
     "remove_a_file_once_the_units_are_written": 82,
     "remove_a_file_whose_timers_have_fired_but_not_to_disk": 336,
 }
@@ -110,6 +112,17 @@ def drop_units_that_have_fired_but_not_to_disk(patch: pytest.MonkeyPatch) -> Non
 
 
 @mutant
+def remove_a_file_before_its_queue_entries_are_on_disk(patch: pytest.MonkeyPatch) -> None:
+    real = Clean.choose
+
+    def choose(self: Clean) -> Chosen | None:
+        self._covered_to = lambda: self._log.flushed_offset
+        return real(self)
+
+    patch.setattr(Clean, "choose", choose)
+
+
+@mutant
 def store_into_no_block_of_the_wheel(patch: pytest.MonkeyPatch) -> None:
     def write(self: TimerWheel, index: int, content: bytes) -> None:
         self._file.write(index * len(content), content)
@@ -131,6 +144,11 @@ def test_timers_are_read_again_when_a_file_of_their_log_is_short_and_not_the_las
 def test_a_timer_that_was_copied_twice_fires_once_if_the_timer_log_is_lost() -> None:
     """The original is gone, one copy has rolled, and another one is still there."""
     assert run_timer_seed(5003268).images >= 16
+
+
+def test_a_timer_is_found_although_its_log_was_about_to_be_removed_at_a_power_cut() -> None:
+    """The queue would give away again the offsets of entries that were not on disk yet."""
+    assert run_timer_seed(5007245).images >= 16
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ def fill(world: World, files: int = 1) -> None:
 def work(world: World) -> None:
     """The background work beside the cleaning."""
     world.store.flush.step()
+    world.store.queue_flush.step(thorough=True)
     world.run_timers()
     world.timers.checkpoints.step()
 

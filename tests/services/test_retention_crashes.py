@@ -93,6 +93,8 @@ class Life:
             world.run_timers,
             world.store.flush.step,
             world.store.flush.step,
+            lambda: world.store.queue_flush.step(thorough=True),
+            lambda: world.store.queue_flush.step(thorough=True),
             world.timers.checkpoints.step,
             world.timers.checkpoints.step,
             world.schedule.file.save,

@@ -212,6 +212,25 @@ def test_what_is_not_flushed_is_never_removed(
     assert log_files(tmp_path) == 3
 
 
+def test_a_file_stays_until_its_queue_entries_are_on_disk(
+    open_store: OpenStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    """After a power cut the queue would begin to count again where its last entries were."""
+    store = open_store()
+    store.put([message(body=b"x" * 700) for _ in range(200)])
+    store.flush.step()
+    dispatch(store)
+    age(store, clock, 100)
+    store.clean_expired()
+    assert log_files(tmp_path) == 3
+    store.queue_flush.step(thorough=False)  # without a checkpoint the next start does not know
+    store.clean_expired()
+    assert log_files(tmp_path) == 3
+    store.queue_flush.step(thorough=True)
+    store.clean_expired()
+    assert log_files(tmp_path) == 1
+
+
 def test_counters_follow_the_mapped_files(open_store: OpenStore, clock: ManualClock) -> None:
     store = open_store()
     fill_files(store, 3)

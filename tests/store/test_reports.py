@@ -44,6 +44,7 @@ def test_a_file_that_cannot_be_removed_is_logged_once_a_minute(
         assert store.put([message(body=b"x" * 700)])[0].ok
     dispatch(store)
     store.flush.step()
+    store.queue_flush.step(thorough=True)
     old_s = clock.time_ms / 1000 - 100 * 3600
     for file in store.commit_log.files.files:
         os.utime(file.path, (old_s, old_s))

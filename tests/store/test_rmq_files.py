@@ -79,6 +79,7 @@ def test_rmq_10417_a_queue_that_is_cut_empty_does_not_begin_behind_its_end(lab: 
     store = lab.open()
     put(store, *numbered(0, 80, 300))
     settle(store)
+    checkpoint(store)
     expire(lab, store)
     queue = store.queue_table.table["T", 0]
     assert queue.min_offset > 10
@@ -93,6 +94,7 @@ def test_rmq_8753_a_topic_of_which_the_log_has_nothing_left_has_an_empty_queue(l
     put(store, *numbered(0, 20, 300))
     put(store, *numbered(0, 60, 300), topic="Later")
     settle(store)
+    checkpoint(store)
     expire(lab, store)
     assert store.min_offset("T", 0) == store.max_offset("T", 0) == 20
     result = store.read_queue("T", 0, 5, 32, max_bytes=1 << 20)
@@ -269,7 +271,7 @@ def test_rmq_7283_a_log_file_that_cannot_be_removed_keeps_its_place(
     store = lab.open()
     put(store, *numbered(0, 30, 1000))
     settle(store)
-    store.flush.step()
+    checkpoint(store)
     lab.clock.ms += 80 * 3_600_000
     real = lab.disk.unlink
 

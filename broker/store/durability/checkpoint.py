@@ -34,8 +34,8 @@ class CheckpointFile:
                 self.value.trusted_ms = self._disk.modified_ms(self._path)
         return self.value
 
-    def write(self) -> None:
-        """Put the page on disk; OSError when that fails."""
+    def write(self, value: StoreCheckpoint) -> None:
+        """Put the page on disk; OSError, and the value is as before, when that fails."""
         if self._file is None:
             exists = self._disk.exists(self._path)
             if exists and self._disk.length(self._path) != PAGE_SIZE:
@@ -49,8 +49,9 @@ class CheckpointFile:
                 file.close()
                 raise
             self._file = file
-        self._file.write(0, self.value.encode())
+        self._file.write(0, value.encode())
         self._file.sync()
+        self.value = value
 
     def _create(self) -> DiskFile:
         file = self._disk.create(self._path, PAGE_SIZE)

@@ -154,7 +154,6 @@ class QueueFlush:
 
     def sync(self, job: QueueJob) -> QueueJob:
         """Sync queues and index, then their folders, then write the checkpoint."""
-        claimed = self._checkpoint.value
         try:
             self._sync_entries(job)
             job.entries_synced = True
@@ -164,10 +163,8 @@ class QueueFlush:
                     self._disk.syncdir(folder)
             if job.checkpoint is not None:
                 job.path = self._settings.layout.checkpoint
-                self._checkpoint.value = job.checkpoint
-                self._checkpoint.write()
+                self._checkpoint.write(job.checkpoint)
         except OSError as error:
-            self._checkpoint.value = claimed
             job.error = error
         return job
 

@@ -69,7 +69,7 @@ class Clean:
         index: IndexService | None,
         refusals: Refusals,
         clock: Clock,
-        dispatched_offset: Callable[[], int],
+        covered_to: Callable[[], int],
         reports: Reports,
         trusted_time: TrustedTime,
     ) -> None:
@@ -80,7 +80,7 @@ class Clean:
         self._refusals = refusals
         self._clock = clock
         self._time = trusted_time
-        self._dispatched_offset = dispatched_offset
+        self._covered_to = covered_to  # log, queues and index are on disk up to here
         self._reports = reports
         self.keepers = Keepers(
             refusals, reports, lambda: (commit_log.max_offset, commit_log.flushed_offset)
@@ -180,8 +180,8 @@ class Clean:
             except FileNotFoundError:  # already removed by an operator
                 return True
 
-        limit = min(self._log.flushed_offset, self._dispatched_offset())
-        if files.files and files.files[0].end > limit:
+        # Without its log a queue that lost its last entries would use their offsets again.
+        if files.files and files.files[0].end > self._covered_to():
             return None
         first = files.files[0] if len(files.files) > 1 else None  # the last is being written
         asked = first is not None and first.usable and is_expired(first)
