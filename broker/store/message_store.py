@@ -15,6 +15,7 @@ from aerobee.broker.store.index.key_search import Search, search_key
 from aerobee.broker.store.lifecycle import Lifecycle
 from aerobee.broker.store.parts import FOREVER, build_parts
 from aerobee.broker.store.queues.consume_queue import ConsumeQueue
+from aerobee.broker.store.reading.cold_read import read_cold
 from aerobee.broker.store.reading.log_tail import LogTail, find_log_tail
 from aerobee.broker.store.recovery.recovery import Progress
 from aerobee.broker.store.results import (
@@ -206,10 +207,10 @@ class MessageStore:
             self.reput.catch_up()
         return queue.max_offset
 
-    def read_cold(self, result: ReadResult) -> list[bytes]:
-        """The bytes of a result's views, read with pread: for a thread, or for a few records on the
-        loop. OSError when the disk fails."""
-        return [file.file.read(position, length) for file, position, length in result.spans]
+    def read_cold(self, result: ReadResult) -> memoryview:
+        """The records of a result, read with pread: for a thread, or for a few records on the loop.
+        OSError when the disk fails."""
+        return read_cold(result.spans)
 
     def is_cached(self, physical_offset: int, size: int) -> bool:
         """Whether the bytes can be read without waiting for the disk."""

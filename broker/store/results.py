@@ -127,10 +127,14 @@ class Boundary(Enum):
     UPPER = auto()
 
 
+Span = tuple[MappedFile, int, int]  # of a file of the log: position and length
+
+
 class ReadResult:
     """Records as views into the log. The views stay valid; `release` lets the files be removed."""
 
     __slots__ = (
+        "_views",
         "cold",
         "count",
         "held",
@@ -140,7 +144,6 @@ class ReadResult:
         "size",
         "spans",
         "status",
-        "views",
     )
 
     def __init__(
@@ -150,12 +153,20 @@ class ReadResult:
         self.next_offset = next_offset
         self.min_offset = min_offset
         self.max_offset = max_offset
-        self.views: list[memoryview] = []
         self.count = 0
         self.size = 0
         self.cold = False  # far behind the log's end: probably not in memory
         self.held: list[MappedFile] = []
-        self.spans: list[tuple[MappedFile, int, int]] = []  # file, position, length of each view
+        self.spans: list[Span] = []
+        self._views: list[memoryview] | None = None
+
+    @property
+    def views(self) -> list[memoryview]:
+        """The spans in the mapped files: made when they are asked for, as `read_cold` needs none.
+        They outlive the files."""
+        if self._views is None:
+            self._views = [file.view[at : at + size] for file, at, size in self.spans]
+        return self._views
 
     def release(self) -> None:
         held, self.held = self.held, []

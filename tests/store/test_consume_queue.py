@@ -143,7 +143,7 @@ def test_records_of_other_queues_in_between_split_the_views(open_store: OpenStor
         b"7",
         b"9",
     ]
-    assert store.read_cold(result) == [bytes(view) for view in result.views]
+    assert store.read_cold(result) == b"".join(result.views)
     result.release()
 
 

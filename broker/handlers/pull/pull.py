@@ -273,8 +273,8 @@ class Pulls:
             result.release()
             return self._failed(pull, error)
 
-        def answer(read: Sequence[Part]) -> Sequence[Part]:
-            return self._answer(pull, result, read, first)
+        def answer(read: memoryview) -> Sequence[Part]:
+            return self._answer(pull, result, (read,), first)
 
         work = partial(self.broker.store.read_cold, result)
         in_thread(pull.connection, result.size, work, answer, failed)

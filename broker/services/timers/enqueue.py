@@ -218,8 +218,7 @@ class Enqueue:
 
     def _records(self, found: ReadResult, queue_offset: int) -> list[memoryview]:
         try:
-            read = self._store.read_cold(found)
-            return [record for piece in read for record in split_records(memoryview(piece))]
+            return list(split_records(self._store.read_cold(found)))
         except CorruptRecord:
             offsets = range(queue_offset, found.next_offset)
             sound = put_again.sound_messages(self._store, TIMER_TOPIC, 0, offsets)

@@ -29,8 +29,7 @@ def queue_messages(store: "MessageStore", topic: str, queue_offset: int) -> Iter
     while True:
         found = store.read_queue(topic, QUEUE_ID, queue_offset, _READ_COUNT, max_bytes=_READ_BYTES)
         try:
-            read = store.read_cold(found)
-            yield from [each for piece in read for each in decode_records(piece)]
+            yield from decode_records(store.read_cold(found))
         except CorruptRecord:
             offsets = range(queue_offset, found.next_offset)
             yield from put_again.sound_messages(store, topic, QUEUE_ID, offsets)

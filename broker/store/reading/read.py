@@ -106,14 +106,14 @@ class Reader:
         matches: Callable[[int], bool] | None,
         matches_record: Callable[[memoryview], bool] | None,
     ) -> None:
-        """Take records for the entries; adjacent records become one view. One long loop without
+        """Take records for the entries; adjacent records become one span. One long loop without
         calls: this is where a pull spends its time."""
         file: MappedFile | None = None
         view = _NO_BYTES
         file_start = file_end = 0  # the readable range of `file`
-        runs: list[tuple[MappedFile, int]] = []  # where runs of adjacent records begin
-        ends: list[int] = []  # where the run before each ends
-        run_end = -1
+        run_file: MappedFile | None = None  # of the adjacent records that were taken last
+        run_start = run_end = -1
+        add_span = result.spans.append
         next_offset = result.next_offset
         count = total = 0
         gone = False
@@ -142,18 +142,15 @@ class Reader:
                 next_offset += 1
                 continue
             if offset != run_end or offset == file_start:
-                assert file is not None
-                runs.append((file, offset))
-                ends.append(run_end)
+                if run_file is not None:
+                    add_span((run_file, run_start - run_file.start, run_end - run_start))
+                run_file, run_start = file, offset
             run_end = end
             next_offset += 1
             count += 1
             total += size
-        ends.append(run_end)
-        for (file, start), end in zip(runs, ends[1:], strict=True):
-            position, size = start - file.start, end - start
-            result.views.append(file.view[position : position + size])
-            result.spans.append((file, position, size))
+        if run_file is not None:
+            add_span((run_file, run_start - run_file.start, run_end - run_start))
         self._finish(result, next_offset, count, total, gone)
 
     def _hold(self, result: ReadResult, file: MappedFile) -> bool:
