@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docs.pages import outside_of_the_venv
 from peers.aerobee_broker import AerobeeBroker
 from peers.apache import STORE_SIZES
 from peers.tools import free_port, wait_for
@@ -129,14 +130,6 @@ def test_the_first_message_from_java_arrives(broker: AerobeeBroker, tmp_path: Pa
     run(["javac", "-cp", class_path, str(tmp_path / "First.java")])
     home = f"-Duser.home={tmp_path}"
     assert "SEND_OK" in run(["java", home, "-cp", class_path, "First"])
-
-
-def outside_of_the_venv() -> dict[str, str]:
-    """An environment in which `python3` is not this Python, as where no venv is activated."""
-    here = str(Path(sys.executable).parent)
-    paths = [path for path in os.environ["PATH"].split(os.pathsep) if path != here]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
-    return environment | {"PATH": os.pathsep.join(paths), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.mark.spark
