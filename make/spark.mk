@@ -3,7 +3,6 @@ SV := .venv-spark
 # They open the tables that the pipeline keeps. DuckDB's extensions are of its own version, and the
 # newest that pip has is 1.5.5.
 READERS := polars duckdb==1.5.5 duckdb-extensions $(patsubst %,duckdb-extension-%==1.5.5,avro iceberg delta)
-CONNECT := 'grpcio>=1.76' 'grpcio-status>=1.76' googleapis-common-protos 'pandas>=2.2' zstandard
 SV_OK := $(SV)/.installed
 SV41 := .venv-spark41
 SV41_OK := $(SV41)/.installed
@@ -20,10 +19,6 @@ $(SV41_OK): pyproject.toml
 	@$(SV41)/bin/pip install -q --disable-pip-version-check -e '.[dev,lake]' 'pyspark==4.1.*' $(READERS)
 	@touch $@
 
-# What Spark Connect's client needs beside PySpark, apart: pandas would make every worker slower.
-$(SV)/connect: $(SV_OK)
-	@$(SV)/bin/pip install -q --disable-pip-version-check --target $@ $(CONNECT)
-
 KILLS ?= 100
 SEAMS ?= 50
 
@@ -33,7 +28,7 @@ test-spark: $(SV_OK) ## the Spark pipeline on the newest PySpark (Java 17)
 	$(SV)/bin/pytest -q -m "not slow and not apache" tests/spark $(ARGS)
 	$(SV)/bin/pytest -q -m "spark and not slow" tests/docs $(ARGS)
 
-test-spark-full: $(SV_OK) $(SV)/connect ## the same with a standalone cluster, Connect, long runs and Apache RocketMQ
+test-spark-full: $(SV_OK) ## the same with a standalone cluster, Connect, long runs and Apache RocketMQ
 	$(SV)/bin/pytest -q --timeout 600 tests/spark $(ARGS)
 	$(SV)/bin/pytest -q -m spark tests/docs $(ARGS)
 

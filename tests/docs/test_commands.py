@@ -1,9 +1,8 @@
 """Every command that the documents name is there, and every block that one can copy is run.
 
-`RUNNERS` says which test runs a block as it stands there, `ELSEWHERE` which one runs its commands
-with other words, because they need root, Spark or the network. A new block fails here until
-it is listed. Blocks called `console` are not run: they set up what the tests have
-already. Their commands must be there all the same.
+`RUNNERS` says which test runs a block as it stands there, with its own addresses and folders.
+`ELSEWHERE` says which one runs a block's commands with other words, and why. A new block fails here
+until it is listed.
 """
 
 import os
@@ -24,57 +23,67 @@ from peers.apache import STORE_SIZES
 from peers.daemon import SMALL
 from peers.tools import free_port, wait_for
 
+from aerobee.broker.settings import load_settings
 from aerobee.client.cli import cli
 from aerobee.pipeline.cli import pipeline
 from aerobee.sync import connect
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-BLOCK = re.compile(r"^( *)```(sh|console|python|sql|java)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+KINDS = {"sh", "python", "sql", "java", "properties"}  # others are for the eye only: kind ""
+SHELL = re.compile(
+    r"^[ $]*(aerobee|cat|curl|docker|echo|export|make|openssl|pip|python3?|sudo|systemctl) ",
+    re.MULTILINE,
+)
 COMMAND = re.compile(r"(?:/opt/aerobee/venv/bin/|docker exec mq )?aerobee (.+)")
 INLINE = re.compile(r"`(aerobee [^`]+)`")
 TARGET = re.compile(r"(?:^|`|&& )make ([a-z][\w-]*)", re.MULTILINE)
 HERE = "tests/docs/test_commands.py"
+BOOTED = "it installs a service: a machine is booted for it, and gets the same commands"
+PODMAN = "the names and ports may be taken, and podman needs no daemon: it takes the same words"
+IMAGE = "what it runs in the container is run without one: variables, secret, first process"
 # A page, a text of the block ("" is any block), and the test that runs it.
 RUNNERS: Final = (
     ("README.md", "", "tests/docs/test_readme.py"),
     ("lake.md", "", "tests/docs/test_lake_page.py"),
     ("where-spark-runs.md", "", "tests/docs/test_where_spark_runs.py"),
-    ("CONTRIBUTING.md", "make test", HERE),
+    ("pipeline.md", "", "tests/spark/test_pipeline_page.py"),
     ("console.md", "aerobee console", HERE),
     ("operations.md", "aerobee cluster status", HERE),
     ("operations.md", "aerobee store stat", HERE),
     ("operators-guide.md", "", HERE),
-    ("security.md", "", "tests/docs/test_security_page.py"),
+    ("security.md", "aerobee user add root", "tests/docs/test_security_page.py"),
+    ("security.md", "openssl req", "tests/docs/test_security_page.py"),
+    ("security.md", "aclEnable=true", "tests/docs/test_security_page.py"),
+    ("security.md", "aerobee acl grant", "tests/docs/test_security_page.py"),
+    ("replication.md", "brokerRole=", HERE),
+    ("replication.md", "etcdEndpoints=", HERE),
+    ("replication.md", "enableControllerMode=", HERE),
     ("migration.md", "aerobee broker", HERE),
     ("why.md", "", HERE),
     ("sdk.md", "Unconfirmed", HERE),
     ("sdk.md", "app = Worker", HERE),
     ("sdk.md", "aerobee_broker", "tests/docs/test_readme.py"),  # the README has the same
     ("telemetry.md", "telemetry=True", HERE),
-)
-ELSEWHERE: Final = (
-    ("operations.md", "install-service", "tests/system/test_systemd.py"),
-    ("replication.md", "install-service", "tests/system/test_systemd.py"),
-    ("operations.md", "docker run", "tests/system/test_container.py"),
-    ("addresses.md", "docker run", "tests/system/test_container.py"),
     ("telemetry.md", "pip install", "tests/packaging/test_wheel.py"),
-    ("pipeline.md", "pipeline ledger", "tests/spark/test_batch_ledger.py"),
-    ("pipeline.md", "pipeline archive", "tests/spark/test_jobs.py"),
-    ("pipeline.md", "pipeline replay", "tests/spark/test_replay.py"),
-    ("pipeline.md", "pipeline reprocess", "tests/spark/test_replay.py"),
-    ("pipeline.md", "pipeline dead-letters", "tests/spark/test_replay.py"),
-    ("pipeline.md", "pipeline audit", "tests/spark/test_jobs.py"),
-    ("pipeline.md", "pipeline stats", "tests/spark/test_jobs.py"),
-    ("pipeline.md", "pip install", "tests/spark/test_kept_table.py"),  # make/spark.mk installs
-    ("pipeline.md", "pipeline schema infer", "tests/spark/test_typed.py"),
 )
-SPARK_PAGE = "tests/spark/test_pipeline_page.py"  # the blocks of Python and SQL of pipeline.md
+# The same, and why the block is not run as it stands.
+ELSEWHERE: Final = (
+    ("operations.md", "install-service", "tests/system/test_systemd.py", BOOTED),
+    ("replication.md", "install-service", "tests/system/test_systemd.py", BOOTED),
+    ("operations.md", "docker run", "tests/system/test_container.py", PODMAN),
+    ("addresses.md", "docker run", "tests/system/test_container.py", PODMAN),
+    ("security.md", "docker exec", "tests/docs/test_security_page.py", IMAGE),
+    ("security.md", "docker run", "tests/docs/test_security_page.py", IMAGE),
+    ("CONTRIBUTING.md", "make test", ".ci/run", "a test that runs all tests would run itself"),
+)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """The kind and the text of each block, also of those within a list."""
-    return [(kind, textwrap.dedent(text)) for _, kind, text in BLOCK.findall(page.read_text())]
+    found = BLOCK.findall(page.read_text())
+    return [(kind, textwrap.dedent(text)) for _, kind, text in found if kind]
 
 
 def block(page: str, containing: str) -> str:
@@ -85,7 +94,7 @@ def block(page: str, containing: str) -> str:
 def documented_commands() -> Iterator[tuple[str, list[str]]]:
     """Every `aerobee` command of the pages, with its page."""
     for page in PAGES:
-        shells = [text for kind, text in blocks(page) if kind in ("sh", "console")]
+        shells = [text for kind, text in blocks(page) if kind == "sh"]
         lines = [line for text in shells for line in text.replace("\\\n", " ").splitlines()]
         for line in (*lines, *INLINE.findall(page.read_text())):
             if command := COMMAND.fullmatch(line.partition(" #")[0]):
@@ -134,20 +143,29 @@ def test_every_make_target_of_the_documents_is_there() -> None:
 def test_every_block_has_a_test_that_runs_it() -> None:
     for page in PAGES:
         for kind, text in blocks(page):
-            if kind == "console":
-                continue
-            rows = [*RUNNERS, *ELSEWHERE]
+            assert kind in KINDS, f"{page.name}: {kind}"
+            rows = [*RUNNERS, *(row[:3] for row in ELSEWHERE)]
             runners = [test for name, part, test in rows if name == page.name and part in text]
-            if page.name == "pipeline.md" and kind in ("python", "sql"):
-                runners = [SPARK_PAGE]
             assert len(runners) == 1, f"{page.name}: who runs\n{text}"
             assert (ROOT / runners[0]).exists(), runners[0]
+
+
+def test_what_is_for_the_eye_only_shows_no_commands() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        found = BLOCK.findall(text)
+        assert len(re.findall("^ *```", text, re.MULTILINE)) == 2 * len(found), page.name
+        for shown in [text for _, kind, text in found if not kind]:
+            assert not SHELL.search(shown), f"{page.name}: who runs\n{shown}"
+        outside = BLOCK.sub("", text).splitlines()
+        indented = [line for line in outside if line.startswith("    ") and SHELL.match(line)]
+        assert indented == [], f"{page.name}: who runs this?"
 
 
 def test_every_row_about_a_block_has_a_block() -> None:
     stale = [
         (name, part)
-        for name, part, _ in (*RUNNERS, *ELSEWHERE)
+        for name, part, *_ in (*RUNNERS, *ELSEWHERE)
         for page in PAGES
         if page.name == name and not any(part in text for _, text in blocks(page))
     ]
@@ -219,6 +237,14 @@ def test_the_commands_that_change_the_number_of_queues_work(broker: AerobeeBroke
         for line in block("operators-guide.md", text).splitlines():
             shell(line.replace("GROUP", "billing"), broker)
     assert "4" in shell("aerobee topic show orders --json", broker)
+
+
+def test_a_broker_takes_the_settings_of_the_replication_page(tmp_path: Path) -> None:
+    shown = [text for kind, text in blocks(ROOT / "docs/replication.md") if kind == "properties"]
+    assert len(shown) == 4
+    for text in shown:
+        (tmp_path / "broker.conf").write_text(text)
+        assert load_settings(tmp_path / "broker.conf", [], env={}).warnings == []
 
 
 def test_the_commands_that_ask_why_work(broker: AerobeeBroker) -> None:

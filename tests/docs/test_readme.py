@@ -6,15 +6,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docs.pages import outside_of_the_venv
 from peers.aerobee_broker import AerobeeBroker
 from peers.apache import STORE_SIZES
-from peers.tools import free_port, wait_for
+from peers.tools import free_port, heed_interrupts, wait_for
 
 from aerobee.broker.settings import load_settings, setting_rows
 from aerobee.sync import connect
@@ -105,9 +107,41 @@ def test_the_test_with_the_fixture_passes(tmp_path: Path) -> None:
     assert "1 passed" in output
 
 
-def test_the_two_commands_are_targets_of_the_makefile() -> None:
-    for command in re.findall(r"^(make [\w-]+)", blocks("sh", "make run"), re.MULTILINE):
-        run([*command.split(), "-n"], cwd=ROOT)
+def test_make_run_starts_a_broker_that_ctrl_c_stops(tmp_path: Path) -> None:
+    """With this venv, as it is. The other command, `make test`, is a step of .ci/run."""
+    run_line, test_line = blocks("sh", "make run").splitlines()
+    assert run_line.split()[:2] == ["make", "run"] and test_line.split()[:2] == ["make", "test"]
+    settings = STORE_SIZES | {
+        STORE_PATH: f"{tmp_path}",
+        "listenPort": f"{free_port(-2, 1)}",
+        "namesrvListenPort": f"{free_port()}",
+        "metricsExporterType": "DISABLE",
+    }
+    environment = {f"AEROBEE_{key.upper()}": value for key, value in settings.items()}
+    command = ["make", "run", f"V={sys.prefix}", "-o", f"{sys.prefix}/.installed", "ARGS="]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+    ) as broker:
+        assert broker.stdout is not None
+        try:
+            assert any(line.startswith("ready broker=") for line in broker.stdout)
+            assert (tmp_path / "abort").exists()
+            os.killpg(broker.pid, signal.SIGINT)
+            wait_for(lambda: not (tmp_path / "abort").exists(), timeout=60, what="it has stopped")
+            broker.wait(timeout=60)
+        finally:
+            if broker.poll() is None:
+                os.killpg(broker.pid, signal.SIGKILL)
+
+
+def test_make_help_lists_the_targets() -> None:
+    assert "bench-compare" in run(["make", "help"], cwd=ROOT)
 
 
 @pytest.mark.apache
@@ -129,14 +163,6 @@ def test_the_first_message_from_java_arrives(broker: AerobeeBroker, tmp_path: Pa
     run(["javac", "-cp", class_path, str(tmp_path / "First.java")])
     home = f"-Duser.home={tmp_path}"
     assert "SEND_OK" in run(["java", home, "-cp", class_path, "First"])
-
-
-def outside_of_the_venv() -> dict[str, str]:
-    """An environment in which `python3` is not this Python, as where no venv is activated."""
-    here = str(Path(sys.executable).parent)
-    paths = [path for path in os.environ["PATH"].split(os.pathsep) if path != here]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
-    return environment | {"PATH": os.pathsep.join(paths), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.mark.spark

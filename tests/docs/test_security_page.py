@@ -1,5 +1,6 @@
 """docs/security.md as an operator follows it: a super user, certificates, a broker, other users."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from access.test_image_start import broker, environment, url
 from peers.daemon import SMALL, Daemon
 
 from aerobee.sync import connect
@@ -76,3 +78,15 @@ def test_a_secret_that_you_bring_yourself_signs_you_in(tmp_path: Path) -> None:
             mq.admin.create_topic("orders")
             assert "orders" in mq.admin.topics()
         assert daemon.stop() == 0
+
+
+def test_the_secret_that_the_image_has_made_signs_you_in(tmp_path: Path) -> None:
+    """By the image's first process; `docker exec` itself is in tests/system/test_container.py."""
+    file = environment(tmp_path)["AEROBEE_CREDENTIALS_FILE"]
+    with broker(tmp_path) as daemon:
+        address = url(daemon.ready()).removeprefix("mq://")
+        line = block("docker exec").removeprefix("docker exec mq ")
+        user = json.loads(shell(line.replace("/var/lib/aerobee/secret/root.json", file), tmp_path))
+        with connect(f"mq://{user['accessKey']}:{user['secretKey']}@{address}") as mq:
+            mq.admin.create_topic("orders")
+            assert "orders" in mq.admin.topics()
