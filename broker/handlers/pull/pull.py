@@ -50,6 +50,7 @@ log = structlog.get_logger("aerobee.pull")
 SUSPEND_MAX_S: Final = 600.0
 SMALL: Final = 4096  # bytes of an answer that is joined with others
 TOGETHER: Final = 64  # of them
+SCATTERED: Final = 256  # pieces of the log from which a thread puts an answer together
 
 ReadKey = tuple[ConsumeQueue, int, int, int]  # a queue, from where, how many, bytes at most
 
@@ -172,7 +173,7 @@ class Pulls:
                     return parts
             pull.selection = selection
             result = self._reads.read(pull)
-            if not self._reads.in_memory(result):
+            if len(result.spans) > SCATTERED or not self._reads.in_memory(result):
                 self._read_cold(pull, result, first)
                 return ()
             if result.size > JOIN_MAX and self._has_to_wait(pull):
@@ -267,7 +268,8 @@ class Pulls:
         return True
 
     def _read_cold(self, pull: Pull, result: ReadResult, first: bool) -> None:
-        """Have a thread read what is not in memory: the loop must not wait for the disk."""
+        """Have a thread read what is not in memory, or lies in many places: the loop must not wait
+        for the disk, nor handle thousands of pieces."""
 
         def failed(error: Exception) -> Sequence[Part]:
             result.release()
