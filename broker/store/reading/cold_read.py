@@ -5,6 +5,7 @@ few queues alternate in the log, and a call for each costs more than the bytes i
 into one piece of memory: thousands of small ones would leave holes in the heap.
 """
 
+import mmap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,18 +13,25 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.results import Span
 
 GAP_MAX: Final = 16 << 10  # bytes of other records that are read rather than a call more is made
-TOGETHER_MAX: Final = 1 << 20
+TOGETHER_MAX: Final = 256 << 10
+OWN_PAGES_MIN: Final = 256 << 10
 
 
 def read_cold(spans: Sequence[Span]) -> memoryview:
     """The bytes of the spans, one after the other. OSError when the disk fails."""
-    found = memoryview(bytearray(sum(length for _, _, length in spans)))
+    found = _memory(sum(length for _, _, length in spans))
     end = 0
     for near in _near(spans):
         for piece, length in _read(near):
             found[end : end + len(piece)] = piece
             end += length
     return found
+
+
+def _memory(size: int) -> memoryview:
+    """Large answers have pages of their own, which the system gets back when they are sent: between
+    small objects they would leave holes in the heap."""
+    return memoryview(mmap.mmap(-1, size) if size >= OWN_PAGES_MIN else bytearray(size))
 
 
 def _near(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:
