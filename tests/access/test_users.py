@@ -247,7 +247,7 @@ async def test_a_change_is_saved_for_its_owner_only_and_outlives_a_restart(
     again.load()
     assert again.current.users["new"].secrets == ("hush",)
     assert os.stat(book.path).st_mode & 0o777 == 0o600
-    with pytest.raises(AccessError, match="stands in"):
+    with pytest.raises(AccessError, match="is defined in"):
         await book.change(lambda accounts, white: accounts.update(RocketMQ=new))
 
 
