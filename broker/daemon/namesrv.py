@@ -88,7 +88,7 @@ class AppNameServer:
         log.info("listening", address=join(settings.bind_address, self.namesrv_port))
 
     def give_up_start(self) -> None:
-        """The start is short: it is finished, then undone."""
+        """Does nothing: a start is short, so it is finished before the stop."""
 
     def reload(self) -> None:
         """SIGHUP: read the files of users and the certificates again."""

@@ -292,8 +292,8 @@ class SlaveLink:
         return b"" if is_blank else found  # Java brokers take the end of a file for a record
 
     async def _identify(self, client: MasterClient, sock: socket.socket) -> None:
-        """Tell the master which broker is at the end of this connection, so that our acks count as
-        ours, whatever our host."""
+        """Tell the master which broker uses this connection, so that our acks count for our
+        brokerId, whatever our host."""
         host, port = sock.getsockname()[:2]
         await client.ask(
             RequestCode.EXCHANGE_BROKER_HA_INFO,
