@@ -1,4 +1,4 @@
-"""Tokens of the SQL92 filter language, and the error that points at the column.
+"""Tokens of the SQL92 filter language, and the error that points to the column.
 
 Keywords are case-insensitive, names are `[A-Za-z_$][A-Za-z0-9_$]*`, `--` and `/* */` comment.
 """
