@@ -1,4 +1,4 @@
-"""What an exactly-once job has planned and sent, so that a run after a kill does the rest.
+"""What an exactly-once job has planned and sent, so that a run after a kill can do the rest.
 
 The batches are in a file, written before the first of them is sent. Which of them are done is in
 the broker's ledger, written in the same step in which their messages appear. A run that finds the

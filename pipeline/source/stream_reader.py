@@ -105,7 +105,7 @@ class TopicStream:
     def _past(self, keys: Iterable[QueueKey]) -> History | None:
         """The table of the past as it is now."""
         if self.history:
-            self.history.look(keys)
+            self.history.refresh(keys)
             self._history_at = time.monotonic()
         return self.history
 
