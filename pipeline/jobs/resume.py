@@ -72,9 +72,8 @@ def resumed(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise OptionError(f"another process runs the same {kind} (it holds {lock.name})") from (
-                None
-            )
+            text = f"another process runs the same {kind} (it holds {lock.name})"
+            raise OptionError(text) from None
         yield _opened(folder / f"{name}.json", name, job, cluster, again=again)
 
 
