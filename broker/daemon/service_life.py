@@ -108,7 +108,7 @@ class ServiceLife:
         broker.groups.load()
         broker.history.load()
         broker.offsets.load()
-        if promoted or not broker.store.was_stopped:  # offsets may be of what we never got
+        if promoted or not broker.store.was_stopped:  # offsets may be of messages that we never got
             broker.offsets.reset_past_end(broker.store.queue_end)
         broker.history.reset_past_end(broker.store.queue_end)
         broker.filters.load()

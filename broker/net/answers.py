@@ -26,7 +26,7 @@ _NO_FORM: Final = (0, 0, b"")
 LENGTH_PREFIXES: Final = tuple(frame_lengths(JSON, size, 0) for size in range(4096))
 to_json: Final = msgspec.json.Encoder().encode
 
-# Where the opaque stands in a frame, after eight bytes of lengths, and how it is written there.
+# Where the opaque is in a frame, after eight bytes of lengths, and how it is encoded.
 _OPAQUE: Final[dict[int, tuple[int, Callable[[int], bytes]]]] = {
     ROCKETMQ: (8 + 5, struct.Struct(">i").pack),
     MSGPACK: (8 + 3, msgspec.msgpack.Encoder().encode),

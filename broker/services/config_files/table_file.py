@@ -258,7 +258,7 @@ class TableFile:
         if self._answering:  # else the save was ended without waiting for a turn
             try:
                 self._answering.popleft()(self._outcome)
-            except Exception:  # the others get their answers all the same
+            except Exception:  # the others still get their answers
                 log.exception("answering after a save failed", path=self.path)
             if not self._answering:
                 self._answered.set()

@@ -143,7 +143,7 @@ class Schedule:
     # --- one round
 
     def step(self, now_ms: int) -> int | None:
-        """Deliver what is due; returns when to look again, None when nothing is pending."""
+        """Deliver what is due; returns when to run again, None when nothing is pending."""
         due_ms: int | None = None
         for level in self._levels:
             retry_ms = self._retries_ms.get(level, 0)
