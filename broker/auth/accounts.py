@@ -69,7 +69,8 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
     if kind not in ("", "super", "normal") or status not in ("", "enable", "disable"):
         raise AccessError(f"{origin}: type is Super or Normal, status is enable or disable")
     old, until = text_of(account, "oldSecretKey"), text_of(account, "oldSecretUntil")
-    secrets = (secret, old) if old and until.isdecimal() and int(until) > now_ms else (secret,)
+    old_until_ms = int(until) if old and until.isdecimal() and int(until) > now_ms else 0
+    secrets = (secret, old) if old_until_ms else (secret,)
     try:
         rules = (*_plain_rules(account, file), *_policies(account, file))
         is_white = white_addresses(text_of(account, "whiteRemoteAddress"))
@@ -88,6 +89,7 @@ def make_user(account: Account, file: str, now_ms: int) -> User:
         is_fresh=text_of(account, "fresh").lower() == "true",
         origin=origin,
         digest=digest_of(account),
+        old_secret_until_ms=old_until_ms,
     )
 
 

@@ -69,7 +69,7 @@ class AccessBook:
             log.info("users and rights reloaded", users=len(self.current.users))
 
     async def watch(self) -> None:
-        """Follow the files, until cancelled."""
+        """Reload when a file changes or an old secret expires, until cancelled."""
         while True:
             await self._clock.sleep(CHECK_EVERY_S)
             if self._read_marks() != self._marks or self._secret_has_expired():
@@ -135,9 +135,7 @@ class AccessBook:
     def _secret_has_expired(self) -> bool:
         now_ms = self._clock.now_ms()
         return any(
-            len(user.secrets) > 1
-            and int(self.accounts.get(user.name, {}).get("oldSecretUntil") or 2**63) <= now_ms
-            for user in self.current.users.values()
+            0 < user.old_secret_until_ms <= now_ms for user in self.current.users.values()
         )
 
     # --- changing

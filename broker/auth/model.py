@@ -198,6 +198,7 @@ class User:
     is_fresh: bool = False  # its requests must be such as cannot be sent again
     origin: str = ""  # the file, and the line in it
     digest: str = ""  # of the whole definition: equal on two brokers means the same user
+    old_secret_until_ms: int = 0  # 0: there is no old secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,21 @@ def test_a_secret_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
     book = book_of(tmp_path)
     book.load()
     assert book.current.users["a"].secrets == ("from-systemd",)
+
+
+async def test_the_old_secret_of_a_user_in_a_file_ends_at_its_time(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    old = f"oldSecretKey: old, oldSecretUntil: {clock.now_ms() + 60_000}"
+    write_users(tmp_path, f"accounts: [{{accessKey: a, secretKey: new, {old}}}]")
+    settings = Settings(acl_enable=True, folder=str(tmp_path))
+    book = AccessBook(settings, str(tmp_path / "config/access.json"), clock)
+    book.load()
+    watching = asyncio.create_task(book.watch())
+    await clock.advance(30)
+    assert book.current.users["a"].secrets == ("new", "old")
+    await clock.advance(60)
+    assert book.current.users["a"].secrets == ("new",)
+    watching.cancel()
 
 
 def test_a_file_that_became_bad_leaves_the_users_before(tmp_path: Path) -> None:
