@@ -102,7 +102,10 @@ class AppNameServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.name_service.kv.file.stop()
+        try:
+            self.name_service.kv.file.stop()
+        except OSError as error:
+            log.error("not saved at the stop", part="kv config", reason=str(error))
 
     def ready_line(self) -> str:
         return f"ready namesrv={join(self.settings.bind_address, self.namesrv_port)}"
