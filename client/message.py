@@ -33,7 +33,6 @@ class Durability(Enum):
     ACCEPTED = "accepted"  # stored, as safe as the broker's flush mode makes it
     CACHED = "cached"  # in the page cache: a power cut may lose it
     FLUSHED = "flushed"  # on the disk
-    REPLICATED = "replicated"  # on a slave too
     FLUSH_TIMEOUT = "flush timeout"  # stored, the disk did not confirm in time
     SLAVE_TIMEOUT = "slave timeout"  # stored, the slave did not confirm in time
     NO_SLAVE = "no slave"  # stored, but there is no slave to confirm
@@ -64,9 +63,7 @@ class Receipt(NamedTuple):
         return self.durability in _FULL
 
 
-_FULL: Final = frozenset(
-    (Durability.ACCEPTED, Durability.CACHED, Durability.FLUSHED, Durability.REPLICATED)
-)
+_FULL: Final = frozenset((Durability.ACCEPTED, Durability.CACHED, Durability.FLUSHED))
 
 
 def durability_of(code: int, flush_mode: str | None, waited: bool) -> Durability:

@@ -160,7 +160,7 @@ class MessageSettings:
         low=10,
         high=60000,
         upstream="1000",
-        why="finer timers cost little; use Apache's 1000 where a store goes back to it",
+        why="finer timers cost little; a store goes to Apache and back with any value",
     )
     timer_max_delay_sec: int = setting(
         366 * 24 * 3600,

@@ -34,6 +34,16 @@ HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES)  # errors of a lock that i
 LOST_AND_FOUND: Final = "lost+found"  # created by mkfs, readable by root only
 
 
+def _keep_owner(folder: str, new: str | int) -> None:
+    """Root's commands leave what they create in a store to the store's owner: a broker that runs as
+    that user could not open it otherwise."""
+    if os.geteuid() == 0:
+        with suppress(OSError):  # some mounts refuse
+            owner = os.stat(folder or ".")
+            if owner.st_uid != 0:
+                os.chown(new, owner.st_uid, owner.st_gid)
+
+
 class RealFile:
     """A file that is opened on first use: most files of a store are never read.
 
@@ -316,6 +326,10 @@ class RealDisk:
             changed.append(folder)
         if changed:
             os.makedirs(path, exist_ok=True)
+            made = os.path.abspath(path)
+            while made != os.path.abspath(folder):
+                _keep_owner(folder, made)
+                made = os.path.dirname(made)
         return changed
 
     def syncdir(self, path: str) -> None:
@@ -342,6 +356,7 @@ class RealDisk:
         # Not truncated first: on a full disk the freed blocks may not be had again.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "r+b") as file:
+            _keep_owner(os.path.dirname(path), descriptor)
             file.write(data)
             file.truncate()
             file.flush()
@@ -358,6 +373,7 @@ class RealDisk:
         if path in locked_here:
             raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        _keep_owner(os.path.dirname(path), descriptor)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:

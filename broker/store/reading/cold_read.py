@@ -5,6 +5,7 @@ records of a topic with a few queues alternate in the log, and a call for each c
 bytes in between. All are copied into one buffer: thousands of small ones would fragment the heap.
 """
 
+import mmap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,18 +13,25 @@ from aerobee.broker.store.files.mapped_file import MappedFile
 from aerobee.broker.store.results import Span
 
 GAP_MAX: Final = 16 << 10  # bytes of other records that are cheaper to read than another call
-TOGETHER_MAX: Final = 1 << 20
+TOGETHER_MAX: Final = 256 << 10
+OWN_PAGES_MIN: Final = 256 << 10
 
 
 def read_cold(spans: Sequence[Span]) -> memoryview:
     """The bytes of the spans, one after the other. OSError when the disk fails."""
-    found = memoryview(bytearray(sum(length for _, _, length in spans)))
+    found = _memory(sum(length for _, _, length in spans))
     end = 0
     for run in _runs(spans):
         for piece, length in _read(run):
             found[end : end + len(piece)] = piece
             end += length
     return found
+
+
+def _memory(size: int) -> memoryview:
+    """Large answers get pages of their own, which are returned to the system once they are sent:
+    between small objects they would fragment the heap."""
+    return memoryview(mmap.mmap(-1, size) if size >= OWN_PAGES_MIN else bytearray(size))
 
 
 def _runs(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:
