@@ -134,9 +134,7 @@ class AccessBook:
 
     def _secret_has_expired(self) -> bool:
         now_ms = self._clock.now_ms()
-        return any(
-            0 < user.old_secret_until_ms <= now_ms for user in self.current.users.values()
-        )
+        return any(0 < user.old_secret_until_ms <= now_ms for user in self.current.users.values())
 
     # --- changing
 

@@ -62,7 +62,9 @@ def tokens(text: str) -> Iterator[Token]:
             raise FilterSyntaxError(_reason(text, at), text, at)
         image, kind = match.group(), str(match.lastgroup)
         if kind in (INTEGER, FLOAT) and text[match.end() : match.end() + 1].isalnum():
-            raise FilterSyntaxError("a space or an operator must follow the number", text, match.end())
+            raise FilterSyntaxError(
+                "a space or an operator must follow the number", text, match.end()
+            )
         if kind != "space":
             yield Token(_kind(kind, image), image, at)
         at = match.end()

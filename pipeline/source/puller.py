@@ -132,9 +132,7 @@ def _depth(answer_size: int) -> int:
     return max(DEPTH_MIN, min(DEPTH_MAX, IN_FLIGHT_BYTES // max(1, answer_size)))
 
 
-def _following(
-    answer: Command, wanted: Range, offset: int, plan: PullPlan, address: str
-) -> int:
+def _following(answer: Command, wanted: Range, offset: int, plan: PullPlan, address: str) -> int:
     """The next offset after this answer; DataLoss when messages are missing."""
     code = answer.code
     known = (
